@@ -1,4 +1,4 @@
-"""Long-running work: `progress` and `pulse` show a bar, and `in_parallel` runs a function on many row groups.
+"""Long-running work: `progress` and `pulse` show a bar, and an `Interest` ends waits that nobody needs any more.
 
 The bar is created only after some time, because it starts a thread, which would interfere with processes that fork.
 """
@@ -6,13 +6,17 @@ The bar is created only after some time, because it starts a thread, which would
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from .errors import PipelineError
 
 AFTER_S = 2.0
 _Item = TypeVar("_Item")
@@ -62,7 +66,7 @@ def pulse(what: str, log: logging.Logger) -> Iterator[None]:
 
 Result = TypeVar("Result")
 
-_running = threading.local()
+_here = threading.local()
 
 
 def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], what: str, threads: int) -> list[Result]:
@@ -73,27 +77,119 @@ def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], wh
     """
     if len(row_groups) <= 1 or threads <= 1:
         return [function(row_group) for row_group in row_groups]
-    stopped = threading.Event()
+    with thread_pool(threads, "parquetry-select") as pool:
+        return list(progress(pool.map(function, row_groups), what, len(row_groups), unit="row group"))
 
-    def run(row_group: int) -> Result:
-        _running.stopped = stopped
-        return function(row_group)
 
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-select") as pool:
+@contextmanager
+def thread_pool(threads: int, name: str) -> Iterator[ThreadPoolExecutor]:
+    """Runs work in threads while the block runs. If the block raises, as for Ctrl-C, the work is cancelled.
+
+    Inside a thread that has an interest, the pool's threads have the same one.
+    """
+    outer: Interest | None = getattr(_here, "interest", None)
+    interest = outer or Interest()
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name, initializer=interest.bind) as pool:
         try:
-            return list(progress(pool.map(run, row_groups), what, len(row_groups), unit="row group"))
+            yield pool
         except BaseException:
-            stopped.set()
+            if outer is None:
+                interest.end()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def stop_if_cancelled() -> None:
-    """Raises if the work of this thread was cancelled. Call it between calls of a user's function.
+class Interest:
+    """Whether somebody still wants the work of some threads. Thread-safe.
+
+    When it ends, or the interpreter exits, waits of these threads (between attempts, for a store's answer, for another
+    process) raise an error at once. A thread without an interest waits to the end.
+
+    Attributes:
+        ended: done when it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.ended: Future[None] = Future()
+        _interests.add(self)
+
+    def bind(self) -> None:
+        """Makes the waits of this thread end with the interest.
+
+        Raises:
+            PipelineError: it has already ended.
+        """
+        _here.interest = self
+        self.check()
+
+    def check(self) -> None:
+        """Raises if it has ended.
+
+        Raises:
+            PipelineError: it has.
+        """
+        if self.ended.done():
+            raise PipelineError("iteration was closed.")
+
+    def end(self) -> None:
+        """Ends the waits of all threads that it is bound to, now and later. Idempotent."""
+        with suppress(InvalidStateError):
+            self.ended.set_result(None)
+
+
+def pause(seconds: float) -> None:
+    """Sleeps, while somebody wants the work of this thread.
 
     Raises:
-        CancelledError: nobody waits for the result of this thread any more.
+        PipelineError: nobody does any more.
     """
-    stopped = getattr(_running, "stopped", None)
-    if stopped is not None and stopped.is_set():
-        raise CancelledError
+    if getattr(_here, "interest", None) is None:
+        time.sleep(seconds)
+    else:
+        first_done((), seconds)
+
+
+def first_done(futures: Sequence[Future[Any]], seconds: float) -> set[Future[Any]]:
+    """Waits for the first of some futures, and returns those that are done; none of them after ``seconds``.
+
+    Raises:
+        PipelineError: nobody wants its work any more.
+    """
+    interest: Interest | None = getattr(_here, "interest", None)
+    ended = [] if interest is None else [interest.ended]
+    done, _ = wait([*futures, *ended], timeout=seconds, return_when=FIRST_COMPLETED)
+    stop_if_unwanted()
+    return done
+
+
+def stop_if_unwanted() -> None:
+    """Raises if nobody wants the work of this thread any more. Call it between calls of a user's function.
+
+    Raises:
+        PipelineError: nobody does.
+    """
+    interest: Interest | None = getattr(_here, "interest", None)
+    if interest is not None:
+        interest.check()
+
+
+_interests: weakref.WeakSet[Interest] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    for interest in list(_interests):
+        interest.end()
+
+
+def _after_fork() -> None:
+    """A forked child does not have the threads, and must not touch their locks."""
+    global _interests
+    _interests = weakref.WeakSet()
+    _here.interest = None
+
+
+# The interpreter waits for the threads of pools before it calls `atexit`. Python's own pools use this function, too.
+_register = getattr(threading, "_register_atexit", None)
+if _register is not None:
+    _register(_end_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from ..progress import thread_pool
 
 MOST_GAP_BYTES = 1 << 20
 """Chunks at most this far apart are fetched together: one more request takes longer than the bytes between them."""
@@ -73,7 +74,7 @@ def fetch_ranges(source: pa.NativeFile, ranges: Sequence[Range]) -> list[bytes]:
 
     if len(ranges) < 2 or isinstance(source, pa.PythonFile):  # these take one request at a time
         return [fetch(wanted) for wanted in ranges]
-    with ThreadPoolExecutor(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
+    with thread_pool(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
         return list(pool.map(fetch, ranges))
 
 

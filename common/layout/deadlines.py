@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ..counting.counters import Count, add, counters_here, counting
-from .wanted import first_done
+from ..progress import first_done
 
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from ..forks import arrow_to_numpy
+from ..progress import thread_pool
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
 from .footers import remedy
@@ -45,7 +45,7 @@ def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
         return {}
     reader = _DeleteReader(dataset, table)
     row_groups = np.flatnonzero([bool(table.files[file].deletes) for file in dataset.row_groups.file])
-    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-deletes") as pool:
+    with thread_pool(_THREADS, "parquetry-deletes") as pool:
         found = list(pool.map(reader.of_row_group, row_groups.tolist()))
     reader.check_files()
     return {int(row_group): rows for row_group, rows in zip(row_groups, found, strict=True) if len(rows)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from ..progress import thread_pool
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
 from .store_faults import FEW_ATTEMPTS, asking_again
@@ -142,7 +142,7 @@ def _list_each(
     """Lists the files under each URL, in parallel if the store is remote."""
     if len(urls) == 1 or systems[0].type_name == "local":
         return map(_list_one, urls, systems, roots)
-    with ThreadPoolExecutor(max_workers=_LISTINGS, thread_name_prefix="parquetry-list") as pool:
+    with thread_pool(_LISTINGS, "parquetry-list") as pool:
         return list(pool.map(_list_one, urls, systems, roots))
 
 

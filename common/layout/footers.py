@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError, limit_reached
 from ..forks import ForkLock
-from ..progress import progress
+from ..progress import progress, thread_pool
 from .file_versions import opened
 from .files import DataFile
 from .footer_check import check_footer
@@ -39,7 +38,7 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
     if len(files) <= 2:
         return [read_footer(filesystem, file) for file in files]
     most = _MOST_CHECKED // len(files)
-    with ThreadPoolExecutor(max_workers=16, thread_name_prefix="parquetry-footers") as pool:
+    with thread_pool(16, "parquetry-footers") as pool:
         footers = pool.map(lambda file: read_footer(filesystem, file, most_chunks=most), files)
         return list(progress(footers, "reading footers", len(files), unit="file"))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..progress import thread_pool
 from ..schema.field import match_names
 from .chunk_statistics import belongs, bound_types, bounds_in, flat_columns, is_exact, leaf_columns, raw_statistics
 from .evolution import widen
@@ -112,7 +112,7 @@ def _tables(listing: FileListing, lines: IndexLines) -> Iterator[pa.Table]:
     progress = tqdm(
         desc="indexing row groups", total=len(listing.files), leave=False, delay=_PROGRESS_AFTER_S, unit="file"
     )
-    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-index") as pool, progress:
+    with thread_pool(_THREADS, "parquetry-index") as pool, progress:
         for first in range(0, len(listing.files), _FILES_AT_A_TIME):
             files = listing.files[first : first + _FILES_AT_A_TIME]
             footers = list(pool.map(lambda file: load_footer(listing.filesystem, file), files))

@@ -16,9 +16,9 @@ import pyarrow.fs as pafs
 from ..counting.counters import Count, add
 from ..errors import ParquetryError
 from ..forks import importing
+from ..progress import pause
 from .deadlines import answer_of
 from .stores import without_subtrees
-from .wanted import pause
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

@@ -6,14 +6,13 @@ or a boundary where timestamps go back. Within a row group, timestamps must not 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow as pa
 
 from ..engine.read.fetch import Fetcher
 from ..errors import DatasetError
 from ..layout.nested import take_rows
+from ..progress import thread_pool
 from ..selection.rows import RowSet
 from ..selection.select import Selection
 from ..selection.stamps import Stamps, stamps_of
@@ -42,7 +41,7 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
             kept = kept[loader.mask(predicate, row_group, kept)]
         return kept, take_rows(Fetcher(loader.dataset, [field]).stored(row_group), pa.array(kept)).column(0)
 
-    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-select") as pool:
+    with thread_pool(_THREADS, "parquetry-select") as pool:
         found = list(pool.map(read, row_groups.tolist()))
     rows = rows.replace({int(row_group): kept for row_group, (kept, _) in zip(row_groups, found, strict=True)})
     stamps = _stamps(field.name, [chunk for _, column in found for chunk in column.chunks])

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -32,6 +31,7 @@ from ..order.keyed import permutation, raw_words
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
+from ..progress import thread_pool
 from ..schema.element import Element
 from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
@@ -329,12 +329,14 @@ class _RowGroups:
             return [self._loaded(run) for run in runs]
         counters = counters_here()
         begin = time.perf_counter()
-        with ThreadPoolExecutor(
-            min(self.threads, len(runs)),
-            thread_name_prefix="parquetry-fetch",
-            initializer=None if counters is None else counters.bind,
-        ) as pool:
-            loaded = list(pool.map(self._loaded, runs))
+
+        def load(run: _Run) -> _Loaded:
+            if counters is not None:
+                counters.bind()
+            return self._loaded(run)
+
+        with thread_pool(min(self.threads, len(runs)), "parquetry-fetch") as pool:
+            loaded = list(pool.map(load, runs))
         took(Count.BLOCKED_S, begin)
         return loaded
 

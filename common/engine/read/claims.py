@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 
 from ...layout.kept import CLAIMS
-from ...layout.wanted import pause
+from ...progress import pause
 
 _LOGGER = logging.getLogger(__name__)
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid

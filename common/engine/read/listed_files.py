@@ -6,7 +6,6 @@ since the folder was listed raises a `DatasetError` that names the file.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from ...layout.stores import store_of
 from ...layout.table import TableColumn
 from ...layout.table_read import read_columns
 from ...layout.tables.image_folder import MANIFEST
+from ...progress import thread_pool
 from ...schema.field import UnischemaField
 from ..columns.arrow_views import as_arrow
 from .file_cells import WholeFiles, unreadable
@@ -77,7 +77,7 @@ def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
 
     def fill(data: memoryview) -> None:
         places = [data[start:end] for start, end in zip(files.starts.tolist(), files.ends.tolist(), strict=True)]
-        with ThreadPoolExecutor(max_workers=_READS, thread_name_prefix="parquetry-files") as pool:
+        with thread_pool(_READS, "parquetry-files") as pool:
             list(pool.map(_read, [filesystem] * len(files), files.versions, places))
 
     return StoredCells(files.starts, files.ends, read_bytes(int(files.ends[-1]) if len(files) else 0, fill))

@@ -20,10 +20,10 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, counted, took
 from ...errors import ELEMENT_ERRORS, PipelineError
-from ...layout.wanted import Interest
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
+from ...progress import Interest
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..steps.source import Source

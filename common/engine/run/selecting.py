@@ -16,7 +16,7 @@ import pyarrow as pa
 from ...errors import ParquetryError, TransformError
 from ...layout.dataset import StoredDataset
 from ...plan.draws import BlockRows
-from ...progress import stop_if_cancelled
+from ...progress import stop_if_unwanted
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
 from ...selection.select import Selection, evaluate
@@ -98,7 +98,7 @@ def test_rows(
     result = np.zeros(len(rows), dtype=bool)
     lock = lock_of(step.function.function)
     for number in range(len(rows)):
-        stop_if_cancelled()
+        stop_if_unwanted()
         row = nest(outputs, [column[number] for column in values])
         with lock:
             answer = _call(step, row, block.describe(number))

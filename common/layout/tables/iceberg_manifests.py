@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DatasetError
+from ...progress import thread_pool
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -47,7 +47,7 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
     """
     try:
         manifests = snapshot.manifests(io)
-        with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-manifests") as pool:
+        with thread_pool(_THREADS, "parquetry-manifests") as pool:
             lists = list(pool.map(lambda manifest: _entries(manifest, io), manifests))
     except (OSError, ValueError) as error:
         raise DatasetError(

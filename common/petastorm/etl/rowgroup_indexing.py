@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow.fs as pafs
 
 from ...engine.read.fetch import Fetcher
 from ...errors import DatasetError
+from ...progress import thread_pool
 from ...schema.field import UnischemaField
 from ...schema.petastorm_metadata import (
     ROW_GROUP_INDEXES_KEY,
@@ -83,7 +83,7 @@ def build_rowgroup_index(
     def rows_of(row_group: int) -> list[dict[str, Any]]:
         return _rows(dataset, fields, row_group)
 
-    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-index") as pool:
+    with thread_pool(_THREADS, "parquetry-index") as pool:
         for row_group, rows in enumerate(pool.map(rows_of, range(len(dataset.row_groups)))):
             for indexer in indexers:
                 indexer.build_index(rows, row_group)

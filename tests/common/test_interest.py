@@ -18,16 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 from processes import PATIENCE_S
 
+from parquetry.common import progress
 from parquetry.common.engine.read.claims import Claims
 from parquetry.common.errors import PipelineError
-from parquetry.common.layout import deadlines, store_faults, wanted
+from parquetry.common.layout import deadlines, store_faults
 
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
 
 def ended_while(wait: Callable[[], object]) -> str:
     """Returns the error that a wait in another thread ends with, once nobody wants it any more."""
-    interest, began, errors = wanted.Interest(), threading.Event(), []
+    interest, began, errors = progress.Interest(), threading.Event(), []
 
     def run() -> None:
         interest.bind()
@@ -50,7 +51,7 @@ def ended_while(wait: Callable[[], object]) -> str:
 
 
 def test_a_pause_ends() -> None:
-    assert "was closed" in ended_while(lambda: wanted.pause(3600))
+    assert "was closed" in ended_while(lambda: progress.pause(3600))
 
 
 def test_a_wait_for_an_answer_ends() -> None:
@@ -89,13 +90,54 @@ def test_a_wait_for_another_reader_ends(tmp_path: Path) -> None:
 
 def test_a_thread_without_an_interest_waits() -> None:
     begin = time.monotonic()
-    wanted.pause(0.05)
+    progress.pause(0.05)
     assert time.monotonic() - begin >= 0.05
-    interest = wanted.Interest()
+    interest = progress.Interest()
     interest.end()
     with pytest.raises(PipelineError, match="was closed"):
         interest.bind()
-    wanted._here.ended = None
+    progress._here.interest = None
+
+
+def test_a_pool_whose_block_is_interrupted_does_not_wait() -> None:
+    began = threading.Event()
+
+    def work() -> None:
+        began.set()
+        progress.pause(3600)
+
+    with pytest.raises(KeyboardInterrupt), progress.thread_pool(2, "waiting") as pool:  # noqa: PT012
+        futures = [pool.submit(work) for _ in range(3)]
+        assert began.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+    assert futures[2].cancelled() or futures[2].exception() is not None
+    assert "was closed" in str(futures[0].exception())
+
+
+def test_pools_inside_a_thread_end_with_its_interest() -> None:
+    def wait() -> None:
+        with progress.thread_pool(2, "inner") as pool:
+            list(pool.map(progress.pause, [3600, 3600]))
+
+    assert "was closed" in ended_while(wait)
+
+
+def test_an_error_inside_leaves_the_interest_of_the_thread() -> None:
+    interest, errors = progress.Interest(), []
+
+    def run() -> None:
+        interest.bind()
+        with pytest.raises(ValueError, match="inner"), progress.thread_pool(1, "inner"):
+            raise ValueError("inner")
+        try:
+            progress.stop_if_unwanted()
+        except PipelineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not errors
 
 
 EXITING = """
