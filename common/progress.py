@@ -191,5 +191,6 @@ def _after_fork() -> None:
 # The interpreter waits for the threads of pools before it calls `atexit`. Python's own pools use this function, too.
 _register = getattr(threading, "_register_atexit", None)
 if _register is not None:
-    _register(_end_all)
+    with suppress(RuntimeError):  # this module is imported while the interpreter exits
+        _register(_end_all)
 os.register_at_fork(after_in_child=_after_fork)

@@ -23,6 +23,7 @@ from .build import library
 Box = tuple[int, int, int, int]
 """``(top, left, height, width)`` in pixels."""
 
+_SUBSAMPLINGS = ("444", "422", "420", "440", "411")
 _TRIAL_SIZE = (45, 61)
 _TRIAL_BOXES = ((0, 0, 17, 9), (20, 33, 21, 17), (16, 16, 16, 16), (44, 60, 1, 1))
 
@@ -97,8 +98,8 @@ def _is_exact(decode: _Decode) -> bool:
         return False
     height, width = _TRIAL_SIZE
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    data = np.frombuffer(simplejpeg.encode_jpeg(pixels, 90, "RGB", "420"), np.uint8)
-    for factor, (top, left, high, wide) in itertools.product((1, 2, 4, 8), _TRIAL_BOXES):
+    files = [np.frombuffer(simplejpeg.encode_jpeg(pixels, 90, "RGB", kind), np.uint8) for kind in _SUBSAMPLINGS]
+    for data, factor, (top, left, high, wide) in itertools.product(files, (1, 2, 4, 8), _TRIAL_BOXES):
         least = {"min_height": -(-height // factor), "min_width": -(-width // factor), "min_factor": factor}
         whole = simplejpeg.decode_jpeg(data, "RGB", **least)
         box = (top // factor, left // factor, max(high // factor, 1), max(wide // factor, 1))

@@ -40,6 +40,8 @@ def files(draw: st.DrawFn) -> tuple[bytes, tuple[int, int]]:
         options["subsampling"] = draw(st.sampled_from(SUBSAMPLINGS))
     if draw(st.booleans()):
         options["restart_marker_blocks"] = draw(st.integers(1, 5))
+    if not grey and draw(st.integers(0, 4)) == 0:
+        return bytes(simplejpeg.encode_jpeg(pixels, 80, "RGB", "440")), (height, width)  # Pillow cannot write it
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "JPEG", **options)
     return stream.getvalue(), (height, width)
