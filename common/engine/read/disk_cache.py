@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import stat
 import time
 from contextlib import AbstractContextManager
 from functools import partial
@@ -37,6 +38,8 @@ _Version = tuple[int, int, int]
 _Value = TypeVar("_Value")
 _verified: dict[str, _Version] = {}
 """The version of each entry whose checksum this process has verified, by path."""
+_MOST_REFUSED = 3
+"""After so many entries without room, readers no longer wait for each other: they would wait in vain."""
 _warned: set[str] = set()
 """Directories that this process has warned about. It outlives the cache objects, which are created for every epoch."""
 
@@ -57,12 +60,15 @@ class DiskCache:
         self._claims = Claims(self._directory)
         self._touched: dict[str, int] = {}
         self._is_writable = True
+        self._refused = 0  # the latest entries in a row for which there was no room
 
     def get(self, key: str) -> pa.Table | None:
         """Returns the table stored under the key, or ``None``. Its columns point into the mapped file."""
         path = self._files.path(_digest(key))
         try:
             status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for somebody to write to it
+                return None
             mapped = map_entry(path)
         except FileNotFoundError:
             return None
@@ -83,14 +89,19 @@ class DiskCache:
 
     def claim(self, key: str, size_bytes: int = 0) -> AbstractContextManager[bool]:
         """Claims a missing entry while the block runs. Yields whether another reader had claimed it; see `Claims`."""
-        return self._claims.claim(_digest(key), size_bytes) if self._is_writable else contextlib.nullcontext(False)
+        if not self._is_writable or self._refused >= _MOST_REFUSED:
+            return contextlib.nullcontext(False)
+        return self._claims.claim(_digest(key), size_bytes)
 
     def put(self, key: str, table: pa.Table) -> None:
         """Stores a table if there is room for it. If the disk fails, logs a warning and stops storing tables."""
         if not self._is_writable:
             return
         try:
-            self._files.keep(_digest(key), entry_bytes(key, table), partial(write_entry, key=key, table=table))
+            has_room = self._files.keep(
+                _digest(key), entry_bytes(key, table), partial(write_entry, key=key, table=table)
+            )
+            self._refused = 0 if has_room else self._refused + 1
         except (OSError, pa.ArrowException) as error:
             self._is_writable = False
             self._warn_once("cannot be written", error)

@@ -263,6 +263,28 @@ def test_an_entry_larger_than_the_limit_is_not_kept_and_evicts_nothing(tmp_path:
     assert cache.get("small") == table_of(10)
 
 
+def test_readers_of_a_cache_without_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    crowded, roomy, large = DiskCache(str(tmp_path), 20_000), DiskCache(str(tmp_path), None), table_of(10_000)
+    for number in range(3):
+        crowded.put(f"large {number}", large)
+    with roomy.claim("large 3"), crowded.claim("large 3") as has_waited:
+        assert not has_waited
+    crowded.put("small", table_of(10))
+    assert crowded._refused == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_with_the_name_of_an_entry_is_a_miss_and_makes_way(tmp_path: Path) -> None:
+    cache = DiskCache(str(tmp_path), None)
+    cache.put("a", table_of(5))
+    path = entry_of(tmp_path, "a")
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.get("a") is None
+    cache.put("a", table_of(5))
+    assert cache.get("a") == table_of(5)
+
+
 def test_eviction_tolerates_entries_that_others_removed(tmp_path: Path) -> None:
     size = cache_entry.entry_bytes("a", table_of(100))
     cache = DiskCache(str(tmp_path), 2 * size)
