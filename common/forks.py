@@ -136,12 +136,12 @@ def reading() -> Iterator[None]:
 
 def _before_fork() -> None:
     _forking.waited = _forking.counted = False  # an interrupt may end this function anywhere, and the fork goes on
-    _forking.waited = _imports.acquire(timeout=_IMPORTS_WITHIN_S)
     own = getattr(_here, "depth", 0)
     with _reads.changed:
         _reads.forks += 1
         _forking.counted = True
         _reads.changed.wait_for(lambda: _reads.inside <= own, _READS_WITHIN_S)
+    _forking.waited = _imports.acquire(timeout=_IMPORTS_WITHIN_S)  # last, because a thread that reads may import
 
 
 def _after_in_parent() -> None:

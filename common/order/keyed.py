@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..forks import importing
+
+if TYPE_CHECKING:
+    from numpy.random import Philox
 
 _FEW = 1 << 18  # with more words, the remaining bits collide so often that this does not pay
 
@@ -21,9 +26,15 @@ def raw_words(count: int, *key: int) -> np.ndarray:
     """Returns ``count`` uniform 64-bit words (uint64) from the stream that ``key`` names."""
     packed = struct.pack(f"<{len(key)}q", *(_as_signed(part) for part in key))
     digest = hashlib.blake2b(packed, digest_size=16, person=b"parquetry").digest()
-    with importing():
-        from numpy.random import Philox  # only pipelines that shuffle need it
-    return Philox(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64)).random_raw(count)
+    words: np.ndarray = _philox()(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64)).random_raw(count)
+    return words
+
+
+@lru_cache(maxsize=1)
+def _philox() -> type[Philox]:
+    with importing():  # only pipelines that shuffle need it
+        from numpy.random import Philox
+    return Philox
 
 
 def permutation(count: int, *key: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -147,27 +148,37 @@ def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
 def pillow(field: CodedField) -> ModuleType:
     """Returns Pillow's ``Image`` module, or raises an error that says how to install it."""
     try:
-        with importing():
-            from PIL import Image, WebPImagePlugin  # noqa: F401  # `preinit` loads the other formats
-
-            Image.preinit()
+        return _pillow()
     except ImportError as error:
         raise CodecUnavailableError(
             f"codec of field '{field.name}': images need Pillow, which is not installed. Run: pip install pillow"
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _pillow() -> ModuleType:
+    with importing():
+        from PIL import Image, WebPImagePlugin  # noqa: F401  # `preinit` loads the other formats
+
+        Image.preinit()
     return Image
 
 
 def imagecodecs(field: CodedField) -> ModuleType:
     """Returns the imagecodecs module, or raises an error that says how to install it."""
     try:
-        with importing():
-            import imagecodecs
+        return _imagecodecs()
     except ImportError as error:
         raise CodecUnavailableError(
             f"codec of field '{field.name}', 16-bit images of several channels: "
             + missing_package(error, "imagecodecs", "image16")
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _imagecodecs() -> ModuleType:
+    with importing():
+        import imagecodecs
     return imagecodecs
 
 
