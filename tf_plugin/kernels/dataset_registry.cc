@@ -6,6 +6,13 @@
 #include "sidecar_pool.h"
 
 namespace parquetry {
+namespace {
+
+// Made while the library loads, not at first use: if a fork happened during first use, the child
+// would wait for it forever.
+DatasetRegistry* const registry = new DatasetRegistry;
+
+}  // namespace
 
 void Progress::Jump(int64_t given, int64_t first) {
   jumps_.emplace_back(given, first);
@@ -56,10 +63,7 @@ Error FindCardinality(const Request& request, DatasetFacts* facts, void (*warn)(
   return {};
 }
 
-DatasetRegistry& DatasetRegistry::Get() {
-  static auto* const registry = new DatasetRegistry;
-  return *registry;
-}
+DatasetRegistry& DatasetRegistry::Get() { return *registry; }
 
 std::shared_ptr<DatasetFacts> DatasetRegistry::Facts(const std::string& key, bool passing) {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "child_process.h"
+#include "fork_guard.h"
 
 namespace parquetry {
 namespace {
@@ -52,22 +53,22 @@ struct Python {
     return *out != nullptr;
   }
 
-  // Returns null if Python is not running.
-  static const Python* Get() {
-    static const Python* const found = [] {
-      auto python = std::make_unique<Python>();
-      const bool complete =
-          Find("Py_IsInitialized", &python->is_initialized) && Find("Py_AddPendingCall", &python->add_pending_call) &&
-          Find("PyGILState_Ensure", &python->ensure) && Find("PyGILState_Release", &python->release) &&
-          Find("PyImport_ImportModule", &python->import) && Find("PyObject_GetAttrString", &python->attribute) &&
-          Find("PyObject_CallFunction", &python->call) && Find("Py_DecRef", &python->forget) &&
-          Find("PyErr_Clear", &python->clear_error) && Find("PyErr_CheckSignals", &python->check_signals) &&
-          Find("PyEval_GetFrame", &python->frame) && Find("PyFrame_GetBack", &python->caller_of) &&
-          Find("PyFrame_GetCode", &python->code_of) && Find("PyUnicode_AsUTF8", &python->text);
-      return complete ? python.release() : nullptr;
-    }();
-    return found != nullptr && found->is_initialized() != 0 ? found : nullptr;
+  // Returns null if this process has no Python.
+  static const Python* FindAll() {
+    auto python = std::make_unique<Python>();
+    const bool complete =
+        Find("Py_IsInitialized", &python->is_initialized) && Find("Py_AddPendingCall", &python->add_pending_call) &&
+        Find("PyGILState_Ensure", &python->ensure) && Find("PyGILState_Release", &python->release) &&
+        Find("PyImport_ImportModule", &python->import) && Find("PyObject_GetAttrString", &python->attribute) &&
+        Find("PyObject_CallFunction", &python->call) && Find("Py_DecRef", &python->forget) &&
+        Find("PyErr_Clear", &python->clear_error) && Find("PyErr_CheckSignals", &python->check_signals) &&
+        Find("PyEval_GetFrame", &python->frame) && Find("PyFrame_GetBack", &python->caller_of) &&
+        Find("PyFrame_GetCode", &python->code_of) && Find("PyUnicode_AsUTF8", &python->text);
+    return complete ? python.release() : nullptr;
   }
+
+  // Returns null if Python is not running.
+  static const Python* Get();
 
   // Whether signal.getsignal(SIGINT) is signal.default_int_handler. Runs no Python code, because
   // Python would handle the signal at its first line.
@@ -139,6 +140,14 @@ struct Python {
   }
 };
 
+// Found while the library loads, not at first use: if a fork happened during first use, the child
+// would wait for it forever.
+const Python* const python_found = Python::FindAll();
+
+const Python* Python::Get() {
+  return python_found != nullptr && python_found->is_initialized() != 0 ? python_found : nullptr;
+}
+
 // If a SIGINT arrives during one of our waits, it is held back from Python. Otherwise Python would
 // raise KeyboardInterrupt while TensorFlow turns our status into an exception, and the
 // KeyboardInterrupt would be lost. The signal is passed on as soon as Python's main thread has left
@@ -182,8 +191,7 @@ void Listen() {
   struct sigaction now{};
   if (sigaction(SIGINT, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0) return;
   if (now.sa_handler == OnInterrupt || now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN) return;
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(ForkSafeMutex());
   if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_handler == OnInterrupt) return;
   python_handler.store(now.sa_handler);
   now.sa_handler = OnInterrupt;
