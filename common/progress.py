@@ -116,11 +116,9 @@ class Interest:
     def bind(self) -> None:
         """Makes the waits of this thread end with the interest.
 
-        Raises:
-            PipelineError: it has already ended.
+        It never raises: a pool whose initializer fails loses the mark that ends its other threads.
         """
         _here.interest = self
-        self.check()
 
     def check(self) -> None:
         """Raises if it has ended.

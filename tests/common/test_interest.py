@@ -94,8 +94,9 @@ def test_a_thread_without_an_interest_waits() -> None:
     assert time.monotonic() - begin >= 0.05
     interest = progress.Interest()
     interest.end()
+    interest.bind()
     with pytest.raises(PipelineError, match="was closed"):
-        interest.bind()
+        progress.pause(0.01)
     progress._here.interest = None
 
 
@@ -112,6 +113,25 @@ def test_a_pool_whose_block_is_interrupted_does_not_wait() -> None:
         raise KeyboardInterrupt
     assert futures[2].cancelled() or futures[2].exception() is not None
     assert "was closed" in str(futures[0].exception())
+
+
+def test_a_thread_that_starts_after_the_interrupt_leaves_the_others_their_end() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        ended.wait(PATIENCE_S)
+
+    with pytest.raises(KeyboardInterrupt), progress.thread_pool(3, "late") as pool:  # noqa: PT012
+        interest = progress._interests
+        first = pool.submit(work)
+        assert started.wait(PATIENCE_S)
+        for each in list(interest):
+            each.end()
+        second = pool.submit(ended.set)  # its thread begins when nobody wants its work any more
+        second.result(PATIENCE_S)
+        raise KeyboardInterrupt
+    assert first.done()
 
 
 def test_pools_inside_a_thread_end_with_its_interest() -> None:

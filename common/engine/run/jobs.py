@@ -325,6 +325,7 @@ class BlockStore:
     def _fetched(self, source: int, row_group: int, wanted: np.ndarray) -> RowGroupColumns:
         self._counters.bind()
         self._interest.bind()
+        self._interest.check()
         before = counted(Count.FILTERED_ROWS)
         part = self._fetchers[source].fetch(row_group, wanted)
         if self._workers > 1:  # all loader workers filter the same rows, so each counts its share
