@@ -37,12 +37,12 @@ def gone(pids: list[int], within_s: float) -> list[int]:
     return list(alive.values())
 
 
-def open_files(part: str) -> list[str]:
-    """Returns this process's open files whose names contain ``part``; descriptors of other tests come and go."""
+def open_files(part: str = "", pid: int | str = "self") -> list[str]:
+    """Returns a process's open files whose names contain ``part``; descriptors come and go meanwhile."""
     found = []
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the listing's own, or another thread's
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # the listing's own, or one that another thread closed
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
     return [name for name in found if part in name]
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,7 @@ def _slot_bytes(pid: int) -> int:
     """Returns the size of all slots of a reader."""
     total = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        if "parquetry-slot" in os.readlink(link):
-            total += os.stat(link).st_size
+        with suppress(FileNotFoundError):  # a reader opens and closes others meanwhile
+            if "parquetry-slot" in os.readlink(link):
+                total += os.stat(link).st_size
     return total

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 from processes import gone
@@ -173,15 +174,10 @@ def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster: Cluster) 
     dataset = ParquetDataset(url).batch(1)
     iterator = iter(served(dataset, cluster, "DYNAMIC", max_outstanding_requests=2))
     found = [int(next(iterator)["id"][0]) for _ in range(20)]
-    children = children_of(cluster.workers[1])
+    children = [child.pid for child in psutil.Process(cluster.workers[1].pid).children()]
     cluster.replace(1)
     found += [int(batch["id"][0]) for batch in iterator]
     assert max(Counter(found).values()) == 1
     assert set(found) <= set(range(ROWS))
     assert gone(children, 60) == []
     assert Counter(ids(served(dataset, cluster, "DYNAMIC"))) == dict.fromkeys(range(ROWS), 1)
-
-
-def children_of(process: subprocess.Popen[str]) -> list[int]:
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from builders import Built, build
-from processes import PATIENCE_S, WITHIN_S, gone
+from processes import PATIENCE_S, WITHIN_S, gone, open_files
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
@@ -71,12 +71,7 @@ def runs_afresh(worker: psutil.Process) -> bool:
 
 def sockets(process: psutil.Process) -> set[str]:
     """Returns the open sockets of a process, by inode."""
-    folder = Path(f"/proc/{process.pid}/fd")
-    links = set()
-    for name in os.listdir(folder):
-        with suppress(FileNotFoundError):  # a worker opens and closes others meanwhile
-            links.add(os.readlink(folder / name))
-    return {link for link in links if link.startswith("socket:")}
+    return set(open_files("socket:", process.pid))
 
 
 # --- in a sidecar ---

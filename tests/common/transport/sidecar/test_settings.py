@@ -14,7 +14,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processes import WITHIN_S
+from processes import WITHIN_S, open_files
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import SidecarError
@@ -62,8 +62,7 @@ def test_a_sidecar_inherits_nothing_but_its_socket(pipeline: Pipeline) -> None:
     iterator = iter(pipeline)
     next(iterator)
     sidecar = _sidecar_of(iterator)
-    links = [os.readlink(f"/proc/{sidecar.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{sidecar.pid}/fd")]
-    assert os.readlink(f"/proc/self/fd/{reading}") not in links
+    assert os.readlink(f"/proc/self/fd/{reading}") not in open_files("pipe:", sidecar.pid)
     os.close(reading)
     os.close(writing)
     assert os.getpgid(sidecar.pid) == sidecar.pid  # Ctrl-C only reaches the trainer
