@@ -38,6 +38,8 @@ def as_is(batch: Batch) -> Batch:
 _ASKING = 12  # frames between a trainer's wrapper and the length of its dataset
 _LOOPS = ("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop")  # Lightning's
 _CYCLING = "_MaxSizeCycle"
+_LIGHTNING = ("lightning.", "pytorch_lightning.")
+_HUGGING_FACE = ("accelerate.", "transformers.")
 _PLAIN_COLLATES = {default_collate, as_is}
 
 
@@ -151,7 +153,7 @@ def dealer_of(loader: Any) -> Dealer | None:
             dispatches=False, collates=collates, rows=_dealt_at_once(wrapper), processes=wrapper.num_processes
         )
     for frame in _frames(sys._getframe(1)):
-        trainer = frame.f_locals.get("self")
+        trainer = _self_of(frame)
         reads = getattr(trainer, "base_dataloader", None) if _is(trainer, "DataLoaderDispatcher") else None
         if reads is not None and id(reads) == id(loader):
             return Dealer(dispatches=True, collates=collates, rows=loader.batch_size, processes=rank_here()[0])
@@ -168,7 +170,7 @@ def length_for_dealer(rows: Callable[[], int]) -> int | None:
         TypeError: the trainer would compute a wrong number of batches from any length.
     """
     for number, frame in zip(range(_ASKING), _frames(sys._getframe(1)), strict=False):
-        asking = frame.f_locals.get("self")
+        asking = _self_of(frame)
         if _is(asking, "IterableDatasetShard"):
             return _length_for_shard(asking, rows())
         hugging_face = number < 4 and str(frame.f_globals.get("__name__")).startswith("transformers.trainer")
@@ -181,10 +183,10 @@ def trainer_epoch() -> TrainerEpoch | None:
     """Returns the epoch of the Lightning trainer that begins a pass over training data."""
     cycling = False
     for frame in _frames(sys._getframe(1)):
-        loop: Any = frame.f_locals.get("self")
+        loop = _self_of(frame)
         name = type(loop).__name__
         cycling = cycling or (name == _CYCLING and frame.f_code.co_name == "__next__")
-        if name in _LOOPS and type(loop).__module__.startswith(("lightning.", "pytorch_lightning.")):
+        if name in _LOOPS and type(loop).__module__.startswith(_LIGHTNING):
             if name in _LOOPS[2:]:
                 return None
             trainer = loop.trainer
@@ -216,7 +218,17 @@ def _length_for_shard(shard: Any, rows: int) -> int:
 
 def _is(value: object, name: str) -> bool:
     kind = type(value)  # Accelerate's loaders override __class__
-    return kind.__name__ == name and kind.__module__.startswith(("accelerate.", "transformers."))
+    return kind.__name__ == name and kind.__module__.startswith(_HUGGING_FACE)
+
+
+def _self_of(frame: FrameType) -> Any:
+    """Returns the object whose method a frame of a trainer's package runs, or ``None``.
+
+    It leaves your own functions alone: before Python 3.13, a frame whose variables are looked at keeps their values
+    alive until it ends, such as a model that you delete to free its memory.
+    """
+    of_trainer = str(frame.f_globals.get("__name__")).startswith((*_HUGGING_FACE, *_LIGHTNING))
+    return frame.f_locals.get("self") if of_trainer and "self" in frame.f_code.co_varnames else None
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pyarrow.compute as pc
@@ -13,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from parquetry.common import UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.common.pipeline.iteration import PipelineIterator
-from parquetry.torch_plugin import ParquetPipe, as_is, to_list
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
 
 LOADERS = [
     pytest.param({"num_workers": 0}, id="in-process"),
@@ -167,6 +169,19 @@ def test_an_elementwise_pipe_is_loaded_like_its_source(url: str, options: dict[s
     assert len(loader) == 9
     for epoch in range(2):
         assert [batch.tolist() for batch in loader] == epoch_of(pipe, epoch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_training_loop_deletes_is_freed(url: str, workers: int) -> None:
+    """Looking at the variables of the caller's frame would keep them alive until it ends."""
+    data = ParquetIterable(url, ["id"]).batch(7)
+    loader = DataLoader(data, batch_size=None, num_workers=workers)
+    model = torch.nn.Linear(1, 1)
+    assert len(loader) == len(list(loader))
+    left = [weakref.ref(each) for each in (model, loader, data)]
+    del model, loader, data
+    gc.collect()
+    assert [each() for each in left] == [None] * 3
 
 
 def test_set_epoch_on_the_pipe_holds_for_the_loader(url: str) -> None:
