@@ -7,8 +7,9 @@ By itself, torch copies each batch into new shared memory, whose pages are new t
 that costs more than decoding them. It also needs space in ``/dev/shm``, which is scarce in containers; regions do not.
 
 A region is a memory file. The worker sends its descriptor once, and for each batch only the positions of its tensors.
-The trainer counts returned batches in the region's first bytes. Without memory files, a batch is sent in one block of
-torch's shared memory (`SharedPacker`).
+The trainer counts returned batches in the region's first bytes. If the trainer holds tensors of many batches, such as
+all labels of an epoch, it copies small tensors of further batches, so that their regions come back at once. Without
+memory files, a batch is sent in one block of torch's shared memory (`SharedPacker`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from .tensors import Jagged, reduce_jagged
 
 _HEAD_BYTES = 64
 _RETURNED, _TOKEN = 0, 1  # int64 words of the head
-_MOST_REGIONS = 24  # per worker, with one descriptor each; batches beyond them are sent by torch
+_MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
+_MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it sends all tensors of batches beyond them
 
 
 class _Memory(NamedTuple):
@@ -80,14 +82,19 @@ def share_regions() -> bool:
 
 
 class SharedRegion(Region):
-    """A region in a memory file, with a header."""
+    """A region in a memory file, with a header.
+
+    Args:
+        is_copied: whether the trainer copies its tensors, because it holds too many other regions.
+    """
 
     head_bytes = _HEAD_BYTES
 
     _numbers = itertools.count()
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_copied: bool = False) -> None:
         self.number = next(self._numbers)
+        self.is_copied = is_copied
         self._sent = 0
         self._ticket: _Ticket | None = None
         super().__init__()
@@ -167,10 +174,10 @@ class _Sharing:
         """Returns a region that other processes can map, unless there are too many."""
         with self._lock:
             self._keep([item for item in self._regions if item[1]() is not None])
-            room = len(self._regions) < _MOST_REGIONS
-        if room:
+            count = len(self._regions)
+        if count < 2 * _MOST_REGIONS:
             with contextlib.suppress(OSError):  # out of descriptors, or a sandbox forbids memory files
-                return SharedRegion()
+                return SharedRegion(is_copied=count >= _MOST_REGIONS)
         return Region()
 
     def add(self, region: SharedRegion, begin: int, size_bytes: int) -> None:
@@ -241,6 +248,10 @@ def _reduce(tensor: torch.Tensor) -> Any:
     if found is None:
         return reduce_tensor(tensor)
     region, offset = found
+    if region.is_copied:
+        if tensor.nbytes > _MOST_COPIED_BYTES:
+            return reduce_tensor(tensor)
+        return _copy_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
     if tensor.ndim == 1 and tensor.is_contiguous():
         return _vector_at, (region.ticket, offset, tensor.dtype, len(tensor))
     return _tensor_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -346,6 +357,12 @@ def _tensor_at(
     reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     flat = torch.frombuffer(lease, dtype=dtype, count=reach, offset=offset)
     return flat if stride == (1,) else flat.as_strided(shape, stride)
+
+
+def _copy_at(
+    lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    return _tensor_at(lease, offset, dtype, shape, stride).clone()
 
 
 def _renew() -> None:

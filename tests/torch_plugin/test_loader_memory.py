@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.columns.arena import SHARED_REGIONS
 from parquetry.common.errors import PipelineError
+from parquetry.common.plan import plan
 from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
@@ -130,6 +131,33 @@ def test_what_is_held_is_never_written_to(folder: str, monkeypatch: pytest.Monke
     assert sorted(row for batch in held for row in batch["id"].tolist()) == sorted(3 * list(range(ROWS)))
 
 
+def test_labels_of_all_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not sent by torch, which would need a descriptor for each of them, and for all other tensors."""
+    monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 12)
+    monkeypatch.setattr(plan, "_MERGED_BYTES", 0)  # each batch has its own region
+    pipe = ParquetPipe(folder, workers=1).batch(BATCH).repeat(10)
+    held, copied, before = [], 0, len(os.listdir("/proc/self/fd"))
+    for batch in loader_of(pipe, num_workers=1):
+        assert_whole(batch)
+        assert not any(tensor.is_shared() for tensor in tensors_of(batch))
+        spans = mapped_addresses()
+        copied += not any(batch["id"].data_ptr() in span for span in spans)
+        held.append(batch["id"])
+    assert copied > len(held) // 2
+    assert len(os.listdir("/proc/self/fd")) < before + len(held) // 2
+    assert torch.cat(held).tolist() == 10 * list(range(ROWS))
+
+
+def test_large_tensors_of_many_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 3)
+    monkeypatch.setattr(loader_memory, "_MOST_COPIED_BYTES", 1000)
+    held = list(loader_of(ParquetPipe(folder, workers=1).batch(BATCH).repeat(3), num_workers=1))
+    for batch in held:
+        assert_whole(batch)
+        assert not batch["id"].is_shared()
+    assert sum(batch["image"].is_shared() for batch in held) > len(held) // 2
+
+
 def test_without_memory_files_torch_copies(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.memfd_create
 
@@ -156,7 +184,7 @@ def test_regions_are_used_again(folder: str) -> None:
     copied = 0
     for number, batch in enumerate(loader_of(ParquetPipe(folder).batch(BATCH).repeat(20), num_workers=1)):
         copied += number >= 100 and batch["image"].is_shared()
-    assert len(loader_memory._mappings._mapped) <= loader_memory._MOST_REGIONS
+    assert len(loader_memory._mappings._mapped) <= 2 * loader_memory._MOST_REGIONS
     assert copied < 14  # out of 140
 
 
