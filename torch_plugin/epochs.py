@@ -21,6 +21,7 @@ from .dealers import TrainerEpoch
 from .passes import Pass
 
 _WORDS = struct.Struct("<qqq")
+_NAME = "parquetry-epoch"
 _LOADERS = 64  # loaders with workers at a time; workers of further loaders count for themselves
 
 
@@ -45,7 +46,7 @@ class EpochCell:
     def __init__(self, path: str | None = None) -> None:
         self._path = path
         if path is None and hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("parquetry-epoch", os.MFD_CLOEXEC)
+            descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
             os.ftruncate(descriptor, self._size)
             weakref.finalize(self, os.close, descriptor)
             self._path = f"/proc/{os.getpid()}/fd/{descriptor}"  # a spawned worker opens it by this name
@@ -54,6 +55,8 @@ class EpochCell:
             self._memory = mmap.mmap(-1, self._size)  # reaches forked workers only
         else:
             with open(path, "r+b") as file:
+                if _NAME not in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+                    raise FileNotFoundError(f"expected memory of epochs, got another file: {path}")
                 self._memory = mmap.mmap(file.fileno(), self._size)
 
     @property

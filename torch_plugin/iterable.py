@@ -36,6 +36,7 @@ from .pass_counters import PassCounters
 from .passes import Announced, Pass
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
 from .process_end import end_with_trainer
+from .shared_reads import SharedReads
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
@@ -93,6 +94,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._warned_of_batches = False
         self._read_by_workers = False  # workers read the latest pass, so this process does not know their progress
         self._counting = PassCounters()
+        self._sharing = SharedReads()
 
     if TYPE_CHECKING:
 
@@ -122,6 +124,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
             by_rows=part.element.batched and not self.element.batched,
             counters=counting.of_worker() if in_loader else counting.of_iterator(announced=waited_for),
             waits=not waited_for,
+            shared=self._sharing.of_worker(part, placement.worker, placement.workers) if in_loader else None,
         )
         counting.iterates(result)
         if self._resume is not None:
@@ -279,6 +282,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._read_by_workers = begun.workers > 0
         self._dealer = begun.dealer
         self._counting.announce(begun.workers)
+        self._sharing.announce(begun.workers)
         if begun.dealer is not None:
             own = shard_of(self._pipeline)
             begun.dealer.check(self._pipeline, own.num_shards if self._is_fixed and own else 1, begun.workers)

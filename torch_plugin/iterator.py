@@ -16,6 +16,7 @@ from parquetry.common.counting.counters import Counters
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.columns.arena import array_bytes
 from parquetry.common.engine.columns.batch import Column, split_columns
+from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
 from parquetry.common.order.cursor import START, Cursor, Origin
 from parquetry.common.pipeline.iteration import Given, StepIterator
@@ -87,6 +88,7 @@ class ElementIterator(Generic[Given]):
         by_rows: the pipeline makes batches whose rows are handed out one at a time; a state lies between batches.
         counters: the counters of the pass; new ones unless given.
         waits: whether to count the consumer's time here as waiting; ``False`` in a loader, which is timed itself.
+        shared: row groups that loader workers share.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class ElementIterator(Generic[Given]):
         by_rows: bool = False,
         counters: Counters | None = None,
         waits: bool = True,
+        shared: SharedTables | None = None,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
         self.begun = False
@@ -112,6 +115,7 @@ class ElementIterator(Generic[Given]):
         self._by_rows = by_rows
         self._counters = counters or Counters()
         self._waits = waits
+        self._shared = shared
         self._steps = self._open(worker, workers)
         self._rows: Iterator[Given] = iter(())
 
@@ -225,6 +229,7 @@ class ElementIterator(Generic[Given]):
             form=partial(split_for_torch, chosen.element) if at_once else split_columns,
             counters=self._counters,
             waits=self._waits,
+            shared=self._shared,
         )
 
 

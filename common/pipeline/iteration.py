@@ -27,6 +27,7 @@ from ..engine.columns.batch import (
     timed,
     to_numpy,
 )
+from ..engine.read.fetch import TableCache
 from ..engine.run.threads import Form
 from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
 from ..order.cursor import Cursor
@@ -123,6 +124,7 @@ class StepIterator(Generic[Source]):
         counters: the counters of this iteration; by default, it creates its own.
         waits: whether the consumer of these steps is the one that waits for data. In a loader worker it is not: there,
             whoever iterates the loader waits.
+        shared: row groups that loader workers share.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class StepIterator(Generic[Source]):
         form: Form = split_columns,
         counters: Counters | None = None,
         waits: bool = True,
+        shared: TableCache | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.cursor = Cursor(iteration=iteration, worker=worker, workers=workers)
@@ -148,6 +151,7 @@ class StepIterator(Generic[Source]):
         self._finished = False
         self.counters = counters or Counters()
         self._waits = waits
+        self._shared = shared
         self._tally = Tally(self.counters, waits=waits)
         self._by_rows = False
         self._lock = threading.Lock()
@@ -265,6 +269,7 @@ class StepIterator(Generic[Source]):
             describe=pipeline.to_json,
             versions=lambda: pipeline.versions,
             counters=self.counters,
+            shared=self._shared,
         )
 
     def close(self) -> None:

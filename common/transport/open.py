@@ -37,6 +37,7 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
         max_errors=request.options.max_errors,
         form=split_columns if drops else form,
         counters=request.counters,
+        shared=request.shared,
     )
     if not drops:
         return engine

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..counting.counters import Counters
+from ..engine.read.fetch import TableCache
 from ..order.cursor import Cursor
 from ..plan.options import Options
 from ..plan.plan import BasePlan
@@ -32,6 +33,7 @@ class StepRequest:
         describe: the pipeline as JSON, for another process.
         versions: the versions of the datasets that the pipeline reads, for another process.
         counters: where the work for this request is counted.
+        shared: row groups that loader workers share.
     """
 
     plan: BasePlan
@@ -45,6 +47,7 @@ class StepRequest:
     describe: Callable[[], dict[str, Any]]
     versions: Callable[[], list[str]]
     counters: Counters
+    shared: TableCache | None = None
 
 
 class StepSource(Protocol):

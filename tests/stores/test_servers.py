@@ -169,6 +169,7 @@ class Handler(SimpleHTTPRequestHandler):
     lock = threading.Lock()
     requests: ClassVar[Counter[str]] = Counter()
     failed = 0
+    sent = 0
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing."""
@@ -212,6 +213,8 @@ class Handler(SimpleHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         self.end_headers()
         if body:
+            with type(self).lock:
+                type(self).sent += last + 1 - first
             cut = fault == "cut"
             self.wfile.write(data[first : (first + last) // 2 if cut else last + 1])
             self.close_connection = cut
@@ -221,6 +224,9 @@ class Handler(SimpleHTTPRequestHandler):
 def http(built: Built) -> Iterator[Callable[..., list[str]]]:
     """Returns a function that serves the dataset, and returns the URLs of its files."""
     servers, faulty = [], []
+
+    def sent() -> int:
+        return sum(server.RequestHandlerClass.func.sent for server in servers)
 
     def serve(*faults: str) -> list[str]:
         handler = type("Faulty", (Handler,), {"faults": faults, "lock": threading.Lock(), "requests": Counter()})
@@ -232,6 +238,7 @@ def http(built: Built) -> Iterator[Callable[..., list[str]]]:
         names = sorted(path.name for path in Path(built.url).glob("[!_.]*.parquet"))
         return [f"http://127.0.0.1:{server.server_address[1]}/{name}" for name in names]
 
+    serve.sent = sent  # type: ignore[attr-defined]
     yield serve
     for server in servers:
         server.shutdown()
@@ -245,6 +252,17 @@ def test_http_gives_the_rows_in_order_whatever_fails_in_between(
     http: Callable[..., list[str]], reader: Read, faults: tuple[str, ...], expected: list[Any]
 ) -> None:
     assert reader(http(*faults)) == expected
+
+
+def test_loader_workers_download_each_row_group_once(http: Callable[..., list[str]], expected: list[Any]) -> None:
+    sent: Callable[[], int] = http.sent  # type: ignore[attr-defined]
+    needed = []
+    for workers in (0, 4):
+        before = sent()
+        rows = shuffled(ParquetIterable(http()))
+        assert [plain(row) for row in DataLoader(rows, batch_size=None, num_workers=workers)] == expected
+        needed.append(sent() - before)
+    assert needed[1] < 1.5 * needed[0]  # the last row groups again if a worker has ended
 
 
 def test_a_file_that_http_does_not_have_is_named(http: Callable[..., list[str]]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from faces import TORCH_WARNINGS
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, TensorCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.read import fetch
 
 ROWS = 60
 HERE = Path(__file__).parent
@@ -28,6 +29,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _small_row_groups_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no test's would be large enough for loader workers to share them."""
+    monkeypatch.setattr(fetch, "_SHARED_BYTES", 0)
 
 
 def make_row(number: int) -> dict[str, Any]:

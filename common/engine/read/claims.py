@@ -3,10 +3,10 @@
 Without claims, loader workers that start an epoch together would each download the same row groups. With them, one
 downloads while the others wait for the entry to appear in the cache.
 
-A claim is a lock on one byte of a file in the cache's directory, at an offset derived from the entry's name. The lock
-belongs to an open file description (``F_OFD_SETLK``, see fcntl(2)), so it also excludes other threads of the same
-process, and the kernel drops it when its holder is killed. Claims only save work: where such locks are missing (macOS,
-some network file systems, read-only disks), everyone fetches.
+A claim is a lock on one byte of a file, at an offset derived from the entry's name. For a cache on disk, the file is in
+its directory. The lock belongs to an open file description (``F_OFD_SETLK``, see fcntl(2)), so it also excludes other
+threads of the same process, and the kernel drops it when its holder is killed. Claims only save work: where such locks
+are missing (macOS, some network file systems, read-only disks), everyone fetches.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ _MOST_EXPIRED = 3
 
 
 class Claims:
-    """Claims on the entries of one directory. Thread-safe.
+    """Claims on the entries of one cache. Thread-safe.
 
     Args:
-        directory: created when first needed.
+        directory: the cache's directory, created when first needed.
+        file: the file whose bytes are locked, if it is not one in the directory. It must exist.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, file: str | None = None) -> None:
         self._directory = directory
+        self._file = file
         self._setlk = getattr(fcntl, "F_OFD_SETLK", None)
         self._expired = 0
 
@@ -76,6 +78,8 @@ class Claims:
         if self._setlk is None:
             return None
         try:
+            if self._file is not None:
+                return os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
             os.makedirs(self._directory, exist_ok=True)
             path = os.path.join(self._directory, CLAIMS)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from ...counting.counters import Count, Reading, add, counted
+from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError, SchemaError
 from ...forks import reading
 from ...layout.arrow_read import read_group
@@ -27,6 +27,7 @@ from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
 from ...schema.field import UnischemaField
+from ...selection.statistics import column_bytes
 from ..columns.arrow_views import as_arrow, is_number
 from ..run.block import LoadedBlock
 from .cell_reader import CellReader
@@ -41,10 +42,11 @@ _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
+_SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
 
 
 class TableCache(Protocol):
-    """A store of fetched row groups; see `engine.disk_cache`."""
+    """A store of fetched row groups; see `disk_cache` and `shared_tables`."""
 
     def get(self, key: str) -> pa.Table | None:
         """Returns the table stored under the key, or ``None`` if there is none or it is damaged."""
@@ -78,6 +80,7 @@ class Fetcher:
         shuffled: whether the items of a block are in another order than its rows.
         partly: whether other processes use most rows of a block.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
+        shared: row groups of other processes that read the same ones at the same time; ``None`` if there are none.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Fetcher:
         shuffled: bool = False,
         partly: bool = False,
         stored_bytes: Callable[[int], int] = lambda row_group: 0,
+        shared: TableCache | None = None,
     ) -> None:
         self._program = program
         self._by_item = program is not None and shuffled and bool(program.fields_by_item)
@@ -99,11 +103,13 @@ class Fetcher:
         self._cache = cache if dataset.outlives_plan else None
         if cache is not None and self._cache is None:
             _warn_of_undated(dataset)
+        self._shared = shared if self._cache is None and dataset.outlives_plan else None
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
         whole = [] if self._cache is not None else self._stored  # the cache stores tables read by Arrow
         self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
-        self._lists = lists if self._cache is None else None
+        downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
+        self._lists = lists if self._cache is None and not downloads else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
         self._later = partly and not dataset.remote
         self._bytes = stored_bytes
@@ -144,7 +150,7 @@ class Fetcher:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the dataset.
         """
-        table = self._stored_columns(row_group)
+        table, _ = self._stored_columns(row_group)
         count = int(self._dataset.row_groups.rows[row_group])
         columns = [
             self._partition_value(field.name, row_group, count)
@@ -174,11 +180,8 @@ class Fetcher:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the schema.
         """
-        hits = counted(Count.CACHE_HITS)
         with Reading(), reading():
             columns = self._fetched(row_group, rows)
-        if counted(Count.CACHE_HITS) == hits:
-            add(Count.READ_BYTES, self._bytes(row_group))
         if rows is not None:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
@@ -192,7 +195,9 @@ class Fetcher:
         cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
         if self._lists is not None:
             cells.update(self._lists.read(row_group, rows))
-        stored = _take(self._stored_columns(row_group, but=cells), rows)
+        table, read_bytes = self._stored_columns(row_group, but=cells)
+        add(Count.READ_BYTES, read_bytes)
+        stored = _take(table, rows)
         columns: list[Part] = []
         for field in self._fields:
             if field.name in self._dataset.partitions:
@@ -211,37 +216,59 @@ class Fetcher:
                 raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
         return RowGroupColumns(tuple(columns))
 
-    def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> pa.Table:
+    def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> tuple[pa.Table, int]:
+        """Returns the columns of a row group without those that were read otherwise, and the bytes read for all."""
         wanted = [field for field in self._stored if field.name not in but]
+        size = self._bytes(row_group)
         if not wanted:
-            return pa.table({})
-        if self._cache is None:
-            return read_row_group(self._dataset, row_group, wanted)
-        key = self._key(row_group)
-        kept = self._kept(self._cache, key, row_group, wanted)
-        if kept is not None:
-            return kept
-        with self._cache.claim(key, self._bytes(row_group)) as has_waited:
-            kept = self._kept(self._cache, key, row_group, wanted) if has_waited else None
-            if kept is not None:
-                return kept
-            add(Count.CACHE_MISSES, 1)
-            table = read_row_group(self._dataset, row_group, wanted)
-            self._cache.put(key, table)
-            return table
+            return pa.table({}), size
+        if self._cache is not None:
+            table, is_new = self._read_once(self._cache, row_group, self._stored, wanted)
+            return table, size if is_new else 0
+        if self._shared is None or (size < _SHARED_BYTES and not self._dataset.remote):
+            return read_row_group(self._dataset, row_group, wanted), size
+        table, is_new = self._read_once(self._shared, row_group, wanted, wanted)
+        return table, size if is_new else size - column_bytes(self._dataset, row_group, [f.name for f in wanted])
 
-    def _kept(self, cache: TableCache, key: str, row_group: int, wanted: Sequence[UnischemaField]) -> pa.Table | None:
-        table = cache.get(key)
+    def _read_once(
+        self,
+        tables: TableCache,
+        row_group: int,
+        named: Sequence[UnischemaField],
+        wanted: Sequence[UnischemaField],
+    ) -> tuple[pa.Table, bool]:
+        """Returns columns of a row group, and whether this reader had to read them.
+
+        Args:
+            named: the fields that name the table among others.
+        """
+        key = self._key(row_group, named)
+        kept = self._kept(tables, key, row_group, wanted)
+        if kept is not None:
+            return kept, False
+        with tables.claim(key, self._bytes(row_group)):
+            kept = self._kept(tables, key, row_group, wanted)  # another reader may have stored it meanwhile
+            if kept is not None:
+                return kept, False
+            if tables is self._cache:
+                add(Count.CACHE_MISSES, 1)
+            table = read_row_group(self._dataset, row_group, wanted)
+            tables.put(key, table)
+            return table, True
+
+    def _kept(self, tables: TableCache, key: str, row_group: int, wanted: Sequence[UnischemaField]) -> pa.Table | None:
+        table = tables.get(key)
         rows = self._dataset.row_groups.rows[row_group]
         if table is None or table.num_rows != rows or not {field.name for field in wanted} <= {*table.column_names}:
             return None
-        add(Count.CACHE_HITS, 1)
+        if tables is self._cache:
+            add(Count.CACHE_HITS, 1)
         return table
 
-    def _key(self, row_group: int) -> str:
+    def _key(self, row_group: int, fields: Sequence[UnischemaField]) -> str:
         groups = self._dataset.row_groups
         file = self._dataset.files[groups.file[row_group]]
-        names = "\0".join(field.name for field in self._stored)
+        names = "\0".join(field.name for field in fields)
         if self._dataset.table is not None:  # in another table version these names may mean other columns
             names += "\0" + self._dataset.table.digest
         if self._dataset.verify != VERIFY[0]:  # entries were checked as `verify` required
@@ -346,12 +373,12 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
     return take_rows(table, as_arrow(rows))
 
 
-def fetchers_of(plan: BasePlan, *, partly: bool = False) -> list[Fetcher]:
+def fetchers_of(plan: BasePlan, *, partly: bool = False, shared: TableCache | None = None) -> list[Fetcher]:
     """Creates fetchers, one per source. ``partly`` means that other processes use most rows of a block."""
-    return [_fetcher_of(part, partly) for part in plan.parts]
+    return [_fetcher_of(part, partly, shared) for part in plan.parts]
 
 
-def _fetcher_of(plan: Plan, partly: bool) -> Fetcher:
+def _fetcher_of(plan: Plan, partly: bool, shared: TableCache | None) -> Fetcher:
     cache, program = plan.order.cache, plan.program
     lists = [field for field in program.fields if field.name in plan.measured_lists]
     return Fetcher(
@@ -363,6 +390,7 @@ def _fetcher_of(plan: Plan, partly: bool) -> Fetcher:
         shuffled=plan.order.shuffle is not None,
         partly=partly,
         stored_bytes=plan.read_bytes,
+        shared=shared,
     )
 
 

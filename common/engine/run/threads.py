@@ -18,7 +18,7 @@ from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
 from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, column_bytes, split_columns
-from ..read.fetch import fetch_threads, fetchers_of
+from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
 from .skipping import SkippingPlanner, check_blocks, failing_items
@@ -42,6 +42,7 @@ class ThreadedEngine:
         max_errors: how many rows may be left out because they fail.
         form: converts each step to the value that is returned; by default, the columns.
         counters: the counters of the iteration.
+        shared: row groups that loader workers share.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ThreadedEngine:
         max_errors: float | None = None,
         form: Form = split_columns,
         counters: Counters | None = None,
+        shared: TableCache | None = None,
     ) -> None:
         self._form = form
         self._counters = counters or Counters()
@@ -81,7 +83,7 @@ class ThreadedEngine:
         self._waiting: Job | None = None
         self._store = BlockStore(
             plan,
-            fetchers_of(plan, partly=cursor.workers > 1),
+            fetchers_of(plan, partly=cursor.workers > 1, shared=shared),
             threads=fetch_threads(plan.remote, threads),
             memory_limit=memory_limit,
             counters=self._counters,

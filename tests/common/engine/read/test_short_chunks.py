@@ -112,7 +112,9 @@ def test_a_cache_entry_of_another_length_counts_as_missing(source: bytes, tmp_pa
     path.write_bytes(source)
     pipeline = Pipeline(path, ["number"]).cache(str(tmp_path / "cache"))
     [fetcher] = fetchers_of(pipeline.plan())
-    DiskCache(str(tmp_path / "cache"), None).put(fetcher._key(0), pa.table({"number": pa.array(range(ROWS - 1))}))
+    DiskCache(str(tmp_path / "cache"), None).put(
+        fetcher._key(0, fetcher._stored), pa.table({"number": pa.array(range(ROWS - 1))})
+    )
     assert [int(row["number"]) for row in pipeline] == list(range(ROWS))
 
 

@@ -1,0 +1,291 @@
+"""`SharedTables`: the loader workers of a dataset read each row group once, and map it from each other's memory.
+
+Every worker needs some rows of each row group. The first one reads it and puts the table into a memory file; the others
+open that file by its name in ``/proc``. A table of contents, in a memory file of the training process, says who holds
+which table. Nothing has a name in a file system, so nothing is left when processes are killed.
+
+The last worker that took a table holds it for the next one, and whoever held it before lets go. When each worker has
+taken it, nobody holds it. A mapped table stays valid until its reader drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+import numpy as np
+import pyarrow as pa
+
+from ...forks import ForkLock
+from .claims import Claims
+
+_NUMBERS = ("state", "process", "descriptor", "inode", "size", "taken", "number")
+_SLOT = np.dtype([("key", "<u8"), *((name, "<i8") for name in _NUMBERS)])
+_FREE, _WRITING, _READY, _UNWANTED = range(4)
+_SLOTS = 1024
+_BITS = 63  # of the number that says which readers took a table; readers beyond them share bits
+_CONTENTS = "parquetry-contents"
+_CONTENTS_BYTES = _SLOT.itemsize * _SLOTS
+_BUSY = 1 << 61  # the byte to lock while using the table of contents; claims lock smaller ones
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
+_DIGEST_BYTES = 16
+_FAILURES = (OSError, ValueError, MemoryError, pa.ArrowException)
+_MOST_REFUSED = 3
+"""After so many tables without room, workers no longer wait for each other: they would wait in vain."""
+
+
+def can_share() -> bool:
+    """Whether the system has what it takes: memory files, ``/proc``, and locks that belong to an open file."""
+    return hasattr(os, "memfd_create") and hasattr(fcntl, "F_OFD_SETLKW") and os.path.isdir("/proc/self/fd")
+
+
+def new_contents() -> int:
+    """Returns the descriptor of an empty table of contents. Workers open it by its name in ``/proc``.
+
+    Raises:
+        OSError: too many open files, or no memory.
+    """
+    descriptor = os.memfd_create(_CONTENTS, os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, _CONTENTS_BYTES)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class SharedTables:
+    """Tables that this process shares with others. Thread-safe.
+
+    It implements `engine.read.fetch.TableCache`. Whatever fails counts as a missing table.
+
+    Args:
+        path: the table of contents; see `new_contents`.
+        reader, readers: the number of this process among those that share, and how many they are.
+        max_bytes: a limit for all tables together.
+
+    Raises:
+        OSError, ValueError: the process that made the table of contents is gone, or has closed it.
+    """
+
+    def __init__(self, path: str, *, reader: int, readers: int, max_bytes: int) -> None:
+        self._bit = 1 << reader % _BITS
+        self._all = (1 << min(readers, _BITS)) - 1
+        self._max_bytes = max_bytes
+        self._descriptor = os.open(
+            path, os.O_RDWR | os.O_CLOEXEC
+        )  # its own open file, so that its locks exclude others
+        try:
+            if not os.readlink(f"/proc/self/fd/{self._descriptor}").startswith(f"/memfd:{_CONTENTS} "):
+                raise ValueError(f"expected a table of contents, got another file: {path}")
+            memory = mmap.mmap(self._descriptor, _CONTENTS_BYTES)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._slots = np.frombuffer(memory, _SLOT)
+        self._claims = Claims(path, file=path)
+        self._held: dict[int, int] = {}  # the descriptors of tables that this process holds, by slot
+        self._lock = ForkLock()
+        self._refused = 0
+
+    def get(self, key: str) -> pa.Table | None:
+        """Returns the table under a key, or ``None``. Its columns point into memory that processes share."""
+        digest = _digest(key)
+        try:
+            with self._contents() as slots:
+                at = _find(slots, digest)
+                slot = None if at is None else slots[at].copy()
+            if at is None or slot is None or slot["state"] != _READY:
+                return None
+            descriptor = _opened(slot)
+            if descriptor is None:
+                return None
+            try:
+                table = _mapped(descriptor, int(slot["size"]), digest)
+                with self._contents() as slots:
+                    if slots["inode"][at] == slot["inode"] and slots["state"][at] == _READY:
+                        descriptor = self._take(slots, at, descriptor)
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+        except _FAILURES:
+            return None
+        return table
+
+    def claim(self, key: str, size_bytes: int = 0) -> AbstractContextManager[bool]:
+        """Claims a missing table while the block runs. Yields whether another reader had claimed it; see `Claims`."""
+        if self._refused >= _MOST_REFUSED:
+            return contextlib.nullcontext(False)
+        return self._claims.claim(_digest(key).hex(), size_bytes)
+
+    def put(self, key: str, table: pa.Table) -> None:
+        """Shares a table if there is room for it."""
+        digest = _digest(key)
+        try:
+            descriptor = os.memfd_create("parquetry-table", os.MFD_CLOEXEC)
+        except _FAILURES:
+            return
+        at = None
+        try:
+            size = _table_bytes(table)
+            at = self._reserve(digest, size, descriptor)
+            if at is None:
+                return
+            _write(descriptor, table, digest)
+            with self._contents() as slots:
+                if slots["inode"][at] == os.fstat(descriptor).st_ino:
+                    slots["state"][at] = _READY
+                    descriptor, self._held[at] = -1, descriptor
+        except _FAILURES:
+            if at is not None:
+                with contextlib.suppress(*_FAILURES), self._contents() as slots:
+                    slots[at] = 0
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def clear(self) -> None:
+        """Lets go of all tables that this process holds."""
+        with contextlib.suppress(*_FAILURES), self._contents() as slots:
+            for at, descriptor in self._held.items():
+                slots[at] = 0
+                os.close(descriptor)
+            self._held.clear()
+
+    def close(self) -> None:
+        """Lets go of everything. Must not be used afterwards."""
+        self.clear()
+        os.close(self._descriptor)
+
+    @contextlib.contextmanager
+    def _contents(self) -> Iterator[np.ndarray]:
+        """Excludes other processes and threads from the table of contents, and lets go of what others hold by now."""
+        with self._lock:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW, _flock(fcntl.F_WRLCK))
+            try:
+                self._let_go()
+                yield self._slots
+            finally:
+                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
+
+    def _let_go(self) -> None:
+        for at, descriptor in list(self._held.items()):
+            slot = self._slots[at]
+            is_ours = slot["process"] == os.getpid() and slot["descriptor"] == descriptor
+            if is_ours and slot["state"] == _UNWANTED:
+                self._slots[at] = 0
+            if not is_ours or slot["state"] != _READY:
+                os.close(self._held.pop(at))
+
+    def _take(self, slots: np.ndarray, at: int, descriptor: int) -> int | None:
+        """Counts a reader, and makes this process hold the table. Returns the descriptor if nobody needs it now."""
+        slots["taken"][at] |= self._bit
+        before = self._held.pop(at, None)
+        if before is not None:
+            os.close(before)
+        if slots["taken"][at] == self._all:
+            slots[at] = 0
+            return descriptor
+        slots["process"][at], slots["descriptor"][at] = os.getpid(), descriptor
+        self._held[at] = descriptor
+        return None
+
+    def _reserve(self, digest: bytes, size: int, descriptor: int) -> int | None:
+        """Returns a slot for a table that this process writes, or ``None`` if it is there already or has no room."""
+        with self._contents() as slots:
+            found = _find(slots, digest)
+            if found is not None and _is_held(slots[found]):
+                return None
+            if found is not None or not self._has_room(slots, size):
+                for used in np.flatnonzero(slots["state"]):
+                    if not _is_held(slots[used]):
+                        slots[used] = 0
+            if not self._has_room(slots, size):
+                self._give_up_oldest(slots, size)
+                self._refused += 1
+                return None
+            self._refused = 0
+            at = int(np.flatnonzero(slots["state"] == _FREE)[0])
+            number = int(slots["number"].max()) + 1
+            inode = os.fstat(descriptor).st_ino
+            slots[at] = (_key(digest), _WRITING, os.getpid(), descriptor, inode, size, self._bit, number)
+            return at
+
+    def _has_room(self, slots: np.ndarray, size: int) -> bool:
+        return int(slots["size"].sum()) + size <= self._max_bytes and bool((slots["state"] == _FREE).any())
+
+    def _give_up_oldest(self, slots: np.ndarray, size: int) -> None:
+        """Marks the oldest tables, whose holders then let go of them: the next table has room."""
+        ready = np.flatnonzero(slots["state"] == _READY)
+        wanted = int(slots["size"][slots["state"] != _UNWANTED].sum()) + size - self._max_bytes
+        for at in ready[np.argsort(slots["number"][ready])]:
+            slots["state"][at] = _UNWANTED
+            wanted -= int(slots["size"][at])
+            if wanted <= 0:
+                break
+
+
+def _find(slots: np.ndarray, digest: bytes) -> int | None:
+    found = np.flatnonzero((slots["key"] == _key(digest)) & (slots["state"] != _FREE))
+    return int(found[0]) if len(found) else None
+
+
+def _is_held(slot: np.void) -> bool:
+    """Whether the process that holds a table is alive and still has it."""
+    try:
+        return os.stat(_place(slot)).st_ino == int(slot["inode"])
+    except OSError:
+        return False
+
+
+def _opened(slot: np.void) -> int | None:
+    """Opens a table, or returns ``None`` if its holder has let go of it meanwhile."""
+    descriptor = os.open(_place(slot), os.O_RDONLY | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if status.st_ino == slot["inode"] and status.st_size == slot["size"]:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _place(slot: np.void) -> str:
+    return f"/proc/{slot['process']}/fd/{slot['descriptor']}"
+
+
+def _mapped(descriptor: int, size: int, digest: bytes) -> pa.Table:
+    memory = pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
+    if memory.slice(size - _DIGEST_BYTES).to_pybytes() != digest:
+        raise ValueError("expected the table of the requested key, got another one.")
+    return pa.ipc.open_stream(memory.slice(0, size - _DIGEST_BYTES)).read_all()
+
+
+def _table_bytes(table: pa.Table) -> int:
+    sink = pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return int(sink.size()) + _DIGEST_BYTES
+
+
+def _write(descriptor: int, table: pa.Table, digest: bytes) -> None:
+    with pa.OSFile(f"/proc/self/fd/{descriptor}", "wb") as file:
+        with pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+        file.write(digest)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).digest()
+
+
+def _key(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little")
+
+
+def _flock(kind: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, _BUSY, 1, 0)

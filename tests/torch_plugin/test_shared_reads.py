@@ -1,0 +1,145 @@
+"""Loader workers read each row group once, whatever their number, and give the same elements as one process."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from processes import open_files, settled
+from torch.utils.data import DataLoader
+
+from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read.shared_tables import can_share
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, shared_reads
+
+pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and locks of open files")
+ROWS, GROUP, BATCH = 2000, 250, 10
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    rng = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("shared") / "rows.parquet"
+    values = {f"x{n}": rng.integers(0, 50, ROWS).astype(np.float32) for n in range(3)}
+    names = [f"name {n}" for n in range(ROWS)]
+    lists = [list(range(n % 5)) for n in range(ROWS)]
+    table = pa.table({"id": np.arange(ROWS), **values, "name": names, "list": lists})
+    pq.write_table(table, file, row_group_size=GROUP, compression="zstd")
+    return str(file)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], int]:
+    """Returns a function that counts the row groups read by all processes since its last call."""
+    log, real = tmp_path / "reads", fetch.read_row_group
+    log.touch()
+
+    def read(*args: Any) -> Any:
+        with log.open("a") as file:
+            file.write("x")
+        return real(*args)
+
+    def count() -> int:
+        found = log.stat().st_size
+        log.write_text("")
+        return found
+
+    monkeypatch.setattr(fetch, "read_row_group", read)  # workers are forked
+    return count
+
+
+def loader_of(data: Any, workers: int, **options: Any) -> DataLoader:
+    return DataLoader(data, batch_size=None, num_workers=workers, **options)
+
+
+def ids(loader: DataLoader) -> list[int]:
+    return torch.cat([batch["id"] for batch in loader]).tolist()
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_each_row_group_is_read_once(url: str, reads: Callable[[], int], workers: int) -> None:
+    data = ParquetIterable(url).batch(BATCH)
+    assert ids(loader_of(data, workers)) == list(range(ROWS))
+    assert reads() <= ROWS // GROUP + 2  # the last ones again if a worker has ended
+    assert data.stats().read_bytes <= 1.3 * whole_bytes(data)
+
+
+def whole_bytes(data: ParquetIterable) -> int:
+    _ = ids(loader_of(data, 0))
+    return data.stats().read_bytes
+
+
+@pytest.mark.parametrize("make", [ParquetIterable, ParquetPipe])
+def test_every_epoch_of_a_shuffle_is_shared(url: str, reads: Callable[[], int], make: Any) -> None:
+    alone = [ids(loader_of(data, 0)) for data in [make(url).shuffle(600, seed=3).batch(BATCH)] for _ in range(3)]
+    reads()
+    for options in ({}, {"persistent_workers": True}):
+        loader = loader_of(make(url).shuffle(600, seed=3).batch(BATCH), 3, **options)
+        for epoch in range(3):
+            assert ids(loader) == alone[epoch]
+            assert reads() <= ROWS // GROUP + 4
+
+
+def test_a_filter_and_a_mix_are_shared(url: str, reads: Callable[[], int]) -> None:
+    def data() -> ParquetIterable:
+        some = ParquetIterable(url, ["id", "x1"]).where([("x1", "<", 20)])
+        other = ParquetIterable(url, ["id", "x1"])
+        return mix([some, other], weights=[1, 2], seed=4).batch(BATCH)
+
+    expected = ids(loader_of(data(), 0))
+    alone = reads()
+    assert ids(loader_of(data(), 4)) == expected
+    assert reads() <= alone + 4
+
+
+def test_a_loader_that_is_left_in_the_middle_leaves_nothing(url: str) -> None:
+    data = ParquetIterable(url).batch(BATCH)
+    for _ in range(3):
+        iterator = iter(loader_of(data, 2))
+        next(iterator)
+        del iterator
+    assert ids(loader_of(data, 2)) == list(range(ROWS))
+    del data
+    gc.collect()
+    assert settled(lambda: len(open_files("parquetry-contents")), 0) == 0
+
+
+def test_two_loaders_of_one_dataset_do_not_disturb_each_other(url: str) -> None:
+    data = ParquetIterable(url, ["id", "x1"]).batch(BATCH)
+    both = zip(loader_of(data, 2), loader_of(data, 3), strict=True)
+    assert all(torch.equal(one["id"], other["id"]) for one, other in both)
+
+
+def test_a_small_limit_shares_what_fits(url: str, reads: Callable[[], int]) -> None:
+    data = ParquetIterable(url, ["id", "x1"], memory_limit=4 * 8000).batch(BATCH)
+    assert ids(loader_of(data, 3)) == list(range(ROWS))
+    assert reads() <= 3 * ROWS // GROUP
+
+
+def test_spawned_workers_share_too(url: str) -> None:
+    data = ParquetIterable(url, ["id", "x1"]).batch(BATCH)
+    assert ids(loader_of(data, 2, multiprocessing_context="spawn")) == list(range(ROWS))
+
+
+def test_a_copy_that_outlives_its_dataset_gets_its_own(url: str) -> None:
+    data = ParquetIterable(url, ["id"]).batch(BATCH)
+    assert ids(loader_of(data, 2)) == list(range(ROWS))
+    kept, path = copy.deepcopy(data), data._sharing._path
+    del data
+    gc.collect()
+    assert path is not None
+    assert kept._sharing._path == path
+    assert settled(lambda: os.path.exists(path), 0) == 0
+    assert kept._sharing.of_worker(kept.pipeline, 0, 2) is None
+    assert ids(loader_of(kept, 2)) == list(range(ROWS))
+    assert kept._sharing._owner == os.getpid()  # it has its own now
+    assert shared_reads._tables == {}  # only workers have any
