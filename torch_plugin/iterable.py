@@ -190,6 +190,10 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
 
+    def _ended(self) -> None:
+        """Called in the training process when a loader's pass has ended."""
+        self._counting.ended(self._pipeline.urls[0])
+
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
@@ -281,7 +285,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._begun = None
         self._read_by_workers = begun.workers > 0
         self._dealer = begun.dealer
-        self._counting.announce(begun.workers)
+        self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
         if begun.dealer is not None:
             own = shard_of(self._pipeline)

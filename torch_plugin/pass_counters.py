@@ -1,4 +1,4 @@
-"""`PassCounters`: the counters of a dataset's passes, in the training process and in loader workers.
+"""`PassCounters`: the counters of a dataset's passes, in the training process and in loader workers, and their verdict.
 
 Workers are forked or unpickled from the dataset, and so find the memory where the training process adds up. A pass
 without workers, and an iterator outside a loader, have their own counters.
@@ -6,13 +6,14 @@ without workers, and an iterator outside a loader, have their own counters.
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from contextlib import suppress
 from typing import Any
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import Counters
+from parquetry.common.counting.counters import Count, Counters
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.counting.tracing import spool
 from parquetry.common.errors import PipelineError
@@ -21,11 +22,20 @@ from parquetry.common.transport.sidecar.channel import memory_file
 
 from .iterator import ElementIterator
 
+_LOG = logging.getLogger(__name__)
+_WORTH_SAYING_S = 1.0
+_MOST_WAIT = 2.0
+"""If the loop waited more than this many times as long as all work took, one thread would have been faster."""
+
 
 class PassCounters:
     """The counters of one dataset."""
 
     def __init__(self) -> None:
+        self._workers = 0  # those that do nothing but the dataset's work
+        self._taken = 0
+        self._waited_s = 0.0  # after the first element of each worker, which takes the worker's start
+        self._has_warned = False
         self._latest: Counters | None = None
         self._shared: Counters | None = None
         self._path: str | None = None  # where a spawned worker finds the shared counters
@@ -37,8 +47,13 @@ class PassCounters:
         """In the training process: the counters of the latest pass."""
         return self._latest
 
-    def announce(self, workers: int) -> None:
-        """Called when a loader begins a pass with ``workers`` workers."""
+    def announce(self, workers: int, *, alone: bool = False) -> None:
+        """Called when a loader begins a pass with ``workers`` workers.
+
+        Args:
+            alone: whether they do nothing but the dataset's work.
+        """
+        self._workers, self._taken, self._waited_s = workers if alone else 0, 0, 0.0
         if workers and self._shared is None:
             with suppress(OSError, ValueError):  # without such memory each worker counts for itself
                 self._shared = shared_counters()
@@ -50,8 +65,30 @@ class PassCounters:
 
     def waited(self, begin: float, end: float) -> None:
         """Records that the loader's consumer waited for an element."""
+        self._taken += 1
+        if self._taken > self._workers:
+            self._waited_s += end - begin
         if self._latest is not None:
             self._latest.waited(end - begin, end)
+
+    def ended(self, name: str) -> None:
+        """Called at the end of a loader's pass. Warns once if its workers cost more than they bring."""
+        if not self._workers or self._latest is None or self._has_warned or self._waited_s < _WORTH_SAYING_S:
+            return
+        totals = self._latest.totals()
+        work_s = sum(totals[count] for count in (Count.STORE_S, Count.PARQUET_S, Count.DECODE_S, Count.TRANSFORM_S))
+        if self._waited_s <= _MOST_WAIT * work_s:
+            return
+        self._has_warned = True
+        _LOG.warning(
+            "%s: the loader's %d workers cost more than they bring: your loop waited %.1f s for them in this epoch, "
+            "although all reading and decoding took only %.1f s. The rest is the passing of batches between processes. "
+            "With num_workers=0 the dataset decodes in threads of its own, ahead of your loop.",
+            name,
+            self._workers,
+            self._waited_s,
+            work_s,
+        )
 
     def of_worker(self) -> Counters:
         """In a loader worker: returns the counters that the training process adds up."""
@@ -89,7 +126,8 @@ class PassCounters:
         return LoaderStats.of(self._latest.totals(), chain_of(pipeline), skipped_rows(pipeline, self._latest))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_latest": None, "_shared": None, "_path": self._path, "_token": self._token, "_iterator": None}
+        own = {"_latest": None, "_shared": None, "_iterator": None}
+        return {**self.__dict__, **own}
 
 
 def shared_counters() -> Counters:

@@ -20,19 +20,20 @@ from typing import Any
 
 import numpy.random  # noqa: F401  # loader workers need it; a thread importing it during a fork would block them
 import torch
-from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate, default_convert
 
 from parquetry.common import Pipeline
 
 from . import dead_workers
 from .dead_workers import explain, follow
-from .dealers import Dealer, TrainerEpoch, dealer_of, trainer_epoch
+from .dealers import Dealer, TrainerEpoch, as_is, dealer_of, trainer_epoch
 from .loader_state import check_state_of
 
 _SEARCHED = 10_000  # how many objects to search, nearest first
 _LONGEST = 1_000  # longer lists and dicts are assumed to hold data
 _OPAQUE = (type, ModuleType, CodeType, FrameType, Pipeline, DataLoader, torch.nn.Module, torch.Tensor)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_NO_WORK = (default_convert, as_is)
 _numbers = itertools.count(1)
 
 
@@ -49,6 +50,7 @@ class Pass:
         dealer: the trainer that deals the rows of the pass, if the dataset does not.
         trainer: the epoch of the trainer that iterates the loader, if known.
         samplers: the loader's samplers, if they choose rows by number.
+        alone: whether the loader's processes do nothing but the work of the dataset.
     """
 
     loader: int
@@ -59,6 +61,7 @@ class Pass:
     dealer: Dealer | None = None
     trainer: TrainerEpoch | None = None
     samplers: tuple[Any, ...] = ()
+    alone: bool = False
 
 
 class Announced:
@@ -76,6 +79,9 @@ class Announced:
 
     def _waited(self, begin: float, end: float) -> None:
         """Called when the consumer of the loader waited for an element from ``begin`` to ``end``."""
+
+    def _ended(self) -> None:
+        """Called when the consumer of the loader took the last element of the pass."""
 
 
 def install() -> None:
@@ -122,6 +128,10 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         begin = time.perf_counter()
         try:
             element = original(self)
+        except StopIteration:
+            for dataset in self._parquetry_told:
+                dataset._ended()
+            raise
         except RuntimeError as error:
             explain(error)
             raise
@@ -152,6 +162,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 dealer=dealer,
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
+                alone=dataset is own and loader.collate_fn in _NO_WORK and not loader.pin_memory,
             )
             dataset.pass_begins(begun)
         iterator._parquetry_told = told

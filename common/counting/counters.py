@@ -399,6 +399,7 @@ class _Bound(threading.local):
     row: memoryview[float] | None = None
     counters: Counters | None = None
     delays: _Delays | None = None
+    for_others_s = 0.0
 
 
 _bound = _Bound()
@@ -449,16 +450,22 @@ def took(what: Count, begin: float, end: float | None = None, *, less: float = 0
         tracing.close()
 
 
+def waited_for_another(seconds: float) -> None:
+    """Records that this thread waited while another reader read the same row group."""
+    _bound.for_others_s += seconds
+
+
 class Reading:
     """Times a block that reads: CPU time counts as Parquet time, sleep as store time.
 
-    Time in which the thread could run but got no processor is not store time. Linux reports how long that was.
+    Time in which the thread could run but got no processor is not store time. Linux reports how long that was. Nor is
+    time in which it waited for another reader (`waited_for_another`), who counts that read.
     """
 
-    __slots__ = ("_begin", "_busy")
+    __slots__ = ("_begin", "_busy", "_for_others_s")
 
     def __enter__(self) -> None:
-        self._begin, self._busy = time.perf_counter(), time.thread_time()
+        self._begin, self._busy, self._for_others_s = time.perf_counter(), time.thread_time(), _bound.for_others_s
 
     def __exit__(self, *_: object) -> None:
         row = _bound.row
@@ -471,7 +478,7 @@ class Reading:
             idle = max(idle - _newly_delayed(), 0.0)
         else:
             busy, idle = busy + idle, 0.0
-        row[Count.STORE_S] += idle
+        row[Count.STORE_S] += max(idle - (_bound.for_others_s - self._for_others_s), 0.0)
         took(Count.PARQUET_S, self._begin, end, less=end - self._begin - busy)
 
 

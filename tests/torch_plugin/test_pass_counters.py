@@ -14,10 +14,12 @@ import pytest
 from torch.utils.data import ChainDataset, DataLoader
 
 from parquetry import trace
+from parquetry.common.counting.counters import Count
 from parquetry.common.counting.watching import stats_of
 from parquetry.common.engine.read import fetch
 from parquetry.common.errors import PipelineError
-from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, pass_counters
+from parquetry.torch_plugin.pass_counters import PassCounters
 
 ROWS = 60
 
@@ -46,6 +48,44 @@ def test_a_loader_counts_its_workers_and_begins_at_zero_with_each_epoch(url: str
         assert (found.rows, found.elements) == (ROWS, 9)
         assert found.parquet_s > 0 < found.seconds
         assert found.wait_s <= found.seconds
+
+
+def test_workers_that_cost_more_than_they_bring_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    def passes(work_s: float, waits: list[float], workers: int = 2, *, alone: bool = True) -> list[str]:
+        caplog.clear()
+        counting = PassCounters()
+        for _ in range(2):
+            counting.announce(workers, alone=alone)
+            counting.of_worker().row()[Count.PARQUET_S] += work_s / 2
+            counting.of_worker().row()[Count.DECODE_S] += work_s / 2
+            for wait in waits:
+                counting.waited(10.0, 10.0 + wait)
+            counting.ended("rows")
+        return [record.getMessage() for record in caplog.records]
+
+    (told,) = passes(0.5, [100.0, 100.0, 2.0, 2.0])
+    assert "rows: the loader's 2 workers cost more than they bring: your loop waited 4.0 s for them" in told
+    assert "took only 0.5 s" in told
+    assert passes(3.0, [100.0, 100.0, 2.0, 2.0]) == []  # one thread would hardly be faster
+    assert passes(0.1, [100.0, 100.0, 0.2, 0.2]) == []  # too little to say anything
+    assert passes(0.5, [100.0, 100.0, 2.0, 2.0], alone=False) == []  # functions of the user work there, too
+    assert passes(0.5, [100.0, 100.0, 2.0, 2.0], workers=0) == []
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_loaders_tell_of_workers_that_cost_more(
+    url: str, face: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_counters, "_WORTH_SAYING_S", 0.0)
+    monkeypatch.setattr(pass_counters, "_MOST_WAIT", 0.0)
+    data = face(url, ["id"]).batch(6)
+    silent: list[dict[str, Any]] = [{}, {"num_workers": 2, "collate_fn": list}, {"num_workers": 2, "batch_size": 3}]
+    for options in [*silent, {"num_workers": 2, "persistent_workers": True}]:
+        assert "cost more" not in caplog.text
+        loader = DataLoader(data, **{"batch_size": None, **options})
+        for _ in range(2):
+            list(loader)
+    assert caplog.text.count("cost more than they bring") == 1
 
 
 def test_a_trace_has_the_work_of_loader_workers(url: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import struct
 import time
 from collections.abc import Iterator
 
+from ...counting.counters import waited_for_another
 from ...layout.kept import CLAIMS
 from ...progress import pause
 
@@ -90,13 +91,14 @@ class Claims:
         return descriptor
 
     def _wait(self, descriptor: int, start: int, patience_s: float) -> None:
-        poll_s, end = _POLL_S, time.monotonic() + patience_s
-        while time.monotonic() < end:
+        poll_s, begin = _POLL_S, time.monotonic()
+        while time.monotonic() < begin + patience_s:
             pause(poll_s)
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
             if self._lock(descriptor, start):
                 with contextlib.suppress(OSError):
                     _set(descriptor, fcntl.F_UNLCK, start)
+                waited_for_another(time.monotonic() - begin)
                 return
         self._expired += 1
         _LOGGER.warning(

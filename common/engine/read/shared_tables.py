@@ -28,7 +28,7 @@ from .claims import Claims
 _NUMBERS = ("state", "process", "descriptor", "inode", "size", "taken", "number")
 _SLOT = np.dtype([("key", "<u8"), *((name, "<i8") for name in _NUMBERS)])
 _FREE, _WRITING, _READY, _UNWANTED = range(4)
-_SLOTS = 1024
+_SLOTS = 128  # each table takes a descriptor of the process that holds it
 _BITS = 63  # of the number that says which readers took a table; readers beyond them share bits
 _CONTENTS = "parquetry-contents"
 _CONTENTS_BYTES = _SLOT.itemsize * _SLOTS

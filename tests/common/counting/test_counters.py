@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from parquetry.common.counting import counters as module
-from parquetry.common.counting.counters import Count, Counters, Gauge, Reading, Tally, add, counted, took
+from parquetry.common.counting.counters import (
+    Count,
+    Counters,
+    Gauge,
+    Reading,
+    Tally,
+    add,
+    counted,
+    took,
+    waited_for_another,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +150,20 @@ def test_reading_is_divided_between_sleep_and_work(monkeypatch: pytest.MonkeyPat
         clock[0], busy[0] = 4.0, 1.0
     found = counters.totals()
     assert (found[Count.STORE_S], found[Count.PARQUET_S]) == (2.5, 1.0)  # it only waited for a CPU for half a second
+
+
+def test_waiting_for_another_reader_is_not_waiting_for_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(module, "_newly_delayed", lambda: 0.0)
+    counters = Counters()
+    counters.bind()
+    waited_for_another(7.0)
+    with Reading():
+        waited_for_another(2.5)
+        clock[0] = 4.0
+    assert counters.totals()[Count.STORE_S] == 1.5
 
 
 def test_memory_of_a_shorter_file_is_extended() -> None:

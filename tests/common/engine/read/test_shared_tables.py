@@ -190,6 +190,17 @@ def test_all_tables_together_stay_below_the_limit(path: str) -> None:
     assert shared_files() == before
 
 
+def test_the_latest_of_many_small_tables_are_shared(path: str) -> None:
+    ours, theirs = tables_at(path, 0), tables_at(path, 1)
+    before = shared_files()
+    for number in range(500):
+        ours.put(str(number), table_of(number, 1))
+        assert shared_files() - before <= shared_tables._SLOTS
+    assert sum(theirs.get(str(number)) == table_of(number, 1) for number in range(500)) > 50
+    ours.close()
+    theirs.close()
+
+
 def test_a_table_larger_than_the_limit_is_not_shared(path: str) -> None:
     ours = tables_at(path, max_bytes=1000)
     ours.put("key", table_of(1, 1000))
