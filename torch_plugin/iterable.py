@@ -22,9 +22,11 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
+from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_hash
+from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 
 from . import passes
 from .carrier import PipelineCarrier
@@ -36,10 +38,10 @@ from .pass_counters import PassCounters
 from .passes import Announced, Pass
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
 from .process_end import end_with_trainer
-from .shared_reads import SharedReads
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
+_SHARE_OF_MEMORY = 4  # all workers together share at most this fraction of the memory limit of one
 _AGREED: dict[int, int] = {}  # the seed a shuffle drew -> the seed this process uses for it
 
 passes.install()
@@ -124,7 +126,9 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
             by_rows=part.element.batched and not self.element.batched,
             counters=counting.of_worker() if in_loader else counting.of_iterator(announced=waited_for),
             waits=not waited_for,
-            shared=self._sharing.of_worker(part, placement.worker, placement.workers) if in_loader else None,
+            shared=self._sharing.of_worker(placement.worker, placement.workers, _sharable_bytes(part))
+            if in_loader
+            else None,
         )
         counting.iterates(result)
         if self._resume is not None:
@@ -426,6 +430,10 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
     def __getstate__(self) -> Any:
         fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}}
         return {**self.__dict__, **fresh, "_sent_ranks": self._ranks()}
+
+
+def _sharable_bytes(part: Pipeline) -> int:
+    return (part.memory_limit or DEFAULT_MEMORY_BYTES) // _SHARE_OF_MEMORY
 
 
 def _description(pipeline: Pipeline) -> str:

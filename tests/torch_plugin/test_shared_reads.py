@@ -17,9 +17,9 @@ import torch
 from processes import open_files, settled
 from torch.utils.data import DataLoader
 
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import fetch, shared_tables
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, shared_reads
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and locks of open files")
 ROWS, GROUP, BATCH = 2000, 250, 10
@@ -139,7 +139,7 @@ def test_a_copy_that_outlives_its_dataset_gets_its_own(url: str) -> None:
     assert path is not None
     assert kept._sharing._path == path
     assert settled(lambda: os.path.exists(path), 0) == 0
-    assert kept._sharing.of_worker(kept.pipeline, 0, 2) is None
+    assert kept._sharing.of_worker(0, 2, 1000) is None
     assert ids(loader_of(kept, 2)) == list(range(ROWS))
     assert kept._sharing._owner == os.getpid()  # it has its own now
-    assert shared_reads._tables == {}  # only workers have any
+    assert shared_tables._tables == {}  # only workers have any

@@ -1,8 +1,8 @@
-"""`SharedTables`: the loader workers of a dataset read each row group once, and map it from each other's memory.
+"""`SharedReads`: the loader workers of a dataset read each row group once, and map it from each other's memory.
 
 Every worker needs some rows of each row group. The first one reads it and puts the table into a memory file; the others
 open that file by its name in ``/proc``. A table of contents, in a memory file of the training process, says who holds
-which table. Nothing has a name in a file system, so nothing is left when processes are killed.
+which table (`SharedTables`). Nothing has a name in a file system, so nothing is left when processes are killed.
 
 The last worker that took a table holds it for the next one, and whoever held it before lets go. When each worker has
 taken it, nobody holds it. A mapped table stays valid until its reader drops it.
@@ -16,8 +16,10 @@ import hashlib
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +38,51 @@ _BUSY = 1 << 61  # the byte to lock while using the table of contents; claims lo
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
 _DIGEST_BYTES = 16
 _FAILURES = (OSError, ValueError, MemoryError, pa.ArrowException)
+_FEWEST_READERS = 2
+_tables: dict[str, SharedTables] = {}
+"""In a worker: the tables of each dataset, by the name of its table of contents."""
 _MOST_REFUSED = 3
 """After so many tables without room, workers no longer wait for each other: they would wait in vain."""
+
+
+class SharedReads:
+    """The row groups that the workers of one dataset share.
+
+    Workers are forked or unpickled from the dataset, and so find the table of contents that the training process made.
+    Without one, each worker reads for itself.
+    """
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._owner = 0  # the process that made the table of contents
+
+    def announce(self, workers: int) -> None:
+        """Called in the training process when a loader begins a pass with ``workers`` workers."""
+        if workers < _FEWEST_READERS or self._owner == os.getpid() or not can_share():
+            return
+        with contextlib.suppress(OSError):
+            descriptor = new_contents()
+            weakref.finalize(self, os.close, descriptor)
+            self._path, self._owner = f"/proc/{os.getpid()}/fd/{descriptor}", os.getpid()
+
+    def of_worker(self, worker: int, workers: int, max_bytes: int) -> SharedTables | None:
+        """In a loader worker that begins a pass: returns what it shares with the others, or ``None``.
+
+        Args:
+            max_bytes: a limit for the tables of all workers together.
+        """
+        if self._path is None or workers < _FEWEST_READERS:
+            return None
+        known = _tables.get(self._path)
+        if known is not None:
+            known.clear()
+            return known
+        with contextlib.suppress(OSError, ValueError):  # unpickled later in another process
+            _tables[self._path] = SharedTables(self._path, reader=worker, readers=workers, max_bytes=max_bytes)
+        return _tables.get(self._path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path, "_owner": 0}
 
 
 def can_share() -> bool:
