@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from parquetry.common.engine.columns.arena import SHARED_REGIONS, Region
+from parquetry.common.engine.columns.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged
 from parquetry.common.errors import PipelineError
 
@@ -89,6 +89,7 @@ class SharedRegion(Region):
     """
 
     head_bytes = _HEAD_BYTES
+    small_bytes = 0  # an array elsewhere would be copied to reach the trainer, which copies small ones if it holds many
 
     _numbers = itertools.count()
 
@@ -362,7 +363,12 @@ def _tensor_at(
 def _copy_at(
     lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    return _tensor_at(lease, offset, dtype, shape, stride).clone()
+    found = _tensor_at(lease, offset, dtype, shape, stride)
+    if found.nbytes < LEAST_PAGES_BYTES:
+        return found.clone()
+    # As in `separate_array`: otherwise small tensors that are kept would scatter over the allocator's memory.
+    copy = torch.frombuffer(private_memory(found.nbytes), dtype=dtype, count=found.numel())
+    return copy.view(found.shape).copy_(found)
 
 
 def _renew() -> None:

@@ -2,6 +2,9 @@
 
 A region returns to its pool when the last array that points into it is gone, so a batch that the user still holds is
 never overwritten. Reuse matters: the page faults of a newly allocated 36 MB batch cost more than copying it.
+
+Whoever keeps one array of each batch, such as all labels of an epoch, must not keep whole batches with them. So small
+arrays get memory of their own, and so do all arrays while many batches are held.
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 
 ALIGNMENT = 64
+SMALL_BYTES = 4096
+"""Arrays up to this size get memory of their own, which costs less than a page."""
 _HUGE_PAGE = 1 << 21
+LEAST_PAGES_BYTES = 1 << 15
+"""Separate arrays of at least this size have pages of their own."""
 _LARGE_RUNS_BYTES = 1 << 17  # from this size on, the allocator maps new pages for each array
 
 
@@ -26,12 +33,23 @@ class Arena(Protocol):
     """Allocates the arrays of one batch for an assembler."""
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """Returns an uninitialized C-contiguous array that begins on a 64-byte boundary."""
+        """Returns an uninitialized C-contiguous array."""
 
 
-def _private_memory(size_bytes: int) -> mmap.mmap:
+def private_memory(size_bytes: int) -> mmap.mmap:
     """Maps anonymous memory that is copied on fork. Python's default would share it with a forked child."""
     return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def separate_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Returns an uninitialized array with memory of its own, which goes back to the system with it.
+
+    Large arrays do not share the allocator's memory with small ones: one that is kept would keep the space around it.
+    """
+    count = math.prod(shape)
+    if count * dtype.itemsize < LEAST_PAGES_BYTES:
+        return np.empty(shape, dtype)
+    return np.frombuffer(private_memory(count * dtype.itemsize), dtype, count).reshape(shape)
 
 
 class Heap:
@@ -47,6 +65,8 @@ class Region:
 
     head_bytes = 0
     """The number of bytes at the beginning that are not used for arrays."""
+    small_bytes = SMALL_BYTES
+    """Smaller arrays, and those of this size, get memory of their own."""
 
     def __init__(self) -> None:
         self._memory = self.map_memory(mmap.PAGESIZE)
@@ -56,7 +76,7 @@ class Region:
 
     def map_memory(self, size_bytes: int) -> mmap.mmap:
         """Maps new memory that replaces the region's memory."""
-        return _private_memory(size_bytes)
+        return private_memory(size_bytes)
 
     @property
     def is_free(self) -> bool:
@@ -98,6 +118,8 @@ class Region:
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         count = math.prod(shape)
         size = count * dtype.itemsize
+        if size <= self.small_bytes:
+            return np.empty(shape, dtype)
         self._wanted += -(-size // ALIGNMENT) * ALIGNMENT
         if self._used + size > len(self._memory):
             return np.empty(shape, dtype)  # this batch overflows; the region grows for the next batch
@@ -106,15 +128,37 @@ class Region:
         return array
 
 
+class _Separate(Region):
+    """Gives each array memory of its own, while many batches are held."""
+
+    def __init__(self) -> None:
+        self._wanted = 0
+
+    def begin(self, size_bytes: int = 0) -> Any:
+        """Starts a batch."""
+
+    def end(self) -> None:
+        """Ends the batch."""
+
+    def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        self._wanted += array_bytes(dtype, shape)
+        return separate_array(dtype, shape)
+
+
 class RegionPool:
     """A pool of reusable regions that keeps at most ``max_idle_bytes`` of idle memory.
 
     Thread-safe. A finaliser of the lease returns the region, in whichever thread drops the last array. The region is
     reused once it `is_free`.
+
+    Args:
+        most_held: how many plain regions may be in use before arrays get memory of their own; ``None`` for no limit.
     """
 
-    def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
+    def __init__(self, max_idle_bytes: int = 1 << 30, *, most_held: int | None = None) -> None:
         self._make: Callable[[], Region] = Region
+        self._most_held = most_held
+        self._held = 0
         self._idle: list[Region] = []
         self._returned: list[Region] = []
         self._away: list[Region] = []
@@ -125,8 +169,11 @@ class RegionPool:
         """Returns an unused region with its lease begun, of at least ``size_bytes`` if that is known in advance."""
         with self._lock:
             self._collect()
+            if self._most_held is not None and self._held >= self._most_held and self._make is Region:
+                return _Separate()
             region = self._take_idle(size_bytes)
-        lease = region.begin(size_bytes)
+            lease = region.begin(size_bytes)
+            self._held += 1
         # A finaliser can run in any thread at any time, even while this thread holds the lock. list.append is atomic
         # and needs no lock.
         weakref.finalize(lease, self._returned.append, region).atexit = False
@@ -145,6 +192,7 @@ class RegionPool:
         back, self._away = self._away, []
         while self._returned:
             back.append(self._returned.pop())
+            self._held -= 1
         for region in back:
             if not region.is_free:
                 self._away.append(region)
@@ -161,6 +209,7 @@ class RegionPool:
         """Resets the pool in a forked child. The parent's threads own the regions in use, and may hold the lock."""
         self._lock = threading.Lock()
         self._make = Region
+        self._held = 0
         self._idle = []
         self._returned = []
         self._away = []
@@ -171,7 +220,7 @@ def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
 
-SHARED_REGIONS = RegionPool()
+SHARED_REGIONS = RegionPool(most_held=64 + 4 * (os.cpu_count() or 1))
 """Memory of batches."""
 BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
 """Memory of blocks. These regions are few and large, so batches have a pool of their own."""

@@ -24,10 +24,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ...counting.counters import Count
 from ...counting.tracing import ENVIRONMENT
+from ...engine.columns.arena import SMALL_BYTES
 from ...engine.columns.batch import Column, leading, split_column
 from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
 from ...plan.options import RESTARTS
@@ -148,11 +147,8 @@ class SidecarClient:
             self._outstanding.add(message.a)
             scarce = self._most_slots - len(self._outstanding) <= 1
             weakref.finalize(lease, self._give_back, message.a).atexit = False
-            if scarce:  # the consumer keeps many batches: copy this one, so that the sidecar never runs out of slots
-                own = np.frombuffer(lease, np.uint8).copy()
-                del lease
-                return header, read_table(own, header, outputs)
-            return header, read_table(lease, header, outputs)
+            # If the consumer keeps many batches, this one is copied, so that the sidecar never runs out of slots.
+            return header, read_table(lease, header, outputs, copied_bytes=header.slot_bytes if scarce else SMALL_BYTES)
 
     @property
     def reusable(self) -> bool:

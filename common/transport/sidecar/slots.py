@@ -143,11 +143,14 @@ def _code(dtype: np.dtype[Any]) -> int:
     return DTYPE_CODES[dtype.name] if code is None else code
 
 
-def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField]) -> list[Column]:
+def read_table(
+    memory: Any, header: BatchHeader, outputs: Sequence[OutputField], *, copied_bytes: int = 0
+) -> list[Column]:
     """Returns the columns in a slot, as views.
 
     Args:
-        memory: a buffer over the whole slot. Every array keeps it alive.
+        memory: a buffer over the whole slot. Every array that is not copied keeps it alive.
+        copied_bytes: arrays of at most this size are copied.
     """
     table = np.frombuffer(memory, ENTRY, header.num_tensors, header.table_offset)
     if table["dims"].min(initial=0) < 0:  # numpy would infer the size of such an axis
@@ -156,6 +159,8 @@ def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField])
     for field, role, code, ndim, offset, size, dims in table.tolist():
         dtype = _DTYPES[code]
         array = np.frombuffer(memory, dtype, size // dtype.itemsize, offset)
+        if size <= copied_bytes:
+            array = array.copy()
         parts[field][Role(role)] = (array, tuple(dims[:ndim]))
     return [_column(output, part) for output, part in zip(outputs, parts, strict=True)]
 

@@ -1,0 +1,79 @@
+"""Keeping a small value of each batch, such as the labels of an epoch, does not keep the whole batches."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from faces import TORCH_WARNINGS, import_framework
+
+from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
+ROWS, BATCH, PASSES = 120, 6, 40
+FRAME = (120, 120, 3)
+EPOCH_BYTES = ROWS * PASSES * int(np.prod(FRAME))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    target = tmp_path_factory.mktemp("held") / "frames"
+    schema = Unischema(
+        "frames", [UnischemaField("id", np.int64), UnischemaField("frame", np.uint8, FRAME, NdarrayCodec())]
+    )
+    rows = ({"id": number, "frame": np.full(FRAME, number, np.uint8)} for number in range(ROWS))
+    write_dataset(target, schema, rows, row_group_rows=20)
+    return str(target)
+
+
+def threads(url: str) -> Any:
+    return Pipeline(url, executor="threads", workers=1).batch(BATCH).repeat(PASSES)
+
+
+def sidecar(url: str) -> Any:
+    return Pipeline(url, executor="sidecar", workers=1).batch(BATCH).repeat(PASSES)
+
+
+def torch(url: str) -> Any:
+    import_framework("torch")
+    from parquetry.torch_plugin import ParquetIterable
+
+    return ParquetIterable(url, workers=1).batch(BATCH).repeat(PASSES)
+
+
+def torch_workers(url: str) -> Any:
+    from torch.utils.data import DataLoader
+
+    return DataLoader(torch(url), batch_size=None, num_workers=1)
+
+
+def tensorflow(url: str) -> Any:
+    import_framework("tensorflow")
+    from parquetry.tf_plugin import ParquetDataset
+
+    return ParquetDataset(url, workers=1).batch(BATCH).repeat(PASSES)
+
+
+@pytest.mark.parametrize("make", [threads, sidecar, torch, torch_workers, tensorflow])
+def test_keeping_the_labels_of_an_epoch_keeps_nothing_else(make: Callable[[str], Any], url: str) -> None:
+    for _ in zip(range(30), make(url), strict=False):
+        pass  # the memory of batches in flight
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    held = [batch["id"] for batch in make(url)]
+    grown = psutil.Process().memory_info().rss - before
+    assert [int(value[0]) for value in held] == list(range(0, ROWS, BATCH)) * PASSES
+    assert grown < EPOCH_BYTES / 4
+
+
+@pytest.mark.parametrize("make", [threads, sidecar, torch, torch_workers, tensorflow])
+def test_all_batches_of_an_epoch_can_be_kept(make: Callable[[str], Any], url: str) -> None:
+    held = list(make(url))
+    for number, batch in enumerate(held):
+        first = number * BATCH % ROWS
+        assert np.asarray(batch["id"]).tolist() == list(range(first, first + BATCH))
+        assert (np.asarray(batch["frame"]) == np.arange(first, first + BATCH).reshape(-1, 1, 1, 1)).all()
