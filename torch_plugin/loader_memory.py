@@ -82,11 +82,7 @@ def share_regions() -> bool:
 
 
 class SharedRegion(Region):
-    """A region in a memory file, with a header.
-
-    Args:
-        is_copied: whether the trainer copies its tensors, because it holds too many other regions.
-    """
+    """A region in a memory file, with a header."""
 
     head_bytes = _HEAD_BYTES
     small_bytes = 0  # an array elsewhere would be copied to reach the trainer, which copies small ones if it holds many

@@ -20,7 +20,7 @@ from processes import PATIENCE_S
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.columns.arena import SHARED_REGIONS
+from parquetry.common.engine.columns.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.errors import PipelineError
 from parquetry.common.plan import plan
 from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory
@@ -146,6 +146,17 @@ def test_labels_of_all_batches_can_be_held(folder: str, monkeypatch: pytest.Monk
     assert copied > len(held) // 2
     assert len(os.listdir("/proc/self/fd")) < before + len(held) // 2
     assert torch.cat(held).tolist() == 10 * list(range(ROWS))
+
+
+def test_regions_that_are_copied_are_used_last() -> None:
+    pool = RegionPool()
+    kinds = [True, False, True]
+    made = iter([loader_memory.SharedRegion(is_copied=kind) for kind in kinds])
+    pool.use(lambda: next(made))
+    regions = [pool.acquire(100) for _ in kinds]
+    for region in regions:
+        region.end()
+    assert [pool.acquire(100).is_copied for _ in kinds] == [False, True, True]
 
 
 def test_large_tensors_of_many_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

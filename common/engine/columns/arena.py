@@ -67,6 +67,8 @@ class Region:
     """The number of bytes at the beginning that are not used for arrays."""
     small_bytes = SMALL_BYTES
     """Smaller arrays, and those of this size, get memory of their own."""
+    is_copied = False
+    """Whether another process copies the arrays it gets from here, because it holds too many other regions."""
 
     def __init__(self) -> None:
         self._memory = self.map_memory(mmap.PAGESIZE)
@@ -183,8 +185,9 @@ class RegionPool:
         """Returns the smallest region that is large enough, or else the one returned most recently."""
         if not self._idle:
             return self._make()
-        fitting = [item for item in self._idle if size_bytes and item.size_bytes >= size_bytes]
-        chosen = min(fitting, key=lambda item: item.size_bytes) if fitting else self._idle[-1]
+        best = [item for item in self._idle if not item.is_copied] or self._idle
+        fitting = [item for item in best if size_bytes and item.size_bytes >= size_bytes]
+        chosen = min(fitting, key=lambda item: item.size_bytes) if fitting else best[-1]
         self._idle.remove(chosen)
         return chosen
 
