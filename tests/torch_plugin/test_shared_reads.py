@@ -17,6 +17,7 @@ import torch
 from processes import open_files, settled
 from torch.utils.data import DataLoader
 
+from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch, shared_tables
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix
@@ -111,6 +112,19 @@ def test_a_loader_that_is_left_in_the_middle_leaves_nothing(url: str) -> None:
     del data
     gc.collect()
     assert settled(lambda: len(open_files("parquetry-contents")), 0) == 0
+
+
+def test_values_that_stay_in_their_file_count_once(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (60, 100, 100, 3), np.uint8)  # stored uncompressed
+    schema = Unischema("frames", [UnischemaField("frame", np.uint8, (100, 100, 3), NdarrayCodec())])
+    write_dataset(tmp_path / "frames", schema, ({"frame": frame} for frame in frames), row_group_rows=20)
+    data = ParquetIterable(tmp_path / "frames").batch(5)
+    bytes_read = []
+    for workers in (0, 4):
+        assert torch.cat([batch["frame"] for batch in loader_of(data, workers)]).equal(torch.from_numpy(frames))
+        bytes_read.append(data.stats().read_bytes)
+    assert bytes_read[0] > frames.nbytes
+    assert bytes_read[1] == pytest.approx(bytes_read[0], rel=0.01)
 
 
 def test_two_loaders_of_one_dataset_do_not_disturb_each_other(url: str) -> None:

@@ -37,7 +37,7 @@ class Claims:
     """Claims on the entries of one cache. Thread-safe.
 
     Args:
-        directory: the cache's directory, created when first needed.
+        directory: the cache's directory, created when first needed; with ``file``, how warnings name the cache.
         file: the file whose bytes are locked, if it is not one in the directory. It must exist.
     """
 

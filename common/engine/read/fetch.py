@@ -32,7 +32,7 @@ from ..columns.arrow_views import as_arrow, is_number
 from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
-from .file_cells import Part, RowGroupColumns
+from .file_cells import FileCells, Part, RowGroupColumns
 from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
 from .normalise import normalise, number_type
@@ -81,6 +81,7 @@ class Fetcher:
         partly: whether other processes use most rows of a block.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
         shared: row groups of other processes that read the same ones at the same time; ``None`` if there are none.
+        share: which part of the values that stay in their files this process reads, for the counters.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class Fetcher:
         partly: bool = False,
         stored_bytes: Callable[[int], int] = lambda row_group: 0,
         shared: TableCache | None = None,
+        share: float = 1.0,
     ) -> None:
+        self._share = share
         self._program = program
         self._by_item = program is not None and shuffled and bool(program.fields_by_item)
         self._dataset = dataset
@@ -112,6 +115,7 @@ class Fetcher:
         self._lists = lists if self._cache is None and not downloads else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
         self._later = partly and not dataset.remote
+        self._read_later = {field.name for field in self._listed} if self._later else set()
         self._bytes = stored_bytes
 
     def load(self, rows: BlockRows) -> LoadedBlock:
@@ -196,6 +200,9 @@ class Fetcher:
         if self._lists is not None:
             cells.update(self._lists.read(row_group, rows))
         table, read_bytes = self._stored_columns(row_group, but=cells)
+        if self._share < 1:
+            later = [name for name in cells if isinstance(cells[name], FileCells) or name in self._read_later]
+            read_bytes -= (1 - self._share) * column_bytes(self._dataset, row_group, later)
         add(Count.READ_BYTES, read_bytes)
         stored = _take(table, rows)
         columns: list[Part] = []
@@ -216,7 +223,7 @@ class Fetcher:
                 raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
         return RowGroupColumns(tuple(columns))
 
-    def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> tuple[pa.Table, int]:
+    def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> tuple[pa.Table, float]:
         """Returns the columns of a row group without those that were read otherwise, and the bytes read for all."""
         wanted = [field for field in self._stored if field.name not in but]
         size = self._bytes(row_group)
@@ -373,12 +380,14 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
     return take_rows(table, as_arrow(rows))
 
 
-def fetchers_of(plan: BasePlan, *, partly: bool = False, shared: TableCache | None = None) -> list[Fetcher]:
+def fetchers_of(
+    plan: BasePlan, *, partly: bool = False, shared: TableCache | None = None, share: float = 1.0
+) -> list[Fetcher]:
     """Creates fetchers, one per source. ``partly`` means that other processes use most rows of a block."""
-    return [_fetcher_of(part, partly, shared) for part in plan.parts]
+    return [_fetcher_of(part, partly, shared, share) for part in plan.parts]
 
 
-def _fetcher_of(plan: Plan, partly: bool, shared: TableCache | None) -> Fetcher:
+def _fetcher_of(plan: Plan, partly: bool, shared: TableCache | None, share: float) -> Fetcher:
     cache, program = plan.order.cache, plan.program
     lists = [field for field in program.fields if field.name in plan.measured_lists]
     return Fetcher(
@@ -391,6 +400,7 @@ def _fetcher_of(plan: Plan, partly: bool, shared: TableCache | None) -> Fetcher:
         partly=partly,
         stored_bytes=plan.read_bytes,
         shared=shared,
+        share=share,
     )
 
 

@@ -134,7 +134,7 @@ class SharedTables:
             os.close(self._descriptor)
             raise
         self._slots = np.frombuffer(memory, _SLOT)
-        self._claims = Claims(path, file=path)
+        self._claims = Claims("of the loader's workers", file=path)
         self._held: dict[int, int] = {}  # the descriptors of tables that this process holds, by slot
         self._lock = ForkLock()
         self._refused = 0
