@@ -123,9 +123,8 @@ class SharedTables:
         self._bit = 1 << reader % _BITS
         self._all = (1 << min(readers, _BITS)) - 1
         self._max_bytes = max_bytes
-        self._descriptor = os.open(
-            path, os.O_RDWR | os.O_CLOEXEC
-        )  # its own open file, so that its locks exclude others
+        # An open file of its own, so that its locks exclude other processes.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if not os.readlink(f"/proc/self/fd/{self._descriptor}").startswith(f"/memfd:{_CONTENTS} "):
                 raise ValueError(f"expected a table of contents, got another file: {path}")
@@ -291,7 +290,9 @@ def _is_held(slot: np.void) -> bool:
 
 def _opened(slot: np.void) -> int | None:
     """Opens a table, or returns ``None`` if its holder has let go of it meanwhile."""
-    descriptor = os.open(_place(slot), os.O_RDONLY | os.O_CLOEXEC)
+    if not _is_held(slot):
+        return None
+    descriptor = os.open(_place(slot), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     if status.st_ino == slot["inode"] and status.st_size == slot["size"]:
         return descriptor
