@@ -46,9 +46,10 @@ def torch(url: str) -> Any:
 
 
 def torch_workers(url: str) -> Any:
+    dataset = torch(url)
     from torch.utils.data import DataLoader
 
-    return DataLoader(torch(url), batch_size=None, num_workers=1)
+    return DataLoader(dataset, batch_size=None, num_workers=1)
 
 
 def tensorflow(url: str) -> Any:
