@@ -2,26 +2,33 @@
 
 It takes a row group and a function that chooses the columns, and returns an Arrow table with the columns as stored.
 Every column has as many rows as the footer says. Anything wrong with a file raises a single error that names the file,
-row group and column.
+row group and column. `read_slices` returns the same rows in slices, for row groups that are too large to read whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from .checksums import require_checksums
-from .chunk_ranges import ChunkFile, chunk_ranges, fetch_ranges
+from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import remedy, why
 from .row_groups import StoredFiles
 from .store_faults import asking_again, is_local
+from .temporary import TemporaryBuffer
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
 """The exceptions that pyarrow raises for damaged files."""
+_SLICE_BUFFER_BYTES = 1 << 18
+_PIECE_BYTES = 4 << 20
+_PIECES_AT_ONCE = 8
+_SLICE_ROWS = 1 << 16
 
 
 def read_group(
@@ -44,56 +51,137 @@ def read_group(
     Raises:
         DatasetError: the file cannot be read or is damaged. The message names the file, row group and column.
     """
+    options["pre_buffer"] = pre_buffer and is_local(dataset.filesystem)
+    with _opened_group(dataset, row_group, choose, advice, options) as (reader, group, wanted):
+        table = reader.read_row_group(group, columns=wanted, use_threads=False)
+        check_counts(table, int(dataset.row_groups.rows[row_group]), _place(dataset, row_group))
+        return table
+
+
+def read_slices(
+    dataset: StoredFiles,
+    row_group: int,
+    choose: Callable[[pa.Schema], Sequence[str]],
+    *,
+    slice_rows: int,
+    advice: str,
+    **options: Any,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Reads some columns of one row group page by page, and yields slices and their numbers of rows.
+
+    All slices but the last have ``slice_rows`` rows. Column chunks from a store go through a temporary file. Whatever
+    is open is closed when the iterator ends or is closed. See `read_group` for the arguments.
+
+    Raises:
+        DatasetError: as for `read_group`.
+        NoRoomError: there is no room for a temporary file.
+    """
+    rows, found = int(dataset.row_groups.rows[row_group]), 0
+    local = is_local(dataset.filesystem)
+    options |= {"pre_buffer": False, "buffer_size": _SLICE_BUFFER_BYTES if local else 0}
+    with _opened_group(dataset, row_group, choose, advice, options, on_disk=not local) as (reader, group, wanted):
+        if not wanted:
+            yield from ((min(slice_rows, rows - first), pa.table({})) for first in range(0, rows, slice_rows))
+            return
+        for batch in reader.iter_batches(slice_rows, row_groups=[group], columns=wanted, use_threads=False):
+            found += batch.num_rows
+            yield batch.num_rows, pa.Table.from_batches([batch])
+        if found != rows:  # Arrow stops at the end of the shortest column
+            counts = {name: _count(reader, group, name) for name in wanted}
+            name = next((name for name in wanted if counts[name] != rows), wanted[0])
+            raise _short(_place(dataset, row_group), name, rows, min(found, counts[name]))
+
+
+@contextmanager
+def _opened_group(
+    dataset: StoredFiles,
+    row_group: int,
+    choose: Callable[[pa.Schema], Sequence[str]],
+    advice: str,
+    options: dict[str, Any],
+    *,
+    on_disk: bool = False,
+) -> Iterator[tuple[pq.ParquetFile, int, Sequence[str]]]:
+    """Yields a reader, the row group's number in its file, and the columns to read. Translates errors of the block.
+
+    Args:
+        on_disk: whether column chunks from a store are kept in a temporary file instead of in memory.
+    """
     groups = dataset.row_groups
     file, group = int(groups.file[row_group]), int(groups.group[row_group])
-    place = f"file {dataset.files[file].path}, row group {group}"
+    place = _place(dataset, row_group)
     footer = dataset.footer(file)
     wanted: Sequence[str] = ()
-
-    def read(source: pa.NativeFile, fetch: Callable[[], None], *, pre_buffer: bool = False) -> pa.Table:
-        nonlocal wanted
-        with pq.ParquetFile(
-            source,
-            metadata=footer,
-            pre_buffer=pre_buffer,
-            page_checksum_verification=dataset.verify != "never",
-            **options,
-        ) as reader:
+    try:
+        with ExitStack() as stack:
+            chunks = None if is_local(dataset.filesystem) else ChunkFile(dataset.files[file].size_bytes)
+            source = stack.enter_context(dataset.open(file)) if chunks is None else pa.PythonFile(chunks, mode="r")
+            reader = stack.enter_context(
+                pq.ParquetFile(source, metadata=footer, page_checksum_verification=dataset.verify != "never", **options)
+            )
             wanted = choose(reader.schema_arrow)
-            fetch()
+            if chunks is not None:
+                fetch = _download_chunks if on_disk else _fetch_chunks
+                fetch(dataset, row_group, wanted, chunks)
             if dataset.verify == "always":
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
-                table = reader.read_row_group(group, columns=wanted, use_threads=False)
+                yield reader, group, wanted
             except DAMAGE:
                 wanted = [_damaged(reader, group, wanted)]
                 raise
-            check_counts(table, int(groups.rows[row_group]), place)
-            return table
-
-    def fetch_chunks() -> None:
-        ranges = chunk_ranges(footer, group, _leaves(footer, wanted), size_bytes)
-
-        def fetch() -> list[bytes]:
-            with dataset.open(file) as source:
-                return fetch_ranges(source, ranges)
-
-        size = sum(end - first for first, end in ranges)
-        chunks.hold(ranges, asking_again(dataset.filesystem, fetch, place, size_bytes=size))
-
-    try:
-        if is_local(dataset.filesystem):
-            with dataset.open(file) as source:
-                return read(source, lambda: None, pre_buffer=pre_buffer)
-        size_bytes = dataset.files[file].size_bytes
-        chunks = ChunkFile(size_bytes)
-        return read(pa.PythonFile(chunks, mode="r"), fetch_chunks)
     except DatasetError:
         raise
     except DAMAGE as error:
         raise DatasetError(
             f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice)}"
         ) from error
+
+
+def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
+    """Fetches the column chunks of some columns from a store."""
+    ranges = _ranges(dataset, row_group, columns)
+    chunks.hold(ranges, _fetched(dataset, row_group, ranges))
+
+
+def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
+    """As `_fetch_chunks`, but a few pieces at a time, into a temporary file."""
+    ranges = _ranges(dataset, row_group, columns)
+    pieces = [
+        (begin, min(begin + _PIECE_BYTES, end)) for first, end in ranges for begin in range(first, end, _PIECE_BYTES)
+    ]
+    kept = TemporaryBuffer()
+    try:
+        for number in range(0, len(pieces), _PIECES_AT_ONCE):
+            for piece in _fetched(dataset, row_group, pieces[number : number + _PIECES_AT_ONCE]):
+                kept.append(piece)
+        content = memoryview(kept.mapped() or b"")
+    finally:
+        kept.close()
+    ends = np.cumsum([end - first for first, end in ranges]).tolist()
+    chunks.hold(ranges, [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])
+
+
+def _ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
+    groups = dataset.row_groups
+    file = int(groups.file[row_group])
+    footer = dataset.footer(file)
+    leaves = _leaves(footer, columns)
+    return chunk_ranges(footer, int(groups.group[row_group]), leaves, dataset.files[file].size_bytes)
+
+
+def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
+    def fetch() -> list[bytes]:
+        with dataset.open(int(dataset.row_groups.file[row_group])) as source:
+            return fetch_ranges(source, ranges)
+
+    size = sum(end - first for first, end in ranges)
+    return asking_again(dataset.filesystem, fetch, _place(dataset, row_group), size_bytes=size)
+
+
+def _place(dataset: StoredFiles, row_group: int) -> str:
+    groups = dataset.row_groups
+    return f"file {dataset.files[int(groups.file[row_group])].path}, row group {groups.group[row_group]}"
 
 
 def check_counts(table: pa.Table, rows: int, place: str) -> None:
@@ -104,10 +192,14 @@ def check_counts(table: pa.Table, rows: int, place: str) -> None:
     """
     for name, column in zip(table.column_names, table.columns, strict=True):
         if len(column) != rows:
-            raise DatasetError(
-                f"{place}: expected {rows} rows of column '{name}', as the footer says, got {len(column)}. "
-                "The file is damaged: write it again."
-            )
+            raise _short(place, name, rows, len(column))
+
+
+def _short(place: str, column: str, rows: int, found: int) -> DatasetError:
+    return DatasetError(
+        f"{place}: expected {rows} rows of column '{column}', as the footer says, got {found}. "
+        "The file is damaged: write it again."
+    )
 
 
 def _leaves(footer: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
@@ -120,7 +212,13 @@ def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:
     """Names the first column that cannot be read by itself, or all columns if each of them can."""
     for name in columns:
         try:
-            reader.read_row_group(group, columns=[name], use_threads=False)
+            _count(reader, group, name)
         except DAMAGE:
             return name
     return ", ".join(columns)
+
+
+def _count(reader: pq.ParquetFile, group: int, column: str) -> int:
+    """Reads a column of a row group in slices. Returns how many rows it has."""
+    slices = reader.iter_batches(_SLICE_ROWS, row_groups=[group], columns=[column], use_threads=False)
+    return sum(batch.num_rows for batch in slices)

@@ -93,7 +93,7 @@ class ChunkFile:
         self._begins: list[int] = []
         self._views: list[memoryview] = []
 
-    def hold(self, ranges: Sequence[Range], content: Sequence[bytes]) -> None:
+    def hold(self, ranges: Sequence[Range], content: Sequence[bytes | memoryview]) -> None:
         """Stores the bytes of some ranges, which must ascend."""
         self._begins = [first for first, _ in ranges]
         self._views = [memoryview(part) for part in content]

@@ -50,6 +50,13 @@ def wide(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def variable(kind: pa.DataType) -> pa.DataType:
+    """The same type with lists that may differ in length, with 64-bit offsets."""
+    if pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(variable(kind.value_type))
+    return kind
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether the type is any of Arrow's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

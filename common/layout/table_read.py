@@ -6,13 +6,14 @@ the table. A column that the file lacks gets the table's value for it. A value t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DatasetError, DecodeError, SchemaError
-from .arrow_read import read_group
+from .arrow_read import read_group, read_slices
 from .evolution import conform
 from .nested import child, wide, without_views
 from .row_groups import StoredFiles
@@ -59,7 +60,18 @@ def _id_of(field: pa.Field) -> int | None:
 
 
 def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn]) -> pa.Table:
-    """Reads some columns of one row group.
+    """Reads some columns of one row group. Raises as `column_slices`."""
+    ((_, table),) = column_slices(dataset, row_group, columns, slice_rows=None)
+    return table
+
+
+def column_slices(
+    dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn], *, slice_rows: int | None
+) -> Iterator[tuple[int, pa.Table]]:
+    """Reads some columns of one row group, and yields slices and their numbers of rows.
+
+    Args:
+        slice_rows: the number of rows of a slice; ``None`` for the whole row group at once.
 
     Raises:
         DatasetError: a file cannot be read or contradicts the table. The message names the file and row group.
@@ -67,38 +79,52 @@ def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableCo
     """
     groups = dataset.row_groups
     number = int(groups.file[row_group])
-    file = dataset.files[number]
-    place = f"file {file.path}, row group {groups.group[row_group]}"
-    given = dataset.values_of(number)
+    place = f"file {dataset.files[number].path}, row group {groups.group[row_group]}"
     paths: list[tuple[str, ...] | None] = []
 
     def choose(arrow: pa.Schema) -> list[str]:
         paths[:] = [None if column.partition else locate(arrow, column, where=place) for column in columns]
         return sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
 
-    held = read_group(
-        dataset,
-        row_group,
-        choose,
-        pre_buffer=True,
-        advice="The file is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version "
+    options: dict[str, Any] = {
+        "advice": "The file is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version "
         "of the table.",
-        coerce_int96_timestamp_unit="us",  # as in tables; nanoseconds would overflow outside 1677 to 2262
-    )
+        "coerce_int96_timestamp_unit": "us",  # as in tables; nanoseconds would overflow outside 1677 to 2262
+    }
+    if slice_rows is None:
+        whole = read_group(dataset, row_group, choose, pre_buffer=True, **options)
+        slices: Iterable[tuple[int, pa.Table]] = [(int(groups.rows[row_group]), whole)]
+    else:
+        slices = read_slices(dataset, row_group, choose, slice_rows=slice_rows, **options)
+    for rows, held in slices:
+        yield rows, _typed(dataset, number, columns, paths, held, rows, place)
+
+
+def _typed(
+    dataset: StoredFiles,
+    file: int,
+    columns: Sequence[TableColumn],
+    paths: Sequence[tuple[str, ...] | None],
+    held: pa.Table,
+    rows: int,
+    place: str,
+) -> pa.Table:
+    """Returns the table's columns, given what was read from a file, in the table's types."""
     try:
         for name in held.column_names:
-            refuse_old_calendar(dataset.footer(number), held.column(name), name)
+            refuse_old_calendar(dataset.footer(file), held.column(name), name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
+    given = dataset.values_of(file)
     made = []
     for column, path in zip(columns, paths, strict=True):
         if path is not None:
             made.append(_in_type(_member(held, path), column, place))
         elif column.name in given or column.default is not None:
             value = parse_value(given.get(column.name, column.default), column)
-            made.append(pa.repeat(value.cast(wide(column.arrow)), int(groups.rows[row_group])))
+            made.append(pa.repeat(value.cast(wide(column.arrow)), rows))
         elif column.nullable:
-            made.append(pa.nulls(int(groups.rows[row_group]), wide(column.arrow)))
+            made.append(pa.nulls(rows, wide(column.arrow)))
         else:
             raise SchemaError(
                 f"{place}: expected column '{column.name}', which the table says is never null, found none. "

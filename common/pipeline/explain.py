@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..layout.temporary import temporary_directory
 from ..native.gather import is_compiled
 from ..order.quality import shuffle_quality
 from ..plan.draws import BlockKey
@@ -144,23 +145,30 @@ def _order(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan, memory_limit: int) -> list[str]:
-    """Warns if a block alone exceeds the memory limit. Looks at the first stream, and at a sample of many blocks."""
+    """Says what becomes of too large blocks. Looks at the first stream, and at a sample of many blocks."""
     blocks = len(plan.epoch_order(0).stream(0).block_segment) - 1
     if blocks < 1:
         return []
     sample = np.unique(np.linspace(0, blocks - 1, min(blocks, _MOST_BLOCKS)).astype(int)).tolist()
-    largest = max((BlockKey(epoch=0, stream=0, block=block) for block in sample), key=plan.block_bytes)
-    size = plan.block_bytes(largest)
+    keys = [BlockKey(epoch=0, stream=0, block=block) for block in sample]
+    largest = max(map(plan.largest_row_group_bytes, keys))
+    if largest > memory_limit:
+        return [
+            f"memory: a row group takes about {bytes_text(largest)}, more than memory_limit "
+            f"({bytes_text(memory_limit)}), and is "
+            + (
+                "read into memory, because cache() keeps whole row groups: write smaller ones (parquetry rewrite)"
+                if plan.order.cache is not None
+                else f"read in slices into a temporary file in {temporary_directory()}, if there is room: smaller ones "
+                "are faster (parquetry rewrite)"
+            )
+        ]
+    size = max(map(plan.block_bytes, keys))
     if size <= memory_limit:
         return []
-    alone = len(plan.items.block_shares(plan.epoch_order(0), largest)) == 1
     return [
         f"memory: a block takes about {bytes_text(size)}, more than memory_limit ({bytes_text(memory_limit)}), and is "
-        + (
-            "one row group: write smaller ones (parquetry rewrite)"
-            if alone
-            else "several row groups: shuffle fewer rows"
-        )
+        "several row groups: shuffle fewer rows"
     ]
 
 

@@ -196,6 +196,10 @@ class MixedPlan(BasePlan):
         plan, own = self._plan_of(key)
         return plan.block_bytes(own)
 
+    def largest_row_group_bytes(self, key: BlockKey) -> int:
+        plan, own = self._plan_of(key)
+        return plan.largest_row_group_bytes(own)
+
     def next_block(self, key: BlockKey) -> BlockKey | None:
         plan, own = self._plan_of(key)
         following = plan.next_block(own)

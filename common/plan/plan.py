@@ -313,6 +313,10 @@ class BasePlan:
         """Returns about how many bytes the encoded columns of a block take."""
         raise NotImplementedError
 
+    def largest_row_group_bytes(self, key: BlockKey) -> int:
+        """Returns about how many bytes the encoded columns of the largest row group of a block take as a whole."""
+        raise NotImplementedError
+
     def next_block(self, key: BlockKey) -> BlockKey | None:
         """Returns the next block in the same stream and epoch, or ``None`` after the last."""
         raise NotImplementedError
@@ -333,7 +337,8 @@ class Plan(BasePlan):
         self.stages = tuple(stages)
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
-        self._row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
+        self.row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
+        """Returns about how many bytes the encoded columns of a row group take in memory."""
         self.read_bytes = lru_cache(maxsize=65536)(self._stored_bytes)
         """Returns the stored (compressed) bytes of the columns that are read from a row group."""
 
@@ -568,7 +573,12 @@ class Plan(BasePlan):
         """Returns about how many bytes the encoded columns of a block take."""
         rows = self.dataset.row_groups.rows
         shares = self.items.block_shares(self.epoch_order(key.epoch), key)
-        return sum(int(self._row_group_bytes(found) * wanted / max(int(rows[found]), 1)) for found, wanted in shares)
+        return sum(int(self.row_group_bytes(found) * wanted / max(int(rows[found]), 1)) for found, wanted in shares)
+
+    def largest_row_group_bytes(self, key: BlockKey) -> int:
+        """Returns about how many bytes the encoded columns of the largest row group of a block take as a whole."""
+        shares = self.items.block_shares(self.epoch_order(key.epoch), key)
+        return max((self.row_group_bytes(found) for found, _ in shares), default=0)
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
         """Returns the next block in the same stream and epoch, or ``None`` after the last."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 from ...errors import DecodeError
 from ...forks import cached_property
 from ...layout.dataset import MAX_VALUE_BYTES
+from ...layout.nested import variable
 from ...native.copies import copy_value
 from ...native.gather import gather as gather_rows
 from ...native.jpeg import Box
@@ -43,6 +44,8 @@ Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
 _BATCH_VALUES = 16  # a batch may take as much memory as this many values of the largest size
 _NOTHING = np.zeros(0, np.int64)
+_MAPPED_BYTES = 1 << 20  # columns of temporary files are larger, and are not to be copied into memory
+_CHECKED_ROWS = 1 << 16
 
 
 class BlockColumn(Protocol):
@@ -557,9 +560,19 @@ def _plain_numbers(field: UnischemaField, part: pa.Array) -> np.ndarray:
         part = part.flatten()
     if part.null_count:  # not fill_null(), because older Arrow versions cannot fill half floats
         present = pa.Array.from_buffers(part.type, len(part), [None, part.buffers()[1]], offset=part.offset)
-        numbers = np.where(as_numpy(part.is_valid()), as_numpy(present), 0)
+        numbers, valid = as_numpy(present), as_numpy(part.is_valid())
+        if numbers.nbytes < _MAPPED_BYTES or not _zero_beneath(numbers, valid):
+            numbers = np.where(valid, numbers, 0)
         return numbers.astype(delivered_dtype(field.dtype), copy=False).reshape(shape)
     return as_numpy(part).reshape(shape)
+
+
+def _zero_beneath(numbers: np.ndarray, valid: np.ndarray) -> bool:
+    """Returns whether numbers are 0 wherever they are not valid, as in temporary files. Copies little at a time."""
+    return not any(
+        numbers[first : first + _CHECKED_ROWS][~valid[first : first + _CHECKED_ROWS]].any()
+        for first in range(0, len(numbers), _CHECKED_ROWS)
+    )
 
 
 def _fixed_parts(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray | FileValues] | None:
@@ -684,13 +697,7 @@ def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
     kinds = {part.type for part in parts}
     if len(kinds) == 1:
         return list(parts)
-    return [part.cast(_variable(part.type)) for part in parts]
-
-
-def _variable(arrow: pa.DataType) -> pa.DataType:
-    if pa.types.is_fixed_size_list(arrow) or pa.types.is_large_list(arrow):
-        return pa.large_list(_variable(arrow.value_type))
-    return arrow
+    return [part.cast(variable(part.type)) for part in parts]
 
 
 def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tuple[pa.Array, np.ndarray]:

@@ -61,23 +61,39 @@ class CellReader:
         found = {field.name: self._field(row_group, field, rows) for field in self._fields}
         return {name: cells for name, cells in found.items() if cells is not None}
 
+    def in_files(self, row_group: int, rows: np.ndarray) -> dict[str, FileCells]:
+        """Returns the same, but only values that can stay in their file."""
+        found = {}
+        for field in self._fields:
+            file, chunk = self._chunk(row_group, field)
+            cells = None if chunk is None or not chunk.has_large_values else self._in_file(file, chunk, rows)
+            if cells is not None:
+                found[field.name] = cells
+        return found
+
     def _field(self, row_group: int, field: UnischemaField, rows: np.ndarray | None) -> Cells | None:
-        groups = self._dataset.row_groups
-        file = int(groups.file[row_group])
-        footer = self._dataset.footer(file)
-        column = self._column(footer.schema, field.name)
-        size = self._dataset.files[file].size_bytes
-        chunk = None if column is None else _plain_chunk(footer, int(groups.group[row_group]), column, field)
-        if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(size):
+        file, chunk = self._chunk(row_group, field)
+        if chunk is None:
             return None
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._partly or stays_in_file(field)
-        if (few or stays) and chunk.size_bytes >= _VALUE_BYTES_TO_STAY * max(chunk.values, 1):
-            found = self._in_file(self._dataset.files[file], chunk, rows)
+        if (few or stays) and chunk.has_large_values:
+            found = self._in_file(file, chunk, rows)
             if found is not None:
                 return found if stays else found.loaded()
-        cells = _in_memory(self._dataset.files[file], chunk, page_check(self._dataset.verify))
+        cells = _in_memory(file, chunk, page_check(self._dataset.verify))
         return cells if cells is None or rows is None else cells.take(rows)
+
+    def _chunk(self, row_group: int, field: UnischemaField) -> tuple[DataFile, _Chunk | None]:
+        """Returns the file of a row group, and the field's column chunk if it can be read here."""
+        groups = self._dataset.row_groups
+        number = int(groups.file[row_group])
+        file, footer = self._dataset.files[number], self._dataset.footer(number)
+        column = self._column(footer.schema, field.name)
+        chunk = None if column is None else _plain_chunk(footer, int(groups.group[row_group]), column, field)
+        if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(file.size_bytes):
+            return file, None
+        return file, chunk
 
     def _in_file(self, file: DataFile, chunk: _Chunk, rows: np.ndarray | None) -> FileCells | None:
         """Locates the values in their file and asks the kernel to read them ahead."""
@@ -122,6 +138,11 @@ class _Chunk:
     values: int
     width: int | None
     nullable: bool
+
+    @property
+    def has_large_values(self) -> bool:
+        """Returns whether values are large enough to be located in the file."""
+        return self.size_bytes >= _VALUE_BYTES_TO_STAY * max(self.values, 1)
 
     def lies_in(self, file_bytes: int) -> bool:
         """Returns whether the chunk fits into a file of this size."""

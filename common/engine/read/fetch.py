@@ -6,8 +6,9 @@ The columns come from storage or from the local cache. Unwanted rows are dropped
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -16,13 +17,14 @@ import pyarrow as pa
 from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError, SchemaError
 from ...forks import reading
-from ...layout.arrow_read import read_group
+from ...layout.arrow_read import read_group, read_slices
 from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
 from ...layout.evolution import conform
 from ...layout.nested import child, take_rows, without_views
 from ...layout.spark_files import read_options, refuse_old_calendar
-from ...layout.table_read import read_columns
+from ...layout.table_read import column_slices
+from ...layout.temporary import NoRoomError
 from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
@@ -33,6 +35,7 @@ from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import FileCells, Part, RowGroupColumns
+from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
 from .normalise import normalise, number_type
@@ -42,6 +45,7 @@ _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
+_ADVICE = "The file is damaged or was replaced since it was opened: write it again."
 _SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
 
 
@@ -67,6 +71,16 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
             "could not be told apart from that of another version.",
             ", ".join(roots),
         )
+
+
+@lru_cache(maxsize=8)
+def _warn_of_room(why: str) -> None:
+    _LOGGER.warning(
+        "A block is larger than memory_limit, and is read into memory as a whole, because it cannot be kept in "
+        "temporary files (%s). Set TMPDIR to a directory on a disk with room for it, or write smaller row groups with "
+        "'parquetry rewrite'.",
+        why,
+    )
 
 
 class Fetcher:
@@ -213,15 +227,52 @@ class Fetcher:
                 columns.append(cells[field.name])
                 continue
             else:
-                column = self._conformed(row_group, field, stored.column(field.name))
-                if column.num_chunks == 1 and column.type == self._numbers[field.name]:
-                    columns.append(column.chunk(0))
-                    continue
-            try:
-                columns.append(normalise(field, column))
-            except ParquetryError as error:
-                raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
+                column = stored.column(field.name)
+            columns.append(self._settled(row_group, field, column))
         return RowGroupColumns(tuple(columns))
+
+    def _settled(self, row_group: int, field: UnischemaField, column: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """Returns a stored column of a row group, or its partition value, in canonical form."""
+        if field.name not in self._dataset.partitions:
+            column = self._conformed(row_group, field, column)
+            if column.num_chunks == 1 and column.type == self._numbers[field.name]:
+                return column.chunk(0)
+        try:
+            return normalise(field, column)
+        except ParquetryError as error:
+            raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
+
+    def fetch_large(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> LargeColumns | None:
+        """Returns the same columns for all rows of a block that does not fit into memory, as one part.
+
+        The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
+        """
+        if self._cache is not None or self._listed:
+            return None
+        try:
+            columns = LargeReader(self._dataset, self._fields, self._cells, self._slices, self._settled).read(
+                row_groups, rows
+            )
+        except (NoRoomError, NotImplementedError) as error:
+            _warn_of_room(str(error))
+            return None
+        for row_group, wanted in zip(row_groups, rows, strict=True):
+            add(Count.READ_BYTES, self._bytes(row_group))
+            add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(wanted))
+        return columns
+
+    def _slices(
+        self, row_group: int, fields: Sequence[UnischemaField], slice_rows: int
+    ) -> Generator[tuple[int, pa.Table], None, None]:
+        stored = [field for field in fields if field.name not in self._dataset.partitions]
+        for rows, table in row_group_slices(self._dataset, row_group, stored, slice_rows=slice_rows):
+            for field in fields:
+                if field.name in self._dataset.partitions:
+                    value = pa.chunked_array([self._partition_value(field.name, row_group, rows)])
+                    table = (
+                        table.append_column(field.name, value) if table.num_columns else pa.table({field.name: value})
+                    )
+            yield rows, table
 
     def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> tuple[pa.Table, float]:
         """Returns the columns of a row group without those that were read otherwise, and the bytes read for all."""
@@ -288,43 +339,52 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
 
     The columns of a table format (such as Delta) already have the table's types.
     """
+    ((_, table),) = row_group_slices(dataset, row_group, fields, slice_rows=None)
+    return table
+
+
+def row_group_slices(
+    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], *, slice_rows: int | None
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yields the same in slices of ``slice_rows`` rows, and their numbers of rows; ``None`` for all rows at once."""
+    groups, rows = dataset.row_groups, int(dataset.row_groups.rows[row_group])
     if dataset.table is not None:
         inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
-        held = read_columns(dataset, row_group, inside) if inside else pa.table({})
-        columns = [
-            listed_column(dataset, row_group) if is_listed(dataset, field) else held.column(field.name)
-            for field in fields
-        ]
-        return pa.table(columns, names=[field.name for field in fields])
-    groups = dataset.row_groups
+        held = column_slices(dataset, row_group, inside, slice_rows=slice_rows) if inside else [(rows, pa.table({}))]
+        for count, table in held:
+            columns = [
+                listed_column(dataset, row_group) if is_listed(dataset, field) else table.column(field.name)
+                for field in fields
+            ]
+            yield count, pa.table(columns, names=[field.name for field in fields])
+        return
     file = dataset.files[groups.file[row_group]]
-    place = f"file {file.path}, row group {groups.group[row_group]}"
     footer = dataset.footer(int(groups.file[row_group]))
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
+    options = {**read_options(footer), "advice": _ADVICE}
 
     def choose(arrow: pa.Schema) -> list[str]:
         top = set(arrow.names)
         return sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
 
-    # Small columns are read together. Large ones are read one by one, which saves a copy.
-    chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
-    table = read_group(
-        dataset,
-        row_group,
-        choose,
-        pre_buffer=chunk_bytes < _LARGE_CHUNK_BYTES,
-        advice="The file is damaged or was replaced since it was opened: write it again.",
-        **read_options(footer),
-    )
-    try:
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            if not is_number(column.type):
-                refuse_old_calendar(footer, column, name)
-    except DecodeError as error:
-        raise DecodeError(f"{place}: {error}") from error
-    rows = int(groups.rows[row_group])
-    columns = [_column(table, path, field, rows, place) for path, field in zip(paths, fields, strict=True)]
-    return pa.table(columns, names=[field.name for field in fields])
+    slices: Iterable[tuple[int, pa.Table]]
+    if slice_rows is None:
+        # Small columns are read together. Large ones are read one by one, which saves a copy.
+        chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
+        together = chunk_bytes < _LARGE_CHUNK_BYTES
+        slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, **options))]
+    else:
+        slices = read_slices(dataset, row_group, choose, slice_rows=slice_rows, **options)
+    place = f"file {file.path}, row group {groups.group[row_group]}"
+    for count, table in slices:
+        try:
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                if not is_number(column.type):
+                    refuse_old_calendar(footer, column, name)
+        except DecodeError as error:
+            raise DecodeError(f"{place}: {error}") from error
+        columns = [_column(table, path, field, count, place) for path, field in zip(paths, fields, strict=True)]
+        yield count, pa.table(columns, names=[field.name for field in fields])
 
 
 def _top(name: str, arrow: pa.Schema) -> str:

@@ -18,6 +18,7 @@ from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
 from ..read.file_cells import Part, RowGroupColumns
+from ..read.large_blocks import LargeColumns
 from ..read.listed_files import ListedPlace
 from ..steps.pack import pack_parts, packed_bytes
 
@@ -60,6 +61,8 @@ class RowPlaces:
 class LoadedBlock:
     """The fetched columns of a block: those of each row group, in the order of `BlockRows.row_groups`.
 
+    A large block has one part for all its row groups, and nothing of it is copied here.
+
     All threads share the columns. ``program`` decides how they are kept: rows that n-gram windows share are decoded
     once, and packed fields become one matrix. With ``order`` (the row of each item), numbers are kept in item order
     instead of storage order.
@@ -78,15 +81,17 @@ class LoadedBlock:
         max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
         self._max_value_bytes = max_value_bytes
-        for part, place, wanted in zip(fetched, places, rows, strict=True):
-            part.check(len(wanted), place)
+        large = len(fetched) == 1 and isinstance(fetched[0], LargeColumns)
+        counts = [sum(map(len, rows))] if large else map(len, rows)
+        for part, place, count in zip(fetched, places[:1] if large else places, counts, strict=True):
+            part.check(count, place)
         self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
         # Columns name their rows in errors. They must not refer to the block, because that cycle would keep its memory
         # until the garbage collector runs.
         self._where = RowPlaces(places, rows, row_groups)
         self._fields = fields
         self._reuse = program is not None and program.shares_rows
-        packs = program.packs if program is not None else ()
+        packs = program.packs if program is not None and not large else ()
         self._packed: dict[Path, np.ndarray] = {}
         packed: set[int] = set()
         rows_inside = len(self._where)
@@ -106,7 +111,7 @@ class LoadedBlock:
         ]
         self.by_item: dict[int, FixedColumn] = {}
         self._order = order
-        if program is not None and order is not None and len(order) <= _MOST_REPEATS * rows_inside:
+        if program is not None and order is not None and not large and len(order) <= _MOST_REPEATS * rows_inside:
             self._put_in_item_order(program.fields_by_item, order)
 
     def column(self, number: int) -> BlockColumn:

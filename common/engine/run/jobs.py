@@ -10,9 +10,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -26,6 +27,7 @@ from ...plan.plan import BasePlan
 from ...progress import Interest
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
+from ..read.large_blocks import LargeColumns
 from ..steps.source import Source
 from .bad_rows import Row
 
@@ -152,6 +154,7 @@ class Handle:
     users: int = 0
     parts: list[RowGroupColumns | None] = field(default_factory=list)
     missing: int = 0
+    large: LargeColumns | None = None
 
 
 class BlockStore:
@@ -159,7 +162,8 @@ class BlockStore:
 
     A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
     is read ahead. Each time a job has to wait for its block, one more is read ahead from then on, if threads are idle.
-    Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always loaded.
+    Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always loaded. A
+    block with a row group larger than the limit is read into temporary files.
 
     Args:
         plan: the plan.
@@ -189,6 +193,7 @@ class BlockStore:
         self._finish = finish or (lambda source, rows, parts: (rows, fetchers[source].assemble(rows, parts)))
         self._discard = discard
         self._memory_limit = memory_limit
+        self._size_of = lru_cache(maxsize=1024)(partial(_size_of, plan, memory_limit))
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
         self._workers = workers
@@ -210,7 +215,7 @@ class BlockStore:
     def admits(self, job: Job) -> bool:
         """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [draw.key for draw in job.draws if draw.key not in self._handles]
-        return self.loaded_bytes + sum(self._plan.block_bytes(key) for key in new) <= self._memory_limit
+        return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._memory_limit
 
     def acquire(self, job: Job) -> list[Handle]:
         """Returns the blocks of a job, and holds them until `release`."""
@@ -241,6 +246,8 @@ class BlockStore:
         """Releases blocks that `acquire` returned."""
         for handle in handles:
             handle.users -= 1
+            if handle.large is not None:
+                handle.large.forget()
         self._drop_unused()
 
     def read_ahead(self) -> None:
@@ -251,7 +258,7 @@ class BlockStore:
             while following is not None and len(ahead) < self._depth:
                 if following not in self._handles:
                     busy = ahead and self._reads >= self._threads
-                    if busy or self.loaded_bytes + self._plan.block_bytes(following) > self._memory_limit:
+                    if busy or self.loaded_bytes + self._size_of(following)[0] > self._memory_limit:
                         break
                     self._start(following)
                 ahead.append(following)
@@ -286,7 +293,7 @@ class BlockStore:
         handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
     def _start(self, key: BlockKey) -> Handle:
-        handle = Handle(key=key, num_bytes=self._plan.block_bytes(key), future=Future())
+        handle = Handle(key=key, num_bytes=self._size_of(key)[0], future=Future())
         self._handles[key] = handle
         self._pool.submit(self._prepare, handle)
         return handle
@@ -294,6 +301,8 @@ class BlockStore:
     def _prepare(self, handle: Handle) -> None:
         try:
             rows = self._plan.block_rows(handle.key)
+            if self._size_of(handle.key)[1] and self._load_large(handle, rows):
+                return
             handle.parts = [None] * len(rows.row_groups)
             handle.missing = len(rows.row_groups)
             for number in range(1, len(rows.row_groups)):
@@ -316,22 +325,45 @@ class BlockStore:
                 parts = [part for part in handle.parts if part is not None]
                 handle.num_bytes = sum(part.nbytes for part in parts)
                 handle.parts = []
-                result = self._finish(handle.key.source, rows, parts)
-                if not _finish(handle.future, result) and self._discard is not None:
-                    self._discard(result)
+                self._end(handle, rows, parts)
         except BaseException as error:
             _fail(handle.future, error)
 
+    def _load_large(self, handle: Handle, rows: BlockRows) -> bool:
+        """Loads a block into temporary files. Returns ``False`` if that is not possible."""
+        with self._fetching():
+            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
+        if handle.large is None:
+            return False
+        self._end(handle, rows, [handle.large])
+        return True
+
+    def _end(self, handle: Handle, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> None:
+        result = self._finish(handle.key.source, rows, parts)
+        if not _finish(handle.future, result) and self._discard is not None:
+            self._discard(result)
+
     def _fetched(self, source: int, row_group: int, wanted: np.ndarray) -> RowGroupColumns:
+        with self._fetching():
+            return self._fetchers[source].fetch(row_group, wanted)
+
+    @contextmanager
+    def _fetching(self) -> Iterator[None]:
         self._counters.bind()
         self._interest.bind()
         self._interest.check()
         before = counted(Count.FILTERED_ROWS)
-        part = self._fetchers[source].fetch(row_group, wanted)
+        yield
         if self._workers > 1:  # all loader workers filter the same rows, so each counts its share
             left_out = counted(Count.FILTERED_ROWS) - before
             add(Count.FILTERED_ROWS, left_out / self._workers - left_out)
-        return part
+
+
+def _size_of(plan: BasePlan, memory_limit: int, key: BlockKey) -> tuple[int, bool]:
+    """Returns how much of the budget a block takes, and whether it is read into temporary files."""
+    if plan.largest_row_group_bytes(key) > memory_limit:
+        return memory_limit // 2, True  # so that one more is read ahead: what they take on disk is limited, too
+    return plan.block_bytes(key), False
 
 
 def loaded(handle: Handle) -> Any:

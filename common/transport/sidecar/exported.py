@@ -7,20 +7,24 @@ import os
 import pickle
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFiles
+from ...engine.read.large_blocks import LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
+from ...layout.temporary import temporary_file
 from ...plan.draws import BlockRows
 from .channel import memory_file
 
 _TAIL = struct.Struct("<QQ")
 _ALIGNMENT = 64
+_PIECE_BYTES = 16 << 20
 
 
 class ExportedBlock:
@@ -78,12 +82,19 @@ class ExportedBlock:
 def export_block(
     number: int, rows: BlockRows, parts: Sequence[RowGroupColumns], places: Sequence[str], source: int
 ) -> ExportedBlock:
-    """Writes a block to shared memory: the columns of each row group, then an index of where they are."""
-    descriptor = memory_file("block")
+    """Writes a block to shared memory: the columns of each row group, then an index of where they are.
+
+    A large block goes to a temporary file instead.
+
+    Raises:
+        NoRoomError: there is no room for the temporary file.
+    """
+    large = any(isinstance(part, LargeColumns) for part in parts)
+    descriptor = temporary_file() if large else memory_file("block")
     try:
         with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
             where = [_write_columns(sink, part) for part in parts]
-            meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.row_groups)), protocol=5)
+            meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.row_groups), large), protocol=5)
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
         return ExportedBlock(number=number, rows=rows, source=source, descriptor=descriptor)
@@ -104,9 +115,12 @@ def open_exported(descriptor: int) -> tuple[list[RowGroupColumns], list[str], li
     finally:
         os.close(descriptor)
     length, _ = _TAIL.unpack(memory[size - _TAIL.size :])
-    where, places, rows, row_groups = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
+    where, places, rows, row_groups, large = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
     buffer = pa.py_buffer(memory)
-    return [_columns_at(buffer, part) for part in where], places, rows, row_groups
+    parts = [_columns_at(buffer, part) for part in where]
+    if large:
+        parts = [LargeColumns(part.columns, (buffer,)) for part in parts]
+    return parts, places, rows, row_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +148,25 @@ def _write_columns(sink: pa.NativeFile, part: RowGroupColumns) -> _Columns:
     cells = []
     for number, column in enumerate(part.columns):
         if not isinstance(column, pa.Array):
-            values = column.loaded() if isinstance(column, FileCells | WholeFiles) else column
-            first = sink.tell()
-            sink.write(pa.py_buffer(values.data))
-            cells.append((number, first, sink.tell(), values.starts, values.ends))
+            first, bounds = sink.tell(), []
+            for some in _pieces(column) if isinstance(part, LargeColumns) else [column]:
+                values = some.loaded() if isinstance(some, FileCells | WholeFiles) else some
+                begin = sink.tell() - first
+                bounds.append((values.starts + begin, values.ends + begin))
+                sink.write(pa.py_buffer(values.data))
+            starts, ends = (np.concatenate(each) for each in zip(*bounds, strict=True))
+            cells.append((number, first, sink.tell(), starts, ends))
     sink.write(bytes(-sink.tell() % _ALIGNMENT))
     return _Columns((begin, end), tuple(cells), len(part.columns))
+
+
+def _pieces(cells: Part) -> Iterator[Part]:
+    """Yields values in order, about `_PIECE_BYTES` at a time, at least one piece."""
+    assert isinstance(cells, FileCells)
+    piece = np.cumsum(cells.ends - cells.starts) // _PIECE_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(cells)]
+    for first, last in pairwise(cuts):
+        yield FileCells(cells.starts[first:last], cells.ends[first:last], cells.file)
 
 
 def _columns_at(buffer: pa.Buffer, where: _Columns) -> RowGroupColumns:

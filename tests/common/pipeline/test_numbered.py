@@ -6,6 +6,7 @@ import doctest
 import inspect
 import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,14 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(row_group)
         return fetch(self, row_group, rows)
 
+    fetch_large = Fetcher.fetch_large
+
+    def spy_on_large(self: Fetcher, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> Any:
+        found.extend(row_groups)
+        return fetch_large(self, row_groups, rows)
+
     monkeypatch.setattr(Fetcher, "fetch", spy)
+    monkeypatch.setattr(Fetcher, "fetch_large", spy_on_large)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,20 @@ def test_whether_a_verb_may_follow_is_told_by_each_of_its_names(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("buffer_size", "says"),
+    ("buffer_size", "memory_limit", "says"),
     [
-        (None, "one row group: write smaller ones"),
-        (5, "one row group"),
-        (1000, "several row groups: shuffle fewer rows"),
+        (None, 50, "a row group takes about {}, more than memory_limit (50 B), and is read in slices"),
+        (5, 50, "a row group takes about {}, more than memory_limit (50 B), and is read in slices"),
+        (1000, 400, "a block takes about {}, more than memory_limit (400 B), and is several row groups"),
     ],
 )
-def test_explain_warns_of_blocks_beyond_the_memory_limit(tmp_path: Path, buffer_size: int | None, says: str) -> None:
+def test_explain_tells_of_blocks_beyond_the_memory_limit(
+    tmp_path: Path, buffer_size: int | None, memory_limit: int, says: str
+) -> None:
     built = build(tmp_path / "data", [[20, 13], [7, 30]])
     pipeline = built.pipeline("id") if buffer_size is None else built.pipeline("id").shuffle(buffer_size, seed=1)
     assert "memory:" not in pipeline.explain()
-    text = pipeline.with_options(memory_limit=50).explain()
-    assert f"more than memory_limit (50 B), and is {says}" in text
+    text = pipeline.with_options(memory_limit=memory_limit).explain()
+    assert re.search(re.escape(says).replace(r"\{\}", r"[\d.]+ \w+"), text)
+    kept = pipeline.cache(str(tmp_path / "cache")).with_options(memory_limit=50).explain()
+    assert "and is read into memory, because cache() keeps whole row groups" in kept

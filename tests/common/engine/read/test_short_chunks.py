@@ -95,9 +95,12 @@ def short(source: bytes, tmp_path: Path) -> Path:
     ],
     ids=["rows", "batches", "shuffled", "packed", "filtered"],
 )
-def test_a_short_chunk_is_an_error(short: Path, face: Face, verbs: Callable[[Pipeline], Pipeline]) -> None:
+@pytest.mark.parametrize("memory_limit", [None, 1], ids=["in memory", "in slices"])
+def test_a_short_chunk_is_an_error(
+    short: Path, face: Face, verbs: Callable[[Pipeline], Pipeline], memory_limit: int | None
+) -> None:
     with pytest.raises(DatasetError, match=CHUNK):
-        face.elements(verbs(Pipeline(short, ["number", "label"])))
+        face.elements(verbs(Pipeline(short, ["number", "label"], memory_limit=memory_limit)))
 
 
 def test_a_short_chunk_is_not_kept_in_a_cache(short: Path, tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ class Plan:
     def block_bytes(self, key: BlockKey) -> int:
         return BLOCK_BYTES
 
+    def largest_row_group_bytes(self, key: BlockKey) -> int:
+        return BLOCK_BYTES
+
     def next_block(self, key: BlockKey) -> BlockKey | None:
         return key._replace(block=key.block + 1) if key.block + 1 < BLOCKS else None
 

@@ -1,0 +1,187 @@
+"""`LargeReader`: reads blocks that do not fit into memory, in slices, into temporary files that it maps.
+
+It takes row groups and their wanted rows, and returns columns like those of an ordinary block, with one part for all
+row groups of the block. Their memory belongs to files, so the system can drop it and read it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ...counting.counters import Reading
+from ...forks import reading
+from ...layout.dataset import StoredDataset
+from ...layout.nested import variable
+from ...layout.temporary import forget
+from ...progress import stop_if_unwanted
+from ...schema.field import UnischemaField
+from ...selection.statistics import decoded_bytes
+from .cell_reader import CellReader
+from .file_cells import FileCells, Part, RowGroupColumns
+from .growing import GrowingArray
+
+_SLICE_BYTES = 1 << 22
+_MOST_SLICE_ROWS = 1 << 18
+_FIELDS_AT_ONCE = 8  # each takes one to four open files
+
+Slices = Callable[[int, Sequence[UnischemaField], int], Generator[tuple[int, pa.Table], None, None]]
+Settle = Callable[[int, UnischemaField, pa.Array], pa.Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LargeColumns(RowGroupColumns):
+    """The fields of a block in temporary files or in the dataset's files: one part per field, all of the same length.
+
+    Attributes:
+        maps: the temporary files, mapped.
+    """
+
+    maps: tuple[pa.Buffer, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, without those that belong to files."""
+        return sum(column.nbytes for column in self.columns if isinstance(column, FileCells))
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes in temporary files."""
+        return sum(each.size for each in self.maps)
+
+    def forget(self) -> None:
+        """Takes the pages that were used out of this process's memory. The next use maps them again."""
+        for each in self.maps:
+            forget(each)
+
+
+class LargeReader:
+    """Reads large blocks of one dataset. Thread-safe.
+
+    Args:
+        fields: the fields to read, in order.
+        cells: locates values that can stay in the dataset's files.
+        slices: reads some fields of a row group in slices of some rows; yields them with their numbers of rows.
+        settle: converts a stored column of a row group to canonical form.
+    """
+
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        fields: Sequence[UnischemaField],
+        cells: CellReader,
+        slices: Slices,
+        settle: Settle,
+    ) -> None:
+        self._dataset = dataset
+        self._fields = fields
+        self._cells = cells
+        self._slices = slices
+        self._settle = settle
+
+    def read(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> LargeColumns:
+        """Reads the fields of some rows (ascending) of some row groups.
+
+        Raises:
+            DatasetError, DecodeError, SchemaError: as `Fetcher.fetch`.
+            NotImplementedError: values of a field cannot be kept in temporary files.
+            NoRoomError: the disk is full.
+        """
+        columns: dict[str, Part] = dict(self._in_files(row_groups, rows))
+        maps: list[pa.Buffer] = []
+        others = [field for field in self._fields if field.name not in columns]
+        for first in range(0, len(others), _FIELDS_AT_ONCE):
+            fields = others[first : first + _FIELDS_AT_ONCE]
+            for field, (array, mapped) in zip(fields, self._grown(row_groups, rows, fields), strict=True):
+                columns[field.name] = array
+                maps += mapped
+        return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
+
+    def _in_files(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> dict[str, FileCells]:
+        """Returns the values that can stay in one file of the dataset."""
+        with Reading(), reading():
+            parts = [self._cells.in_files(group, wanted) for group, wanted in zip(row_groups, rows, strict=True)]
+        found = {}
+        for name in parts[0]:
+            cells = [part[name] for part in parts if name in part]
+            if len(cells) == len(parts) and len({id(each.file) for each in cells}) == 1:
+                starts, ends = (np.concatenate([getattr(each, end) for each in cells]) for end in ("starts", "ends"))
+                found[name] = FileCells(starts, ends, cells[0].file)
+        return found
+
+    def _grown(
+        self, row_groups: Sequence[int], rows: Sequence[np.ndarray], fields: Sequence[UnischemaField]
+    ) -> list[tuple[pa.Array, list[pa.Buffer]]]:
+        growing: list[GrowingArray | None] = [None] * len(fields)
+        plain = True
+        try:
+            while True:
+                try:
+                    for arrays in self._settled(row_groups, rows, fields):
+                        for number, array in enumerate(arrays):
+                            growing[number] = _appended(growing[number], array, plain=plain)
+                    break
+                except _OtherTypeError:  # a slice without nulls may have lists of fixed size, and another one not
+                    plain = False
+                    _close(growing)
+                    growing = [None] * len(fields)
+            return [each.finished() for each in growing if each is not None]
+        finally:
+            _close(growing)
+
+    def _settled(
+        self, row_groups: Sequence[int], rows: Sequence[np.ndarray], fields: Sequence[UnischemaField]
+    ) -> Iterator[list[pa.Array]]:
+        """Yields the wanted rows in slices, at least one, in canonical form."""
+        for group, wanted in zip(row_groups, rows, strict=True):
+            size = decoded_bytes(self._dataset, group, [field.name for field in fields])
+            row_bytes = max(size // max(int(self._dataset.row_groups.rows[group]), 1), 1)
+            slice_rows = min(max(_SLICE_BYTES // row_bytes, 1), _MOST_SLICE_ROWS)
+            first = 0
+            with closing(self._slices(group, fields, slice_rows)) as slices:
+                while True:
+                    stop_if_unwanted()
+                    with Reading(), reading():
+                        count, table = next(slices, (0, None))
+                        if table is None:
+                            break
+                        begin, end = np.searchsorted(wanted, [first, first + count])
+                        arrays = [
+                            self._settle(group, field, _some(table.column(field.name), wanted[begin:end] - first))
+                            for field in fields
+                        ]
+                    yield arrays
+                    first += count
+
+
+class _OtherTypeError(Exception):
+    """Slices of a field have different types."""
+
+
+def _some(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
+    if len(rows) == len(column):
+        return column
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return column.slice(int(rows[0]), len(rows))
+    return column.take(pa.array(rows))
+
+
+def _appended(growing: GrowingArray | None, array: pa.Array, *, plain: bool) -> GrowingArray:
+    if not plain:
+        array = array.cast(variable(array.type))
+    if growing is None:
+        growing = GrowingArray(array.type)
+    if growing.kind != array.type:
+        raise _OtherTypeError
+    growing.append(array)
+    return growing
+
+
+def _close(growing: Sequence[GrowingArray | None]) -> None:
+    for each in growing:
+        if each is not None:
+            each.close()

@@ -1,0 +1,171 @@
+"""Row groups larger than `memory_limit` are read in slices: the same rows, in bounded memory, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from builders import Built, build
+from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plain
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.layout import temporary
+from parquetry.common.layout.temporary import NoRoomError
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
+ROWS, WIDTH, BATCH = 120_000, 256, 64
+LIMIT = 8 << 20
+ROW_GROUP_BYTES = ROWS * WIDTH * 4
+WATCHED_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Writes one row group of compressed vectors, in which each row has its own values."""
+    path = tmp_path_factory.mktemp("vectors") / "one.parquet"
+    numbers = np.repeat(np.arange(ROWS, dtype=np.float32), WIDTH)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(numbers), WIDTH)
+    table = pa.table({"id": np.arange(ROWS), "vector": column})
+    pq.write_table(table, path, row_group_size=ROWS, compression="snappy", use_dictionary=False)
+    return str(path)
+
+
+def pipeline(url: str, executor: str) -> Any:
+    return Pipeline(url, executor=executor, workers=1, memory_limit=LIMIT)
+
+
+def threads(url: str) -> Any:
+    return pipeline(url, "threads")
+
+
+def sidecar(url: str) -> Any:
+    return pipeline(url, "sidecar")
+
+
+def torch(url: str) -> Any:
+    import_framework("torch")
+    from parquetry.torch_plugin import ParquetIterable
+
+    return ParquetIterable(url, workers=1, memory_limit=LIMIT)
+
+
+def tensorflow(url: str) -> Any:
+    import_framework("tensorflow")
+    from parquetry.tf_plugin import ParquetDataset
+
+    return ParquetDataset(url, workers=1, memory_limit=LIMIT)
+
+
+class Memory:
+    """The most anonymous memory of this process and its children while the block runs, beyond what it was."""
+
+    def __enter__(self) -> Memory:
+        self._before = self._now()
+        self.grown = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(WATCHED_S):
+            self.grown = max(self.grown, self._now() - self._before)
+
+    def _now(self) -> int:
+        total = 0
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with contextlib.suppress(OSError):  # it has ended
+                lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+        return total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("make", "shuffled"), [(threads, False), (threads, True), (sidecar, True), (torch, False), (tensorflow, True)]
+)
+def test_memory_stays_bounded(make: Callable[[str], Any], shuffled: bool, vectors: str) -> None:
+    rows = make(vectors).shuffle(1000, seed=3) if shuffled else make(vectors)
+    batches = rows.batch(BATCH)
+    next(iter(make(vectors).take(1)))  # what the first iteration takes for good
+    found = []
+    with Memory() as memory:
+        for batch in batches:
+            ids, vector = np.asarray(batch["id"]), np.asarray(batch["vector"])
+            assert vector.shape == (len(ids), WIDTH)
+            assert (vector == ids[:, None]).all()
+            found += ids.tolist()
+    assert sorted(found) == list(range(ROWS))
+    assert (found == list(range(ROWS))) != shuffled
+    assert memory.grown < ROW_GROUP_BYTES
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("large"), [[20, 13], [7, 0, 30], [30]])
+
+
+def double(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": row["id"] * 2}
+
+
+CHAINS: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "in order": lambda rows: rows,
+    "shuffled": lambda rows: rows.shuffle(45, seed=3),
+    "filtered": lambda rows: rows.where([("id", ">", 9)]).shuffle(45, seed=3),
+    "a function": lambda rows: rows.transform(double, [UnischemaField("double", np.int64)]).batch(7),
+    "one shard": lambda rows: rows.shuffle(20, seed=1).shard(2, 1),
+}
+
+
+@pytest.mark.parametrize("face", [THREADS, SIDECAR], ids=lambda face: face.name)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_rows_are_those_of_blocks_in_memory(built: Built, chain: str, face: Face) -> None:
+    rows = CHAINS[chain](built.pipeline())
+    assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
+
+
+def test_rows_by_number_are_those_of_blocks_in_memory(built: Built) -> None:
+    rows = built.pipeline().shuffle(45, seed=3)
+    small = rows.with_options(memory_limit=1)
+    assert [plain(small[number]) for number in range(0, 100, 9)] == [plain(rows[number]) for number in range(0, 100, 9)]
+
+
+@pytest.mark.parametrize("make", [threads, sidecar, torch, tensorflow])
+def test_nothing_is_left_in_the_directory(
+    make: Callable[[str], Any], vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    batches = make(vectors).batch(BATCH)
+    before = psutil.Process().num_fds()
+    for _ in zip(range(3), batches, strict=False):
+        assert not list(tmp_path.glob("parquetry-*"))
+    assert psutil.Process().num_fds() < before + 40
+
+
+def test_without_room_blocks_are_read_into_memory_with_a_warning(
+    built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_room() -> int:
+        raise NoRoomError("temporary files in /full: No space left on device")
+
+    monkeypatch.setattr(temporary, "temporary_file", no_room)
+    rows = built.pipeline().batch(7)
+    with caplog.at_level(logging.WARNING):
+        assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
+    assert "temporary files in /full: No space left on device" in caplog.text
+    assert "Set TMPDIR to a directory on a disk with room" in caplog.text
