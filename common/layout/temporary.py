@@ -17,11 +17,25 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..errors import ParquetryError
+
 _MOST_AT_ONCE = 1 << 30  # Linux writes at most 2 GiB per call
 
 
-class NoRoomError(Exception):
+class NoRoomError(ParquetryError):
     """Data cannot be kept in temporary files: the disk is full, or the directory is not writable."""
+
+
+@contextlib.contextmanager
+def telling_of_room() -> Iterator[None]:
+    """Raises errors of temporary files that the block uses as `NoRoomError`."""
+    try:
+        yield
+    except OSError as error:
+        raise NoRoomError(
+            f"expected room for temporary files in {temporary_directory()}, got: {error}. Set TMPDIR to a directory on "
+            "a disk with more room, or write smaller row groups with 'parquetry rewrite'."
+        ) from error
 
 
 def temporary_directory() -> str:
@@ -39,7 +53,7 @@ def temporary_file() -> int:
         NoRoomError: the directory is not writable, or too many files are open.
     """
     directory = temporary_directory()
-    with _told():
+    with telling_of_room():
         if hasattr(os, "O_TMPFILE"):
             with contextlib.suppress(OSError):  # not every file system can
                 return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -68,7 +82,7 @@ class TemporaryBuffer:
         assert self._descriptor is not None
         view = memoryview(content).cast("B")
         self.num_bytes += len(view)
-        with _told():
+        with telling_of_room():
             while len(view):
                 view = view[os.write(self._descriptor, view[:_MOST_AT_ONCE]) :]
 
@@ -82,7 +96,7 @@ class TemporaryBuffer:
         """
         assert self._descriptor is not None
         try:
-            with _told():
+            with telling_of_room():
                 return _mapped(self._descriptor, self.num_bytes) if self.num_bytes else None
         finally:
             self.close()
@@ -117,11 +131,3 @@ def _madvise() -> Any:
     function = ctypes.CDLL(None).madvise
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return function
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NoRoomError(f"temporary files in {temporary_directory()}: {error}") from error

@@ -22,7 +22,6 @@ from ..engine.columns.arena import Heap
 from ..engine.columns.batch import Column, column_bytes
 from ..engine.read.fetch import fetch_threads, fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
-from ..engine.read.large_blocks import LargeColumns
 from ..engine.run.assemble import assemble
 from ..engine.run.block import LoadedBlock
 from ..engine.run.vocabularies import ready_program
@@ -319,7 +318,9 @@ class _RowGroups:
         self.threads = threads
         self._parts = plan.parts
         self._fetchers = fetchers_of(plan, partly=True)
-        self._columns: _Recent[tuple[int, int], RowGroupColumns] = _Recent(self._fetch, _bytes_of, memory_limit // 2)
+        self._columns: _Recent[tuple[int, int], RowGroupColumns] = _Recent(
+            self._fetch, lambda columns: columns.nbytes, memory_limit // 2
+        )
         self._memory_limit = memory_limit
         self._loaded: _Recent[_Run, _Loaded] = _Recent(self._load, lambda loaded: loaded.num_bytes, memory_limit // 2)
 
@@ -356,23 +357,18 @@ class _RowGroups:
             row_groups=run.row_groups,
             max_value_bytes=self._parts[run.source].program.max_value_bytes,
         )
-        return _Loaded(block=block, rows=rows, num_bytes=sum(map(_bytes_of, columns)))
+        return _Loaded(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
 
     def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
         (source, row_group), wanted = key, self._wanted(*key)
         if self._parts[source].row_group_bytes(row_group) > self._memory_limit:
             large = self._fetchers[source].fetch_large([row_group], [wanted])
             if large is not None:
-                return large
+                return large.of_row_group
         return self._fetchers[source].fetch(row_group, wanted)
 
     def _wanted(self, source: int, row_group: int) -> np.ndarray:
         return self._parts[source].selection.rows.of(row_group)
-
-
-def _bytes_of(columns: RowGroupColumns) -> int:
-    """Returns the bytes in memory, or in temporary files, whose total is limited, too."""
-    return columns.nbytes + (columns.file_bytes if isinstance(columns, LargeColumns) else 0)
 
 
 class _Recent(Generic[Key, Value]):

@@ -18,13 +18,14 @@ import pytest
 from builders import Built, build
 from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plain
 
-from parquetry.common import Pipeline, UnischemaField
+from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.layout import temporary
-from parquetry.common.layout.temporary import NoRoomError
+from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
 ROWS, WIDTH, BATCH = 120_000, 256, 64
 LIMIT = 8 << 20
+FRAME = (200, 200)
 ROW_GROUP_BYTES = ROWS * WIDTH * 4
 WATCHED_S = 0.02
 
@@ -139,6 +140,35 @@ def test_the_rows_are_those_of_blocks_in_memory(built: Built, chain: str, face: 
     assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
 
 
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Writes two files with large uncompressed values."""
+    target = tmp_path_factory.mktemp("frames") / "frames"
+    schema = Unischema(
+        "frames", [UnischemaField("id", np.int64), UnischemaField("frame", np.uint8, FRAME, NdarrayCodec())]
+    )
+    rows = ({"id": number, "frame": np.full(FRAME, number, np.uint8)} for number in range(48))
+    write_dataset(target, schema, rows, row_group_rows=8, files=2, compression=None)
+    return str(target)
+
+
+@pytest.mark.parametrize("face", [THREADS, SIDECAR], ids=lambda face: face.name)
+@pytest.mark.parametrize("chain", ["shuffled", "filtered", "a function"])
+def test_large_values_stay_in_their_files(frames: str, chain: str, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    appended: list[int] = []
+    append = TemporaryBuffer.append
+
+    def spy(self: TemporaryBuffer, content: memoryview | bytes) -> None:
+        appended.append(len(content))
+        append(self, content)
+
+    monkeypatch.setattr(TemporaryBuffer, "append", spy)
+    rows = CHAINS[chain](Pipeline(frames, executor="threads", workers=2))
+    assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
+    assert bool(appended) == (face is THREADS)
+    assert sum(appended) < 48 * 64
+
+
 def test_rows_by_number_are_those_of_blocks_in_memory(built: Built) -> None:
     rows = built.pipeline().shuffle(45, seed=3)
     small = rows.with_options(memory_limit=1)
@@ -161,11 +191,12 @@ def test_without_room_blocks_are_read_into_memory_with_a_warning(
     built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_room() -> int:
-        raise NoRoomError("temporary files in /full: No space left on device")
+        raise NoRoomError("expected room for temporary files in /full.")
 
     monkeypatch.setattr(temporary, "temporary_file", no_room)
     rows = built.pipeline().batch(7)
     with caplog.at_level(logging.WARNING):
         assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
-    assert "temporary files in /full: No space left on device" in caplog.text
-    assert "Set TMPDIR to a directory on a disk with room" in caplog.text
+    assert (
+        "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text
+    )

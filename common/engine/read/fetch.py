@@ -35,7 +35,7 @@ from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import FileCells, Part, RowGroupColumns
-from .large_blocks import LargeColumns, LargeReader
+from .large_blocks import BlockColumns, LargeColumns, LargeReader
 from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
 from .normalise import normalise, number_type
@@ -76,9 +76,7 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
 @lru_cache(maxsize=8)
 def _warn_of_room(why: str) -> None:
     _LOGGER.warning(
-        "A block is larger than memory_limit, and is read into memory as a whole, because it cannot be kept in "
-        "temporary files (%s). Set TMPDIR to a directory on a disk with room for it, or write smaller row groups with "
-        "'parquetry rewrite'.",
+        "A row group larger than memory_limit is read into memory whole, because temporary files cannot hold it: %s",
         why,
     )
 
@@ -137,7 +135,7 @@ class Fetcher:
         parts = [self.fetch(row_group, wanted) for row_group, wanted in zip(rows.row_groups, rows.rows, strict=True)]
         return self.assemble(rows, parts)
 
-    def assemble(self, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> LoadedBlock:
+    def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
         """Builds a block from the columns of its row groups."""
         return LoadedBlock(
             parts,
@@ -243,7 +241,7 @@ class Fetcher:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 
     def fetch_large(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> LargeColumns | None:
-        """Returns the same columns for all rows of a block that does not fit into memory, as one part.
+        """Returns the same for all rows of a block that does not fit into memory.
 
         The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
         """

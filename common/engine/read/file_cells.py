@@ -368,13 +368,17 @@ class RowGroupColumns:
     def check(self, rows: int, place: str) -> None:
         """Raises `DatasetError` unless each column has ``rows`` values. Gathering does not check bounds."""
         for number, column in enumerate(self.columns):
-            if len(column) != rows:
-                raise DatasetError(
-                    f"{place}: expected {rows} values of column {number}, got {len(column)}. "
-                    "The file is damaged: write it again."
-                )
+            check_length(number, len(column), rows, place)
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
         return sum(column.nbytes for column in self.columns)
+
+
+def check_length(number: int, found: int, rows: int, place: str) -> None:
+    """Raises `DatasetError` unless a column has ``rows`` values."""
+    if found != rows:
+        raise DatasetError(
+            f"{place}: expected {rows} values of column {number}, got {found}. The file is damaged: write it again."
+        )

@@ -1,7 +1,7 @@
 """`LargeReader`: reads blocks that do not fit into memory, in slices, into temporary files that it maps.
 
-It takes row groups and their wanted rows, and returns columns like those of an ordinary block, with one part for all
-row groups of the block. Their memory belongs to files, so the system can drop it and read it again.
+It takes row groups and their wanted rows, and returns the fields of all of them. Their memory belongs to files, so the
+system can drop it and read it again.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from ...progress import stop_if_unwanted
 from ...schema.field import UnischemaField
 from ...selection.statistics import decoded_bytes
 from .cell_reader import CellReader
-from .file_cells import FileCells, Part, RowGroupColumns
+from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
 _SLICE_BYTES = 1 << 22
@@ -34,29 +35,36 @@ Settle = Callable[[int, UnischemaField, pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LargeColumns(RowGroupColumns):
-    """The fields of a block in temporary files or in the dataset's files: one part per field, all of the same length.
+class LargeColumns:
+    """The fields of a large block.
 
     Attributes:
+        parts: for each field, the values of all rows: one array in temporary files, or the values of each row group in
+            the dataset's files.
         maps: the temporary files, mapped.
     """
 
+    parts: tuple[tuple[Part, ...], ...]
     maps: tuple[pa.Buffer, ...]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory, without those that belong to files."""
-        return sum(column.nbytes for column in self.columns if isinstance(column, FileCells))
-
-    @property
-    def file_bytes(self) -> int:
-        """Bytes in temporary files."""
-        return sum(each.size for each in self.maps)
+    def check(self, rows: int, place: str) -> None:
+        """Raises `DatasetError` unless each field has ``rows`` values."""
+        for number, parts in enumerate(self.parts):
+            check_length(number, sum(map(len, parts)), rows, place)
 
     def forget(self) -> None:
         """Takes the pages that were used out of this process's memory. The next use maps them again."""
         for each in self.maps:
             forget(each)
+
+    @property
+    def of_row_group(self) -> RowGroupColumns:
+        """The columns of a block that is one row group."""
+        return RowGroupColumns(tuple(part for (part,) in self.parts))
+
+
+BlockColumns: TypeAlias = Sequence[RowGroupColumns] | LargeColumns
+"""The fields of a block: those of each row group, or those of a large block."""
 
 
 class LargeReader:
@@ -91,27 +99,23 @@ class LargeReader:
             NotImplementedError: values of a field cannot be kept in temporary files.
             NoRoomError: the disk is full.
         """
-        columns: dict[str, Part] = dict(self._in_files(row_groups, rows))
+        columns: dict[str, tuple[Part, ...]] = dict(self._in_files(row_groups, rows))
         maps: list[pa.Buffer] = []
         others = [field for field in self._fields if field.name not in columns]
         for first in range(0, len(others), _FIELDS_AT_ONCE):
             fields = others[first : first + _FIELDS_AT_ONCE]
             for field, (array, mapped) in zip(fields, self._grown(row_groups, rows, fields), strict=True):
-                columns[field.name] = array
+                columns[field.name] = (array,)
                 maps += mapped
         return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
 
-    def _in_files(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> dict[str, FileCells]:
-        """Returns the values that can stay in one file of the dataset."""
+    def _in_files(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> dict[str, tuple[FileCells, ...]]:
+        """Returns the values of the fields that can stay in the dataset's files."""
         with Reading(), reading():
-            parts = [self._cells.in_files(group, wanted) for group, wanted in zip(row_groups, rows, strict=True)]
-        found = {}
-        for name in parts[0]:
-            cells = [part[name] for part in parts if name in part]
-            if len(cells) == len(parts) and len({id(each.file) for each in cells}) == 1:
-                starts, ends = (np.concatenate([getattr(each, end) for each in cells]) for end in ("starts", "ends"))
-                found[name] = FileCells(starts, ends, cells[0].file)
-        return found
+            groups = [self._cells.in_files(group, wanted) for group, wanted in zip(row_groups, rows, strict=True)]
+        return {
+            name: tuple(each[name] for each in groups) for name in groups[0] if all(name in each for each in groups)
+        }
 
     def _grown(
         self, row_groups: Sequence[int], rows: Sequence[np.ndarray], fields: Sequence[UnischemaField]

@@ -17,8 +17,8 @@ from ...schema.field import UnischemaField
 from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
-from ..read.file_cells import Part, RowGroupColumns
-from ..read.large_blocks import LargeColumns
+from ..read.file_cells import Part
+from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace
 from ..steps.pack import pack_parts, packed_bytes
 
@@ -61,7 +61,7 @@ class RowPlaces:
 class LoadedBlock:
     """The fetched columns of a block: those of each row group, in the order of `BlockRows.row_groups`.
 
-    A large block has one part for all its row groups, and nothing of it is copied here.
+    Nothing of a large block (`LargeColumns`) is copied here.
 
     All threads share the columns. ``program`` decides how they are kept: rows that n-gram windows share are decoded
     once, and packed fields become one matrix. With ``order`` (the row of each item), numbers are kept in item order
@@ -70,7 +70,7 @@ class LoadedBlock:
 
     def __init__(
         self,
-        fetched: Sequence[RowGroupColumns],
+        fetched: BlockColumns,
         places: Sequence[str],
         rows: Sequence[np.ndarray],
         fields: Sequence[UnischemaField],
@@ -81,11 +81,14 @@ class LoadedBlock:
         max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
         self._max_value_bytes = max_value_bytes
-        large = len(fetched) == 1 and isinstance(fetched[0], LargeColumns)
-        counts = [sum(map(len, rows))] if large else map(len, rows)
-        for part, place, count in zip(fetched, places[:1] if large else places, counts, strict=True):
-            part.check(count, place)
-        self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
+        large = isinstance(fetched, LargeColumns)
+        if isinstance(fetched, LargeColumns):
+            fetched.check(sum(map(len, rows)), places[0])
+            self._arrays = [list(parts) for parts in fetched.parts]
+        else:
+            for part, place, wanted in zip(fetched, places, rows, strict=True):
+                part.check(len(wanted), place)
+            self._arrays = [[part.columns[number] for part in fetched] for number in range(len(fields))]
         # Columns name their rows in errors. They must not refer to the block, because that cycle would keep its memory
         # until the garbage collector runs.
         self._where = RowPlaces(places, rows, row_groups)

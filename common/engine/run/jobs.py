@@ -27,7 +27,7 @@ from ...plan.plan import BasePlan
 from ...progress import Interest
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
-from ..read.large_blocks import LargeColumns
+from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import Source
 from .bad_rows import Row
 
@@ -183,7 +183,7 @@ class BlockStore:
         *,
         threads: int,
         memory_limit: int,
-        finish: Callable[[int, BlockRows, Sequence[RowGroupColumns]], Any] | None = None,
+        finish: Callable[[int, BlockRows, BlockColumns], Any] | None = None,
         discard: Callable[[Any], None] | None = None,
         counters: Counters | None = None,
         workers: int = 1,
@@ -335,10 +335,10 @@ class BlockStore:
             handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
         if handle.large is None:
             return False
-        self._end(handle, rows, [handle.large])
+        self._end(handle, rows, handle.large)
         return True
 
-    def _end(self, handle: Handle, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> None:
+    def _end(self, handle: Handle, rows: BlockRows, parts: BlockColumns) -> None:
         result = self._finish(handle.key.source, rows, parts)
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)

@@ -8,6 +8,7 @@ import pickle
 import struct
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFiles
-from ...engine.read.large_blocks import LargeColumns
+from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
-from ...layout.temporary import temporary_file
+from ...layout.temporary import telling_of_room, temporary_file
 from ...plan.draws import BlockRows
 from .channel import memory_file
 
 _TAIL = struct.Struct("<QQ")
 _ALIGNMENT = 64
 _PIECE_BYTES = 16 << 20
+_NOTHING = np.zeros(0, np.int64)
 
 
 class ExportedBlock:
@@ -80,7 +82,7 @@ class ExportedBlock:
 
 
 def export_block(
-    number: int, rows: BlockRows, parts: Sequence[RowGroupColumns], places: Sequence[str], source: int
+    number: int, rows: BlockRows, parts: BlockColumns, places: Sequence[str], source: int
 ) -> ExportedBlock:
     """Writes a block to shared memory: the columns of each row group, then an index of where they are.
 
@@ -89,11 +91,18 @@ def export_block(
     Raises:
         NoRoomError: there is no room for the temporary file.
     """
-    large = any(isinstance(part, LargeColumns) for part in parts)
+    large = isinstance(parts, LargeColumns)
     descriptor = temporary_file() if large else memory_file("block")
     try:
-        with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
-            where = [_write_columns(sink, part) for part in parts]
+        with (
+            telling_of_room() if large else nullcontext(),
+            os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw,
+            pa.PythonFile(raw, mode="w") as sink,
+        ):
+            if isinstance(parts, LargeColumns):
+                where = [_write_columns(sink, parts.parts)]
+            else:
+                where = [_write_columns(sink, [(column,) for column in part.columns]) for part in parts]
             meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.row_groups), large), protocol=5)
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
@@ -103,11 +112,11 @@ def export_block(
         raise
 
 
-def open_exported(descriptor: int) -> tuple[list[RowGroupColumns], list[str], list[np.ndarray], list[int]]:
+def open_exported(descriptor: int) -> tuple[BlockColumns, list[str], list[np.ndarray], list[int]]:
     """Maps a block. Takes ownership of the descriptor.
 
     Returns:
-        The columns of each row group, the places, the rows, and the row groups.
+        The columns, the places, the rows, and the row groups.
     """
     try:
         size = os.fstat(descriptor).st_size
@@ -119,7 +128,7 @@ def open_exported(descriptor: int) -> tuple[list[RowGroupColumns], list[str], li
     buffer = pa.py_buffer(memory)
     parts = [_columns_at(buffer, part) for part in where]
     if large:
-        parts = [LargeColumns(part.columns, (buffer,)) for part in parts]
+        return LargeColumns(tuple((column,) for column in parts[0].columns), (buffer,)), places, rows, row_groups
     return parts, places, rows, row_groups
 
 
@@ -138,35 +147,39 @@ class _Columns:
     count: int
 
 
-def _write_columns(sink: pa.NativeFile, part: RowGroupColumns) -> _Columns:
-    arrays = {str(number): column for number, column in enumerate(part.columns) if isinstance(column, pa.Array)}
+def _write_columns(sink: pa.NativeFile, columns: Sequence[Sequence[Part]]) -> _Columns:
+    """Writes columns, each given in parts. A column in several parts is one of values in files."""
+    arrays = {str(number): part for number, (part, *_) in enumerate(columns) if isinstance(part, pa.Array)}
     begin = sink.tell()
     table = pa.table(arrays)
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     end = sink.tell()
     cells = []
-    for number, column in enumerate(part.columns):
-        if not isinstance(column, pa.Array):
-            first, bounds = sink.tell(), []
-            for some in _pieces(column) if isinstance(part, LargeColumns) else [column]:
-                values = some.loaded() if isinstance(some, FileCells | WholeFiles) else some
-                begin = sink.tell() - first
-                bounds.append((values.starts + begin, values.ends + begin))
-                sink.write(pa.py_buffer(values.data))
-            starts, ends = (np.concatenate(each) for each in zip(*bounds, strict=True))
-            cells.append((number, first, sink.tell(), starts, ends))
+    for number, parts in enumerate(columns):
+        if isinstance(parts[0], pa.Array):
+            continue
+        first, bounds = sink.tell(), [(_NOTHING, _NOTHING)]
+        for values in _loaded(parts):
+            moved = sink.tell() - first
+            bounds.append((values.starts + moved, values.ends + moved))
+            sink.write(pa.py_buffer(values.data))
+        starts, ends = (np.concatenate(each) for each in zip(*bounds, strict=True))
+        cells.append((number, first, sink.tell(), starts, ends))
     sink.write(bytes(-sink.tell() % _ALIGNMENT))
-    return _Columns((begin, end), tuple(cells), len(part.columns))
+    return _Columns((begin, end), tuple(cells), len(columns))
 
 
-def _pieces(cells: Part) -> Iterator[Part]:
-    """Yields values in order, about `_PIECE_BYTES` at a time, at least one piece."""
-    assert isinstance(cells, FileCells)
-    piece = np.cumsum(cells.ends - cells.starts) // _PIECE_BYTES
-    cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(cells)]
-    for first, last in pairwise(cuts):
-        yield FileCells(cells.starts[first:last], cells.ends[first:last], cells.file)
+def _loaded(parts: Sequence[Part]) -> Iterator[StoredCells]:
+    """Yields values in order. Those in files are read about `_PIECE_BYTES` at a time."""
+    for part in parts:
+        if isinstance(part, FileCells):
+            piece = np.cumsum(part.ends - part.starts) // _PIECE_BYTES
+            cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(part)]
+            for first, last in pairwise(cuts):
+                yield FileCells(part.starts[first:last], part.ends[first:last], part.file).loaded()
+        else:
+            yield part.loaded() if isinstance(part, WholeFiles) else part
 
 
 def _columns_at(buffer: pa.Buffer, where: _Columns) -> RowGroupColumns:

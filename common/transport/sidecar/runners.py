@@ -22,7 +22,7 @@ import cloudpickle
 
 from ...counting.counters import Count, Counters, add, took
 from ...engine.read.fetch import Fetcher
-from ...engine.read.file_cells import RowGroupColumns
+from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble
 from ...engine.run.jobs import Handle, Job, all_loaded, sources_of
 from ...errors import PipelineError, SidecarError
@@ -59,7 +59,7 @@ class Slot:
 class Runner(Protocol):
     """Makes batches in slots."""
 
-    def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
+    def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         """Converts a loaded block to the form in which it is kept (see `BlockStore`). Called in a fetch thread."""
 
     def discard(self, block: object) -> None:
@@ -90,7 +90,7 @@ class ThreadRunner:
     def count_in(self, counters: Counters) -> None:
         self._counters = counters
 
-    def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
+    def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         return rows, self._fetchers[source].assemble(rows, parts)
 
     def discard(self, block: object) -> None:
@@ -145,7 +145,7 @@ class WorkerRunner:
         for worker in self._workers:
             start_vital(partial(self._dispatch, worker), name="parquetry-dispatch")
 
-    def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
+    def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         with self._lock:
             number = next(self._numbers)
         return export_block(number, rows, parts, self._fetchers[source].places(rows.row_groups), source)

@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_with_the_directory(monkeypatch: pytest.MonkeyPatch)
 
     buffer = TemporaryBuffer()
     monkeypatch.setattr(temporary.os, "write", full)
-    with pytest.raises(NoRoomError, match=f"temporary files in {temporary_directory()}: .*No space left"):
+    with pytest.raises(NoRoomError, match=f"temporary files in {temporary_directory()}, got: .*No space left"):
         buffer.append(b"x")
     buffer.close()
 
