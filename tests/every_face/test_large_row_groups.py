@@ -197,6 +197,4 @@ def test_without_room_blocks_are_read_into_memory_with_a_warning(
     rows = built.pipeline().batch(7)
     with caplog.at_level(logging.WARNING):
         assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
-    assert (
-        "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text
-    )
+    assert "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text

@@ -129,6 +129,7 @@ class Fetcher:
         self._later = partly and not dataset.remote
         self._read_later = {field.name for field in self._listed} if self._later else set()
         self._bytes = stored_bytes
+        self._refused = False  # a block did not fit into temporary files, so the next ones are not tried
 
     def load(self, rows: BlockRows) -> LoadedBlock:
         """Reads all row groups of a block."""
@@ -245,13 +246,14 @@ class Fetcher:
 
         The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
         """
-        if self._cache is not None or self._listed:
+        if self._cache is not None or self._listed or self._refused:
             return None
         try:
             columns = LargeReader(self._dataset, self._fields, self._cells, self._slices, self._settled).read(
                 row_groups, rows
             )
         except (NoRoomError, NotImplementedError) as error:
+            self._refused = True
             _warn_of_room(str(error))
             return None
         for row_group, wanted in zip(row_groups, rows, strict=True):

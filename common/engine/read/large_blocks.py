@@ -22,12 +22,13 @@ from ...layout.temporary import forget
 from ...progress import stop_if_unwanted
 from ...schema.field import UnischemaField
 from ...selection.statistics import decoded_bytes
+from ..columns.arrow_views import as_arrow
 from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
 _SLICE_BYTES = 1 << 22
-_MOST_SLICE_ROWS = 1 << 18
+_MOST_SLICE_ROWS = 1 << 16  # text in dictionaries is larger than its footer says
 _FIELDS_AT_ONCE = 8  # each takes one to four open files
 
 Slices = Callable[[int, Sequence[UnischemaField], int], Generator[tuple[int, pa.Table], None, None]]
@@ -96,8 +97,8 @@ class LargeReader:
 
         Raises:
             DatasetError, DecodeError, SchemaError: as `Fetcher.fetch`.
-            NotImplementedError: values of a field cannot be kept in temporary files.
             NoRoomError: the disk is full.
+            NotImplementedError: values of a field cannot be kept in temporary files.
         """
         columns: dict[str, tuple[Part, ...]] = dict(self._in_files(row_groups, rows))
         maps: list[pa.Buffer] = []
@@ -171,7 +172,7 @@ def _some(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
         return column
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return column.slice(int(rows[0]), len(rows))
-    return column.take(pa.array(rows))
+    return column.take(as_arrow(rows))
 
 
 def _appended(growing: GrowingArray | None, array: pa.Array, *, plain: bool) -> GrowingArray:
