@@ -73,7 +73,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         filesystem: a ``pyarrow.fs`` or fsspec filesystem.
         storage_options: options for the filesystem of the URL.
         workers: number of decoding processes.
-        memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB.
+        memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB. Larger row groups are read in slices, into
+            temporary files.
         executor: where user functions run, see `Pipeline`.
         on_error: ``"raise"`` (the default), or ``"skip"`` to skip rows that fail, see ``docs/bad-rows.md``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.

@@ -62,7 +62,8 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
         workers: number of decoding threads or processes; ``None`` = one per processor, one in a ``DataLoader`` worker.
-        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
+        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB. Larger row groups are read in slices, into
+            temporary files.
         executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, or the sidecar for pipelines with user functions
             that are not iterated in a ``DataLoader`` worker.
         on_error: ``"raise"`` (the default), or ``"skip"`` to skip rows that fail, see ``docs/bad-rows.md``.

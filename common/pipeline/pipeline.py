@@ -72,7 +72,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
         workers: number of threads or processes that decode; ``None`` = one per processor available to this process.
-        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
+        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB. Larger row groups are read in slices, into
+            temporary files.
         executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = the sidecar if the
             pipeline has user functions, otherwise threads.
         verify: which page checksums to check: ``"written"`` (= ``None``), those that exist; ``"always"``, all, and a

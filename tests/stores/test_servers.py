@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.slow_store import byte_range
 from parquetry.common import Pipeline, write_dataset
+from parquetry.common.layout import arrow_read
 from parquetry.torch_plugin import ParquetIterable
 
 FILES = [[20, 13], [7, 0, 30], [30]]
@@ -252,6 +253,16 @@ def test_http_gives_the_rows_in_order_whatever_fails_in_between(
     http: Callable[..., list[str]], reader: Read, faults: tuple[str, ...], expected: list[Any]
 ) -> None:
     assert reader(http(*faults)) == expected
+
+
+@pytest.mark.parametrize("faults", [(), ("busy", "reset", "cut")], ids=str)
+def test_large_row_groups_come_through_temporary_files(
+    http: Callable[..., list[str]], faults: tuple[str, ...], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_read, "_PIECE_BYTES", 1000)  # many pieces for each column chunk
+    rows = shuffled(Pipeline(http(*faults), executor="threads", memory_limit=1))
+    assert "and is read in slices into a temporary file" in rows.explain()
+    assert [plain(row) for row in rows] == expected
 
 
 def test_loader_workers_download_each_row_group_once(http: Callable[..., list[str]], expected: list[Any]) -> None:
