@@ -34,6 +34,7 @@ from .stored_cells import StoredCells, read_bytes
 _MOST_FILES = 64
 _MOST_GAP_BYTES = 4096  # the largest gap between two values that one call reads
 _ADVICE_BYTES = 128 << 10
+_MOST_AHEAD_BYTES = 1 << 30
 _MOST_BUFFERS = 512  # per call; Linux allows 1024
 _HEADER_BYTES = 256  # enough for the header of any .npy file that numpy writes for numbers
 
@@ -111,15 +112,19 @@ class FileCells:
         return FileCells(self.starts[rows], self.ends[rows], self.file)
 
     def expect(self) -> None:
-        """Asks the kernel to read the values ahead, because they will be needed soon."""
+        """Asks the kernel to read the first values ahead, up to `_MOST_AHEAD_BYTES`; they will be needed soon."""
         if not hasattr(os, "posix_fadvise") or not len(self):
             return
-        descriptor = self.file.descriptor
+        descriptor, ahead = self.file.descriptor, 0
         far = np.flatnonzero(self.starts[1:] - self.ends[:-1] > _MOST_GAP_BYTES)
         for first, last in zip([0, *(far + 1).tolist()], [*far.tolist(), len(self) - 1], strict=True):
             begin, end = int(self.starts[first]), int(self.ends[last])
+            if ahead > _MOST_AHEAD_BYTES:
+                return
             if _is_cached(descriptor, begin) and _is_cached(descriptor, end - 1):
                 continue
+            end = min(end, begin + _MOST_AHEAD_BYTES)
+            ahead += end - begin
             with contextlib.suppress(OSError):  # the file system does not support it
                 for place in range(begin, end, _ADVICE_BYTES):  # the kernel reads no more than this per call
                     os.posix_fadvise(descriptor, place, min(_ADVICE_BYTES, end - place), os.POSIX_FADV_WILLNEED)
