@@ -31,6 +31,8 @@ def telling_of_room() -> Iterator[None]:
     """Raises errors of temporary files that the block uses as `NoRoomError`."""
     try:
         yield
+    except ParquetryError:  # such as a damaged file of the dataset, which is an `OSError`, too
+        raise
     except OSError as error:
         raise NoRoomError(
             f"expected room for temporary files in {temporary_directory()}, got: {error}. Set TMPDIR to a directory on "

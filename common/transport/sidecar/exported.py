@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import pickle
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,10 +19,11 @@ from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFil
 from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
-from ...layout.temporary import telling_of_room, temporary_file
+from ...layout.temporary import NoRoomError, telling_of_room, temporary_file
 from ...plan.draws import BlockRows
 from .channel import memory_file
 
+_LOGGER = logging.getLogger(__name__)
 _TAIL = struct.Struct("<QQ")
 _ALIGNMENT = 64
 _PIECE_BYTES = 16 << 20
@@ -86,19 +87,23 @@ def export_block(
 ) -> ExportedBlock:
     """Writes a block to shared memory: the columns of each row group, then an index of where they are.
 
-    A large block goes to a temporary file instead.
-
-    Raises:
-        NoRoomError: there is no room for the temporary file.
+    A large block goes to a temporary file instead, if there is room.
     """
+    if isinstance(parts, LargeColumns):
+        try:
+            with telling_of_room():
+                return _exported(temporary_file(), number, rows, parts, places, source)
+        except NoRoomError as error:
+            _LOGGER.warning("A row group larger than memory_limit goes through shared memory: %s", error)
+    return _exported(memory_file("block"), number, rows, parts, places, source)
+
+
+def _exported(
+    descriptor: int, number: int, rows: BlockRows, parts: BlockColumns, places: Sequence[str], source: int
+) -> ExportedBlock:
     large = isinstance(parts, LargeColumns)
-    descriptor = temporary_file() if large else memory_file("block")
     try:
-        with (
-            telling_of_room() if large else nullcontext(),
-            os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw,
-            pa.PythonFile(raw, mode="w") as sink,
-        ):
+        with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
             if isinstance(parts, LargeColumns):
                 where = [_write_columns(sink, parts.parts)]
             else:
