@@ -586,7 +586,24 @@ class Plan(BasePlan):
         return key._replace(block=key.block + 1) if key.block + 1 < blocks else None
 
     def _bytes_of_row_group(self, row_group: int) -> int:
-        return decoded_bytes(self.dataset, row_group, [field.name for field in self.program.fields])
+        """Numbers in dictionaries take more memory than footers say, so they count with their full width."""
+        numbers, others = self._numbers
+        width = sum(
+            delivered_dtype(each.dtype).itemsize * math.prod(axis or 0 for axis in each.shape) for each in numbers
+        )
+        found = [decoded_bytes(self.dataset, row_group, [each.name for each in some]) for some in (numbers, others)]
+        return max(found[0], width * int(self.dataset.row_groups.rows[row_group])) + found[1]
+
+    @cached_property
+    def _numbers(self) -> tuple[list[UnischemaField], list[UnischemaField]]:
+        """The fields that are stored as numbers of one shape, and the others."""
+        numbers: list[UnischemaField] = []
+        others: list[UnischemaField] = []
+        for field in self.program.fields:
+            if field.name not in self.dataset.partitions:
+                is_number = field.is_fixed and not field.storage.coded and not is_string_like(field.dtype)
+                (numbers if is_number else others).append(field)
+        return numbers, others
 
     def _stored_bytes(self, row_group: int) -> int:
         return column_bytes(self.dataset, row_group, [field.name for field in self.program.fields])

@@ -21,6 +21,7 @@ from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plai
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.layout import temporary
 from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer
+from parquetry.common.plan.draws import BlockKey
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
 ROWS, WIDTH, BATCH = 120_000, 256, 64
@@ -198,3 +199,13 @@ def test_without_room_blocks_are_read_into_memory_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
     assert "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text
+
+
+def test_numbers_in_dictionaries_count_with_the_memory_that_they_take(tmp_path: Path) -> None:
+    rows = 50_000
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"few": np.arange(rows) % 7}), path, row_group_size=rows)
+    stored = pq.read_metadata(path).row_group(0).total_byte_size
+    assert 4 * stored < rows * 8
+    plan = Pipeline(path, executor="threads").plan()
+    assert plan.block_bytes(BlockKey(epoch=0, stream=0, block=0)) == rows * 8
