@@ -8,6 +8,7 @@ many timings of a single call, and of an epoch, is stable.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,19 +24,28 @@ import pyarrow.parquet as pq
 from parquetry import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.counting.counters import Count, Counters, Gauge, Reading, Tally, add, counted, took
 from parquetry.common.engine.columns.batch import Dense, column_bytes
-from parquetry.common.engine.read import fetch
-from parquetry.common.engine.run import assemble, jobs, threads
+from parquetry.common.engine.run import threads
+
+
+def _used(function: Callable[..., Any]) -> list[tuple[Any, str]]:
+    """Returns every module of the engine that calls a function by its name."""
+    name = function.__name__
+    modules = [module for each, module in sys.modules.items() if each.startswith("parquetry.common.engine.")]
+    return [(module, name) for module in modules if getattr(module, name, None) is function]
+
 
 PLACES: dict[str, list[tuple[Any, str]]] = {
     "Tally.add": [(Tally, "add")],
+    "Tally.add_ready": [(Tally, "add_ready")],
+    "Tally.add_like": [(Tally, "add_like")],
     "Tally.hand_over": [(Tally, "hand_over")],
     "Tally.tell": [(Tally, "tell")],
     "Counters.bind": [(Counters, "bind")],
     "Gauge.set": [(Gauge, "set")],
     "Reading": [(Reading, "__enter__")],
-    "add": [(module, "add") for module in (fetch, assemble, jobs, threads)],
-    "counted": [(module, "counted") for module in (fetch, assemble, jobs)],
-    "took": [(module, "took") for module in (assemble, jobs, threads)],
+    "add": _used(add),
+    "counted": _used(counted),
+    "took": _used(took),
     "column_bytes": [(threads, "column_bytes")],
 }
 """The counting functions, and the names they are called by."""
@@ -82,6 +92,8 @@ def costs() -> dict[str, float]:
 
     calls: dict[str, Callable[[], object]] = {
         "Tally.add": lambda: tally.add(1, 1, now()),
+        "Tally.add_ready": lambda: tally.add_ready(1, 1, now(), 7),
+        "Tally.add_like": lambda: tally.add_like(1, 1),
         "Tally.hand_over": lambda: tally.hand_over(now()),
         "Tally.tell": lambda: (tally.add(1, 1, 0.0), tally.tell()),
         "Counters.bind": counters.bind,

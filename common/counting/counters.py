@@ -354,6 +354,29 @@ class Tally:
         if now - self._told > _TOLD_EVERY_S:
             self.tell()
 
+    def add_ready(self, rows: int, elements: int, begin: float, ready: int) -> int:
+        """Counts rows that had arrived before, and were converted since ``begin``.
+
+        Small steps take as long to time as to convert. So the time of this one also counts for some of the ``ready``
+        steps that follow, unless the consumer is slow. Returns for how many; pass them to `add_like`.
+        """
+        now = time.perf_counter()
+        like = min(ready, _MOST_LIKE) if now - self._latest < _TOLD_EVERY_S else 0
+        self._latest = now
+        self._rows += rows
+        self._elements += elements
+        taken_s = (now - begin) * (1 + like)
+        self._waited_s += taken_s
+        self._handed_s += taken_s
+        if now - self._told > _TOLD_EVERY_S:
+            self.tell()
+        return like
+
+    def add_like(self, rows: int, elements: int) -> None:
+        """Counts the rows of a step whose time is counted already."""
+        self._rows += rows
+        self._elements += elements
+
     def hand_over(self, begin: float) -> None:
         """Counts the time since ``begin`` that it took to convert the latest element."""
         self._latest = time.perf_counter()
@@ -393,6 +416,7 @@ class Tally:
 
 
 _TOLD_EVERY_S = 0.01
+_MOST_LIKE = 15
 
 
 class _Bound(threading.local):

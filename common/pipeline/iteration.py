@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from ..engine.columns.batch import (
     to_numpy,
 )
 from ..engine.read.fetch import TableCache
-from ..engine.run.threads import Form
+from ..engine.run.step_run import Form
 from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
 from ..order.cursor import Cursor
 from ..plan.options import Options
@@ -153,6 +153,7 @@ class StepIterator(Generic[Source]):
         self._waits = waits
         self._shared = shared
         self._tally = Tally(self.counters, waits=waits)
+        self._like = 0  # the number of further steps whose time is counted already
         self._by_rows = False
         self._lock = threading.Lock()
 
@@ -168,15 +169,8 @@ class StepIterator(Generic[Source]):
         with self._lock:
             if self._finished:
                 raise StopIteration
-            begin = time.perf_counter()
             try:
-                if self._source is None:
-                    self._open()
-                assert self._source is not None
-                step = next(self._source)
-                self.position, self.skipped = self._source.position, self._source.skipped
-                self._tally.add(step[0], step[0] if self._by_rows else 1, begin)
-                return step
+                return self._next_step()
             except BaseException as error:
                 goes_on = isinstance(error, ELEMENT_ERRORS) and self.pipeline.address is None
                 if self._source is not None and goes_on:
@@ -187,6 +181,28 @@ class StepIterator(Generic[Source]):
                 self._tally.tell()
                 self._stop()
                 raise
+
+    def _next_step(self) -> tuple[int, Any]:
+        like = self._like
+        begin = 0.0 if like else time.perf_counter()
+        source = self._source
+        if source is None:
+            self._open()
+            source = self._source
+            assert source is not None
+        arrived = source.ready
+        step = next(source)
+        self.position, self.skipped = source.position, source.skipped
+        rows = step[0]
+        elements = rows if self._by_rows else 1
+        if like:
+            self._like = like - 1
+            self._tally.add_like(rows, elements)
+        elif arrived:
+            self._like = self._tally.add_ready(rows, elements, begin, source.ready)
+        else:
+            self._tally.add(rows, elements, begin)
+        return step
 
     def begin_at(self, cursor: Cursor) -> None:
         """Starts at this cursor. Must be called before the first step."""
@@ -387,17 +403,19 @@ def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
 
 def batch_to_numpy(element: Element, columns: Sequence[Column]) -> Any:
     """Converts a batch to numpy arrays."""
-    return batches_to_numpy(element, columns, 1)[0]
+    return next(batches_to_numpy(element, columns, 1))
 
 
-def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> list[Any]:
-    """Cuts columns that hold the rows of ``count`` consecutive batches into these batches, all in one call: with many
-    small arrays, the overhead per array dominates.
+def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> Iterator[Any]:
+    """Cuts columns that hold the rows of ``count`` consecutive batches into these batches.
+
+    With many small arrays, the overhead per array dominates. So all columns are cut in one call, and the arrays are
+    made batch by batch, in memory that the previous batch has just left.
     """
-    return list(element.each([_batch_values(output, column, count) for output, column in by_output(element, columns)]))
+    return element.each([_batch_values(output, column, count) for output, column in by_output(element, columns)])
 
 
-def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
+def _batch_values(output: OutputField, column: Column, count: int) -> Iterable[Any]:
     column = timed(output, column)
     if isinstance(column, Dense) and column.valid is None:
         return split_array(column.values, count)

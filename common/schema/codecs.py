@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, Any, ClassVar, Literal
 
 import numpy as np
@@ -38,13 +39,14 @@ def _family(dtype: FieldDtype) -> str:
 
 def default_codec(field: CodedField) -> Codec:
     """Returns the default codec: plain Parquet for up to one axis, raw or ``.npy`` bytes for more."""
-    if len(field.shape) == 0:
-        return ScalarCodec()
-    if len(field.shape) == 1:
-        return ListCodec()
-    if field.is_fixed and not is_string_like(field.dtype):
-        return TensorCodec()
-    return NdarrayCodec()
+    if len(field.shape) < 2:
+        return _default(ListCodec if field.shape else ScalarCodec)
+    return _default(TensorCodec if field.is_fixed and not is_string_like(field.dtype) else NdarrayCodec)
+
+
+@lru_cache
+def _default(kind: type[Codec]) -> Codec:
+    return kind()  # one for all fields, which request it for each column of each row group
 
 
 @dataclass(frozen=True)

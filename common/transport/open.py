@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from ..engine.columns.batch import Column, split_columns
 from ..engine.run.rebatch import Emission, Rebatcher, rebatcher_of
-from ..engine.run.threads import Form, ThreadedEngine
+from ..engine.run.step_run import Form
+from ..engine.run.threads import ThreadedEngine
 from ..errors import ELEMENT_ERRORS
 from .source import StepRequest, StepSource
 
@@ -26,7 +27,7 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
     if request.executor == "sidecar":
         from .sidecar.client import SidecarSource
 
-        return FormedSource(SidecarSource(request), form)
+        return SidecarSource(request, form)
     drops = request.plan.program.drops
     engine = ThreadedEngine(
         request.plan,
@@ -44,10 +45,30 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
     return FormedSource(RebatchingSource(engine, rebatcher_of(request.plan, request.cursor.start)), form)
 
 
+class ColumnSource(Protocol):
+    """Makes the columns of one step at a time. See `StepSource`."""
+
+    @property
+    def position(self) -> int:
+        """As `StepSource`."""
+
+    @property
+    def skipped(self) -> int:
+        """As `StepSource`."""
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        """Returns the next step: its number of rows, and its columns."""
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+
+
 class FormedSource:
     """Converts the columns of a source into the requested form."""
 
-    def __init__(self, source: StepSource, form: Form) -> None:
+    ready = 0
+
+    def __init__(self, source: ColumnSource, form: Form) -> None:
         self._source = source
         self._form = form
 

@@ -64,6 +64,10 @@ class StepSource(Protocol):
     def skipped(self) -> int:
         """The number of failed rows that were left out before that position; 0 if failed rows raise errors."""
 
+    @property
+    def ready(self) -> int:
+        """The number of further steps that have arrived together with the last one. They have as many rows."""
+
     def __next__(self) -> tuple[int, Any]:
         """Returns the next step: its number of rows, and a column for each output (or the requested form).
 

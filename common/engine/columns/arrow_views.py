@@ -21,9 +21,12 @@ _NUMBERS = {
 }
 
 
+_NUMBER_IDS = {kind.id for kind in _NUMBERS}
+
+
 def is_number(arrow: pa.DataType) -> bool:
     """Returns whether a type is an integer or float type, which numpy supports directly."""
-    return arrow in _NUMBERS
+    return arrow.id in _NUMBER_IDS
 
 
 def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ what Python users see.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -265,9 +265,9 @@ def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
     return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
 
 
-def split_array(values: np.ndarray, parts: int) -> list[np.ndarray]:
-    """Cuts an array into equal parts along its first axis. The parts are views."""
-    return [values] if parts == 1 else list(values.reshape(parts, len(values) // parts, *values.shape[1:]))
+def split_array(values: np.ndarray, parts: int) -> Iterable[np.ndarray]:
+    """Cuts an array into equal parts along its first axis. The parts are views, made as they are iterated."""
+    return [values] if parts == 1 else values.reshape(parts, len(values) // parts, *values.shape[1:])
 
 
 def split_column(column: Column, parts: int) -> list[Column]:

@@ -6,7 +6,7 @@ The columns come from storage or from the local cache. Unwanted rows are dropped
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Protocol
@@ -119,8 +119,9 @@ class Fetcher:
         if cache is not None and self._cache is None:
             _warn_of_undated(dataset)
         self._shared = shared if self._cache is None and dataset.outlives_plan else None
-        self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
+        types = {field.name: number_type(field) for field in self._stored}
+        self._numbers = {name: kind for name, kind in types.items() if kind and kind == dataset.types.get(name)}
         whole = [] if self._cache is not None else self._stored  # the cache stores tables read by Arrow
         self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
@@ -218,24 +219,33 @@ class Fetcher:
             read_bytes -= (1 - self._share) * column_bytes(self._dataset, row_group, later)
         add(Count.READ_BYTES, read_bytes)
         stored = _take(table, rows)
+        cells.update(self._canonical_numbers(stored))
         columns: list[Part] = []
         for field in self._fields:
-            if field.name in self._dataset.partitions:
-                column = self._partition_value(field.name, row_group, total if rows is None else len(rows))
-            elif field.name in cells:
+            if field.name in cells:
                 columns.append(cells[field.name])
                 continue
+            if field.name in self._dataset.partitions:
+                column = self._partition_value(field.name, row_group, total if rows is None else len(rows))
             else:
                 column = stored.column(field.name)
             columns.append(self._settled(row_group, field, column))
         return RowGroupColumns(tuple(columns))
 
+    def _canonical_numbers(self, stored: pa.Table) -> dict[str, pa.Array]:
+        """Returns the columns of numbers that are stored in canonical form, most columns of a wide table."""
+        if not self._numbers:
+            return {}
+        batches = stored.to_batches()
+        if len(batches) != 1:
+            return {}
+        named = zip(stored.column_names, batches[0].columns, strict=True)
+        return {name: array for name, array in named if array.type == self._numbers.get(name)}
+
     def _settled(self, row_group: int, field: UnischemaField, column: pa.ChunkedArray | pa.Array) -> pa.Array:
         """Returns a stored column of a row group, or its partition value, in canonical form."""
         if field.name not in self._dataset.partitions:
             column = self._conformed(row_group, field, column)
-            if column.num_chunks == 1 and column.type == self._numbers[field.name]:
-                return column.chunk(0)
         try:
             return normalise(field, column)
         except ParquetryError as error:
@@ -377,14 +387,24 @@ def row_group_slices(
         slices = read_slices(dataset, row_group, choose, slice_rows=slice_rows, **options)
     place = f"file {file.path}, row group {groups.group[row_group]}"
     for count, table in slices:
+        if _is_plain(table, paths):
+            yield count, table.select(paths)  # in one call, as wide tables have thousands of columns
+            continue
+        stored = dict(zip(table.column_names, table.columns, strict=True))  # Arrow makes them anew at each access
         try:
-            for name, column in zip(table.column_names, table.columns, strict=True):
+            for name, column in stored.items():
                 if not is_number(column.type):
                     refuse_old_calendar(footer, column, name)
         except DecodeError as error:
             raise DecodeError(f"{place}: {error}") from error
-        columns = [_column(table, path, field, count, place) for path, field in zip(paths, fields, strict=True)]
+        schema = table.schema
+        columns = [_column(stored, schema, *each, count, place) for each in zip(paths, fields, strict=True)]
         yield count, pa.table(columns, names=[field.name for field in fields])
+
+
+def _is_plain(table: pa.Table, names: Sequence[str]) -> bool:
+    """Returns whether a table holds the columns with these names and nothing but numbers."""
+    return all(map(is_number, table.schema.types)) and {*names} == {*table.column_names}
 
 
 def _top(name: str, arrow: pa.Schema) -> str:
@@ -399,12 +419,19 @@ def _top(name: str, arrow: pa.Schema) -> str:
     return path
 
 
-def _column(table: pa.Table, name: str, field: UnischemaField, rows: int, place: str) -> pa.ChunkedArray:
-    if name in table.column_names:
-        return without_views(table.column(name))
-    top, *path = _path(name, pa.struct(list(table.schema))) or [""]
+def _column(
+    stored: Mapping[str, pa.ChunkedArray],
+    schema: pa.Schema,
+    name: str,
+    field: UnischemaField,
+    rows: int,
+    place: str,
+) -> pa.ChunkedArray:
+    if name in stored:
+        return without_views(stored[name])
+    top, *path = _path(name, pa.struct(list(schema))) or [""]
     if top:
-        column = table.column(top)
+        column = stored[top]
         for part in path:
             column = child(column, part)
         return without_views(column)

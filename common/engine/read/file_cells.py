@@ -29,6 +29,7 @@ from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
 from ..columns.arena import SCRATCH
+from ..columns.arrow_views import is_number
 from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64
@@ -378,7 +379,13 @@ class RowGroupColumns:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(column.nbytes for column in self.columns)
+        return sum(map(_memory_of, self.columns))
+
+
+def _memory_of(part: Part) -> int:
+    if isinstance(part, pa.Array) and is_number(part.type):
+        return len(part) * (part.type.bit_width + 1) // 8  # a value and a bit; Arrow would look at the buffers
+    return part.nbytes
 
 
 def check_length(number: int, found: int, rows: int, place: str) -> None:

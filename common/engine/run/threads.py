@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,10 +22,8 @@ from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
 from .skipping import SkippingPlanner, check_blocks, failing_items
+from .step_run import NO_STEPS, Form, StepRun
 from .vocabularies import ready_program
-
-Form = Callable[[Sequence[Column], int], Iterable[Any]]
-"""Converts the columns of several steps, and the number of steps, to one value for each step."""
 
 
 class ThreadedEngine:
@@ -91,7 +89,8 @@ class ThreadedEngine:
         )
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
-        self._ready: deque[tuple[int, Any, int]] = deque()
+        self._run = NO_STEPS
+        self._run_of: Job | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
@@ -102,14 +101,23 @@ class ThreadedEngine:
         Raises:
             DecodeError, NullValueError, TransformError: an element failed. The next call returns the element after it.
         """
-        while not self._ready:
+        while not (run := self._run).left:
             self._make_ready()
-        count, step, self.skipped = self._ready.popleft()
-        self.position += count if self._by_rows else 1
-        return count, step
+        step = run.take()
+        if self._skipping is not None:
+            job = self._run_of
+            assert job is not None
+            self.skipped = self._skipping.skipped_after(job, job.elements - run.left)
+        self.position += run.rows if self._by_rows else 1
+        return run.rows, step
+
+    @property
+    def ready(self) -> int:
+        """As `transport.source.StepSource`."""
+        return self._run.left
 
     def _make_ready(self) -> None:
-        """Waits for the next job and splits it into steps. Raises ``StopIteration`` at the end."""
+        """Waits for the next job. Raises ``StopIteration`` at the end."""
         self._top_up()
         if not self._pending:
             self.close()
@@ -136,13 +144,9 @@ class ThreadedEngine:
             self.close()
             raise
         self._store.release(handles)
-        count = job.count // job.steps
         self._counters.bind()
         begin = time.perf_counter()
-        for number, step in enumerate(self._form(columns, job.steps), 1):
-            element = job.elements if self._by_rows else number
-            skipped = 0 if self._skipping is None else self._skipping.skipped_after(job, element)
-            self._ready.append((count, step, skipped))
+        self._run, self._run_of = StepRun(self._form, columns, job.steps, job.count // job.steps), job
         took(Count.HAND_OVER_S, begin)
 
     def _make_apart(self, job: Job, handles: list[Handle]) -> None:
@@ -192,7 +196,7 @@ class ThreadedEngine:
         self._store.close()
         self._held.set(0)
         self._pending.clear()
-        self._ready.clear()
+        self._run = NO_STEPS
 
     def _top_up(self) -> None:
         while len(self._pending) < self._ahead:

@@ -27,7 +27,8 @@ from typing import Any
 from ...counting.counters import Count
 from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.arena import SMALL_BYTES
-from ...engine.columns.batch import Column, leading, split_column
+from ...engine.columns.batch import Column, leading
+from ...engine.run.step_run import NO_STEPS, Form, StepRun
 from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
@@ -472,13 +473,14 @@ os.register_at_fork(after_in_child=IDLE.forget)
 class SidecarSource:
     """The steps of one iteration, produced by a sidecar."""
 
-    def __init__(self, wanted: StepRequest) -> None:
+    def __init__(self, wanted: StepRequest, form: Form) -> None:
+        self._form = form
         element, cursor = wanted.plan.element, wanted.cursor
         self._outputs = element.leaves
         self._counters = wanted.counters
         self._batched = element.batched
         self.skipped = cursor.skipped
-        self._ready: deque[tuple[int, list[Column], int]] = deque()
+        self._run = NO_STEPS
         self.position = cursor.start
         request = open_request(
             wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
@@ -540,12 +542,18 @@ class SidecarSource:
             else:
                 return
 
-    def __next__(self) -> tuple[int, list[Column]]:
-        while not self._ready:
+    def __next__(self) -> tuple[int, Any]:
+        while not (run := self._run).left:
             self._receive()
-        count, columns, self.position = self._ready.popleft()
+        step = run.take()
+        self.position += 1 if self._batched else run.rows
         self._note_skipped()
-        return count, columns
+        return run.rows, step
+
+    @property
+    def ready(self) -> int:
+        """As `StepSource`."""
+        return self._run.left
 
     def _receive(self) -> None:
         """Waits for a message and splits it into steps, if it has any. Raises ``StopIteration`` at the end."""
@@ -571,13 +579,14 @@ class SidecarSource:
             raise StopIteration
         header, columns = received
         self._counters.row()[Count.DELIVERED_BYTES] += header.table_offset
-        if not self._batched:
-            self._ready.append((header.num_elements, columns, header.first_element + header.num_elements))
-            return
-        count = leading(columns[0]) // header.num_elements
-        parts = [split_column(column, header.num_elements) for column in columns]
-        for number, step in enumerate(zip(*parts, strict=True), header.first_element + 1):
-            self._ready.append((count, list(step), number))
+        self.position = header.first_element
+        begin = time.perf_counter()
+        if self._batched:
+            steps = header.num_elements
+            self._run = StepRun(self._form, columns, steps, leading(columns[0]) // steps)
+        else:
+            self._run = StepRun(self._form, columns, 1, header.num_elements)
+        self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
 
     def _note_skipped(self) -> None:
         told = () if self._client is None else self._client.skipped

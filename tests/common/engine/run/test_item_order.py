@@ -157,7 +157,7 @@ def test_batches_cut_in_one_go_are_the_batches_cut_apart(url: Path, parts: int) 
     _, columns = next(StepIterator(pipeline, 0, strict_nulls=False))
     names = [output.name for output in pipeline.element.outputs]
     whole = {name: to_numpy(column, text=name == "text") for name, column in zip(names, columns, strict=True)}
-    found = batches_to_numpy(pipeline.element, columns, parts)
+    found = list(batches_to_numpy(pipeline.element, columns, parts))
     assert len(found) == parts
     for number, batch in enumerate(found):
         wanted = {name: value[20 * number : 20 * number + 20] for name, value in whole.items()}

@@ -181,7 +181,7 @@ def test_an_error_of_any_length_and_alphabet_crosses(built: Built, character: st
 def test_a_sidecar_that_fails_itself_ends_and_says_why(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = iter(built.pipeline("id", executor="sidecar", workers=1, restarts=0).repeat().batch(1))
     next(iterator)
-    with socket.socket(fileno=os.dup(iterator._steps._source._source._client._channel._connection.fileno())) as own:
+    with socket.socket(fileno=os.dup(iterator._steps._source._client._channel._connection.fileno())) as own:
         own.send(b"no message of the protocol, and longer than its header is")
     with pytest.raises(SidecarError, match=r"(?s)died: exit status 70.*expected protocol version"):
         for _ in iterator:

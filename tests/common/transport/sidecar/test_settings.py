@@ -30,7 +30,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def _sidecar_of(iterator: Any) -> psutil.Process:
-    return psutil.Process(iterator._steps._source._source._client._process.pid)
+    return psutil.Process(iterator._steps._source._client._process.pid)
 
 
 @pytest.mark.parametrize(
