@@ -19,6 +19,7 @@ from ..counting.loader_stats import LoaderStats, SkippedRow
 from ..engine.columns.batch import (
     Column,
     Dense,
+    Strings,
     by_output,
     rows_of,
     split_array,
@@ -419,7 +420,11 @@ def _batch_values(output: OutputField, column: Column, count: int) -> Iterable[A
     column = timed(output, column)
     if isinstance(column, Dense) and column.valid is None:
         return split_array(column.values, count)
-    return [to_numpy(part, text=output.kind == "text") for part in split_column(column, count)]
+    text = output.kind == "text"
+    if isinstance(column, Strings) and count > 1:
+        parts = split_array(column.to_objects(text=text), count)
+        return (part.copy() for part in parts)  # a batch that is kept does not keep the strings of the others
+    return (to_numpy(part, text=text) for part in split_column(column, count))
 
 
 def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[Any]:

@@ -123,14 +123,22 @@ class RaggedArray(_Entries):
     ``ragged[i]`` is the i-th array (a view), or, for windows, a `RaggedArray` of the ``T`` cells in row i.
     """
 
-    __slots__ = ("lead", "offsets", "shapes", "values")
+    __slots__ = ("_offsets", "lead", "shapes", "values")
     _entries = "row {index} of a ragged batch of {count}"
 
     def __init__(self, values: np.ndarray, shapes: np.ndarray, lead: tuple[int, ...] | None = None) -> None:
         self.values = values
         self.shapes = shapes
         self.lead = (len(shapes),) if lead is None else tuple(lead)
-        self.offsets = ends_of(shapes[:, 0] if shapes.shape[1] == 1 else np.prod(shapes, axis=1, dtype=np.int64))
+        self._offsets: np.ndarray | None = None
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each array begins in ``values``, and where the last one ends; int64 ``[cells + 1]``."""
+        if self._offsets is None:  # many consumers use only the values and shapes
+            one_axis = self.shapes.shape[1] == 1
+            self._offsets = ends_of(self.shapes[:, 0] if one_axis else np.prod(self.shapes, axis=1, dtype=np.int64))
+        return self._offsets
 
     @property
     def dtype(self) -> np.dtype[Any]:
