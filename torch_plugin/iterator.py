@@ -9,13 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, cast
 
-import numpy as np
-
 from parquetry.common import Pipeline
 from parquetry.common.counting.counters import Counters
 from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.engine.columns.arena import array_bytes
-from parquetry.common.engine.columns.batch import Column, split_columns
+from parquetry.common.engine.columns.batch import split_columns
 from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
 from parquetry.common.order.cursor import START, Cursor, Origin
@@ -26,7 +23,7 @@ from parquetry.common.tracebacks import shorten
 
 from .loader_memory import Placer, SharedPacker, block_bytes, share_regions
 from .placement import on_these_ranks
-from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, split_for_torch
+from .tensors import arrays_to_torch, batch_to_torch, parts_to_torch, rows_to_torch, split_for_torch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,16 +149,14 @@ class ElementIterator(Generic[Given]):
         self.progress.consumed += 0 if self._by_rows else 1
         return row
 
-    def _batch(self, element: Element, columns: Sequence[Column] | tuple[np.ndarray, ...]) -> Any:
-        if isinstance(columns, tuple):
-            if not self._maps:
-                return arrays_to_torch(element, columns)
-            with Placer(lambda: sum(array_bytes(array.dtype, array.shape) for array in columns)) as placer:
-                return arrays_to_torch(element, columns, placer)
+    def _batch(self, element: Element, parts: Sequence[Any]) -> Any:
+        if self._packs:  # columns of one step
+            return batch_to_torch(element, parts, SharedPacker(parts))
+        convert = arrays_to_torch if isinstance(parts, tuple) else parts_to_torch
         if not self._maps:
-            return batch_to_torch(element, columns, SharedPacker(columns) if self._packs else as_tensor)
-        with Placer(lambda: block_bytes(columns)) as placer:
-            return batch_to_torch(element, columns, placer)
+            return convert(element, parts)
+        with Placer(lambda: block_bytes(parts)) as placer:
+            return convert(element, parts, placer)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of this iterator: a small JSON-serializable dict, the same in every face."""

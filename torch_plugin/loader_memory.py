@@ -33,11 +33,11 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from parquetry.common.engine.columns.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
-from parquetry.common.engine.columns.batch import Column, Dense, Ragged
+from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.common.errors import PipelineError
 
 from .process_end import wait_for_end
-from .tensors import Jagged, reduce_jagged
+from .tensors import Jagged, JaggedPart, Part, reduce_jagged
 
 _HEAD_BYTES = 64
 _RETURNED, _TOKEN = 0, 1  # int64 words of the head
@@ -387,7 +387,7 @@ class SharedPacker:
         columns: the batch whose arrays and ragged offsets will be packed.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Part]) -> None:
         size = max(block_bytes(columns), 1)
         storage = torch.UntypedStorage._new_shared(size)  # the block that torch's own collate uses
         self._block = torch.empty(0, dtype=torch.uint8).set_(storage)
@@ -402,12 +402,16 @@ class SharedPacker:
         return slot.view(dtype).view(array.shape)
 
 
-def block_bytes(columns: Sequence[Column]) -> int:
+def block_bytes(parts: Sequence[Part]) -> int:
     """Returns the size of a batch's arrays, packed one after another."""
-    return sum(_aligned(size) for column in columns for size in _sizes(column))
+    return sum(_aligned(size) for part in parts for size in _sizes(part))
 
 
-def _sizes(column: Column) -> list[int]:
+def _sizes(column: Part) -> list[int]:
+    if isinstance(column, np.ndarray):
+        return [column.nbytes]
+    if isinstance(column, JaggedPart):
+        return [column.values.nbytes, column.offsets.nbytes]
     if isinstance(column, Dense):
         return [column.values.nbytes]
     if isinstance(column, Ragged) and isinstance(column.values, np.ndarray):

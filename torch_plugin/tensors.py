@@ -18,7 +18,7 @@ A stacked window has its axis ``T`` after ``B``; ragged values in windows are li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from parquetry.common.engine.columns.batch import (
     by_output,
     offsets_of,
     split_array,
-    split_columns,
+    split_column,
 )
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
@@ -87,16 +87,34 @@ def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor
     return element.nest(_batch_value(output, column, tensor) for output, column in by_output(element, columns))
 
 
-def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> Iterable[Any]:
+class JaggedPart(NamedTuple):
+    """One batch of a field of lists: what `jagged` takes, as arrays."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+    shortest: int
+    longest: int
+
+
+Part: TypeAlias = np.ndarray | JaggedPart | list[Any] | Column
+"""One field of a batch: numbers, lists of numbers, strings, or anything else."""
+
+
+def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> Iterable[tuple[Any, ...] | list[Part]]:
     """Splits the columns into ``count`` batches of consecutive rows.
 
     A batch is a tuple of arrays if tensors can view all of them, because the cost of many small tensors is mostly per
-    tensor; otherwise it is a list of columns.
+    tensor; otherwise it is a list of parts, one for each output.
     """
     arrays = [column.values for column in columns if isinstance(column, Dense)]
-    if len(arrays) < len(columns) or not all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
-        return split_columns(columns, count)
-    return zip(*(split_array(array, count) for array in arrays), strict=True)
+    if len(arrays) == len(columns) and all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
+        return zip(*(split_array(array, count) for array in arrays), strict=True)
+    return map(list, zip(*(_parts(output, each, count) for output, each in by_output(element, columns)), strict=True))
+
+
+def parts_to_torch(element: Element, parts: Sequence[Part], tensor: ToTensor = as_tensor) -> Any:
+    """Converts one batch of `split_for_torch`, a list of parts, to tensors, nested tensors and lists."""
+    return element.nest(_part_value(*each, tensor) for each in zip(element.outputs, parts, strict=True))
 
 
 def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...], tensor: ToTensor = torch.from_numpy) -> Any:
@@ -143,6 +161,37 @@ def is_jagged(output: OutputField) -> bool:
     if output.kind != "dense" or output.window is not None or output.padded:
         return False
     return output.shape[:1] == (None,) and None not in output.shape[1:]
+
+
+def _parts(output: OutputField, column: Column, count: int) -> Iterable[Part]:
+    if isinstance(column, Dense):
+        return split_array(column.values, count)
+    if isinstance(column, Strings):
+        texts = column.to_objects(text=output.kind == "text").tolist()
+        rows = len(texts) // count
+        return (texts[first : first + rows] for first in range(0, len(texts), rows))
+    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray) and is_jagged(output):
+        return _jagged_parts(output, column.shapes[:, 0].reshape(count, -1), column.values)
+    return split_column(column, count)
+
+
+def _jagged_parts(output: OutputField, lengths: np.ndarray, values: np.ndarray) -> Iterator[JaggedPart]:
+    """Splits lists, given the lengths ``[batches, rows]``."""
+    offsets = np.zeros((len(lengths), lengths.shape[1] + 1), np.int64)
+    np.cumsum(lengths, axis=1, out=offsets[:, 1:])
+    row_shape = [int(axis) for axis in output.shape[1:] if axis is not None]
+    ends = np.cumsum(offsets[:, -1]).tolist()
+    rows = values.reshape(ends[-1], *row_shape)
+    limits = zip([0, *ends], ends, offsets, lengths.min(axis=1).tolist(), lengths.max(axis=1).tolist(), strict=False)
+    return (JaggedPart(rows[first:last], own, shortest, longest) for first, last, own, shortest, longest in limits)
+
+
+def _part_value(output: OutputField, part: Part, tensor: ToTensor) -> Any:
+    if isinstance(part, np.ndarray):
+        return tensor(part)
+    if isinstance(part, JaggedPart):
+        return jagged(tensor(part.values), tensor(part.offsets), part.shortest, part.longest)
+    return part if isinstance(part, list) else _batch_value(output, part, tensor)
 
 
 def _batch_value(output: OutputField, column: Column, tensor: ToTensor) -> Any:

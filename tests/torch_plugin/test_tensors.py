@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader, default_collate
 from parquetry import describe
 from parquetry.common import Pipeline
 from parquetry.common import cu_seqlens as common_cu_seqlens
-from parquetry.common.engine.columns.batch import Dense, split_columns
+from parquetry.common.engine.columns.batch import Dense, Ragged, Strings, split_columns
 from parquetry.common.errors import NullValueError
 from parquetry.common.pipeline.iteration import StepIterator
 from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField
 from parquetry.torch_plugin import ParquetPipe, cu_seqlens, to_list
-from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, split_for_torch
+from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, parts_to_torch, split_for_torch
 
 SCALARS = {
     "id": torch.int64,
@@ -258,7 +258,38 @@ def test_columns_that_tensors_cannot_look_into_are_split_apart() -> None:
     values = np.arange(4, dtype=np.float32)
     values.flags.writeable = False
     parts = list(split_for_torch(element, [Dense(values)], 2))
-    assert [batch_to_torch(element, part)["x"].tolist() for part in parts] == [[0, 1], [2, 3]]
+    assert [parts_to_torch(element, part)["x"].tolist() for part in parts] == [[0, 1], [2, 3]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(size=st.integers(1, 5), count=st.integers(1, 4), data=st.data())
+def test_lists_and_strings_split_in_one_go_are_those_split_apart(size: int, count: int, data: st.DataObject) -> None:
+    shapes: dict[str, tuple[int | None, ...]] = {"flat": (None,), "pairs": (None, 2), "any": (None, None), "x": ()}
+    fields = [UnischemaField(name, np.int32, shape) for name, shape in shapes.items()]
+    element = Element(outputs=tuple(map(output_of, [*fields, UnischemaField("text", np.str_, ())])), batch_size=size)
+    rows, columns = size * count, []
+    for shape in shapes.values():
+        if not shape:
+            columns.append(Dense(np.arange(rows, dtype=np.int32)))
+            continue
+        sizes = st.tuples(*(st.integers(0, 3) if axis is None else st.just(axis) for axis in shape))
+        cells = np.array(data.draw(st.lists(sizes, min_size=rows, max_size=rows)), np.int64).reshape(rows, len(shape))
+        columns.append(Ragged(cells, np.arange(cells.prod(axis=1).sum(), dtype=np.int32), (rows,)))
+    ends = np.arange(rows + 1, dtype=np.int64) * 2
+    columns.append(Strings(ends, np.frombuffer(b"ab" * rows, np.uint8), (rows,)))
+    found = [parts_to_torch(element, parts) for parts in split_for_torch(element, columns, count)]
+    wanted = [batch_to_torch(element, part) for part in split_columns(columns, count)]
+    assert len(found) == len(wanted) == count
+    for left, right in zip(found, wanted, strict=True):
+        assert {name: listed(value) for name, value in left.items()} == {
+            name: listed(value) for name, value in right.items()
+        }
+        assert left["pairs"].is_nested
+        assert left["pairs"]._max_seqlen == right["pairs"]._max_seqlen
+
+
+def listed(value: Any) -> Any:
+    return [row.tolist() if isinstance(row, torch.Tensor) else row for row in to_list(value)]
 
 
 def test_segments_are_told_as_attention_takes_them() -> None:

@@ -385,7 +385,8 @@ class RowGroupColumns:
 def _memory_of(part: Part) -> int:
     if isinstance(part, pa.Array) and is_number(part.type):
         return len(part) * (part.type.bit_width + 1) // 8  # a value and a bit; Arrow would look at the buffers
-    return part.nbytes
+    size: int = part.nbytes
+    return size
 
 
 def check_length(number: int, found: int, rows: int, place: str) -> None:
