@@ -155,6 +155,27 @@ __attribute__((visibility("default"))) void parquetry_runs(const int64_t* offset
   }
 }
 
+// Copies piece `i`, which is `items[i]` items of the data from `begins[i]` on, to the items of the target from `places[i]`
+// on. Returns -1, or the index of the first piece that does not lie in the data or in the target; then nothing is copied.
+__attribute__((visibility("default"))) int64_t parquetry_pieces(const int64_t* begins, const int64_t* items,
+                                                                const int64_t* places, int64_t count, const char* data,
+                                                                int64_t data_items, char* target, int64_t target_items,
+                                                                int64_t item_bytes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t size = items[i];
+    if (size < 0 || begins[i] < 0 || begins[i] > data_items - size || places[i] < 0 || places[i] > target_items - size) {
+      return i;
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(data + begins[i + kAhead] * item_bytes);
+    if (items[i]) {
+      std::memcpy(target + places[i] * item_bytes, data + begins[i] * item_bytes, static_cast<size_t>(items[i] * item_bytes));
+    }
+  }
+  return kAllInRange;
+}
+
 // Copies run `i` of the data, which is items [ends[i], ends[i + 1]) of 1, 2, 4 or 8 bytes, to row `i` of the target,
 // which has `row_items` items. Returns -1, or the index of the first run that is longer or does not lie in the data.
 __attribute__((visibility("default"))) int64_t parquetry_pad(const int64_t* ends, int64_t count, const char* data,

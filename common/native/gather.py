@@ -20,6 +20,7 @@ _COLUMN = np.dtype(
     [(name, np.int64) for name in ("source", "target", "row_bytes", "source_stride", "target_stride")]
 )  # `Column` in gather.cc
 _FEW_ROWS = 1 << 31
+_LONG_PIECE = 64  # mean length from which numpy copies pieces one by one
 _WORTH_CONVERTING = 4  # from this many columns on, converting row numbers to int32 pays off
 
 
@@ -37,6 +38,9 @@ class _Core:
         self.runs = core.parquetry_runs
         self.runs.argtypes = [address, address, number, address, number, address, address]
         self.runs.restype = None
+        self.pieces = core.parquetry_pieces
+        self.pieces.argtypes = [address, address, address, number, address, number, address, number, number]
+        self.pieces.restype = number
         self.pad = core.parquetry_pad
         self.pad.argtypes = [address, number, address, number, number, address, number, address]
         self.pad.restype = number
@@ -139,6 +143,75 @@ def gather_runs(
     taken = np.empty(size, np.uint8) if allocate is None else allocate(size)
     core.runs(begins, values, len(data), wanted, len(numbers), found, _address(taken))
     return ends, taken
+
+
+def copy_pieces(
+    values: np.ndarray[Any, Any],
+    begins: np.ndarray[Any, Any],
+    counts: np.ndarray[Any, Any],
+    out: np.ndarray[Any, Any],
+    places: np.ndarray[Any, Any],
+) -> None:
+    """Copies pieces of an array to places in another.
+
+    Args:
+        values, out: one axis, of one dtype.
+        begins, counts, places: int64; piece ``i`` is the ``counts[i]`` values from ``begins[i]`` on. It goes to
+            ``out``, from ``places[i]`` on. No two pieces share a place.
+
+    Raises:
+        IndexError: a piece does not lie in ``values`` or ``out``.
+    """
+    core, plain = _core(), values.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable
+    if core is None or not plain or values.dtype != out.dtype or values.dtype.hasobject:
+        _copy_by_numpy(values, begins, counts, out, places)
+        return
+    begins, counts, places = (np.ascontiguousarray(each, np.int64) for each in (begins, counts, places))
+    wrong = core.pieces(
+        _address(begins),
+        _address(counts),
+        _address(places),
+        len(begins),
+        _address(values),
+        len(values),
+        _address(out),
+        len(out),
+        out.itemsize,
+    )
+    if wrong >= 0:
+        raise _no_piece(wrong, begins, counts, places, values, out)
+
+
+def _copy_by_numpy(
+    values: np.ndarray[Any, Any],
+    begins: np.ndarray[Any, Any],
+    counts: np.ndarray[Any, Any],
+    out: np.ndarray[Any, Any],
+    places: np.ndarray[Any, Any],
+) -> None:
+    wrong = (counts < 0) | (begins < 0) | (begins > len(values) - counts) | (places < 0) | (places > len(out) - counts)
+    if wrong.any():
+        raise _no_piece(int(np.argmax(wrong)), begins, counts, places, values, out)
+    if int(counts.sum()) >= _LONG_PIECE * len(counts):
+        for begin, count, place in zip(begins.tolist(), counts.tolist(), places.tolist(), strict=True):
+            out[place : place + count] = values[begin : begin + count]
+        return
+    inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    out[np.repeat(places, counts) + inside] = values[np.repeat(begins, counts) + inside]
+
+
+def _no_piece(
+    piece: int,
+    begins: np.ndarray[Any, Any],
+    counts: np.ndarray[Any, Any],
+    places: np.ndarray[Any, Any],
+    values: np.ndarray[Any, Any],
+    out: np.ndarray[Any, Any],
+) -> IndexError:
+    return IndexError(
+        f"copy_pieces: expected piece {piece} in {len(values)} values and {len(out)} places, got {counts[piece]} "
+        f"values from {begins[piece]} on for place {places[piece]}."
+    )
 
 
 def pad_runs(

@@ -28,15 +28,6 @@ def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.
     return _runs(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers).take(as_arrow(rows)))
 
 
-def take_spans(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Joins spans of a flat array (int64 starts; counts above 0). Any two spans must be equal or disjoint."""
-    if not len(starts):
-        return values[:0]
-    cuts = np.unique(np.concatenate([starts, starts + counts]))
-    _, data = take_runs(cuts * values.dtype.itemsize, values.view(np.uint8), np.searchsorted(cuts, starts))
-    return data.view(values.dtype)
-
-
 class Runs:
     """Strings, byte strings, or lists of numbers, taken with one run of bytes per row. Arrow's own ``take`` would look
     up every number of a list by its index.

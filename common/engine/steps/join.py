@@ -1,7 +1,6 @@
 """Joins token lists: lays pieces of many rows end to end into items of equal length, ``[B, length]``.
 
 A batch takes only the tokens that it needs, so a row that many items share is never copied as a whole for each of them.
-Long pieces are copied to their places one by one. Arrow takes many short pieces at once, which are then put in place.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...native.gather import copy_pieces
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep
 from ..columns.arena import Arena
-from ..columns.arrow_take import take_spans
 from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
-from .source import Numbers, Source
+from .source import Source
 
-_LONG_TOKENS = 64  # mean length; for shorter pieces, copying one by one costs more than copying twice
+_LONG_TOKENS = 64  # mean length; for shorter pieces, writing positions one by one costs more than all at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +49,17 @@ def join_rows(
     starts, sizes = _laid_out(step, sources)
     full = int(sizes.sum()) == count * step.length
     pieces = [_pieces(step, source) for source in sources]
-    places = [None if _are_long(each.tokens) else _places(each, count * step.length) for each in pieces]
     columns: list[Column] = []
     for number, field in enumerate(fields):
         out = arena.allocate(delivered_dtype(field.dtype), shape)
         flat = out.reshape(-1)
         if not full:
             flat.fill(step.padding[number])
-        for each, where in zip(pieces, places, strict=True):
+        for each in pieces:
             column = each.source.block.column(number)
             assert isinstance(column, TokenColumn)
             before, values = column.flat
-            begins = before[each.rows] + each.first
-            if where is None:
-                _copy(values, begins, each.tokens, flat, each.starts)
-            else:
-                flat[where] = take_spans(values, begins, each.tokens)
+            copy_pieces(values, before[each.rows] + each.first, each.tokens, flat, each.starts)
             if step.separators is not None:
                 flat[each.separators] = step.separators[number]
         columns.append(Dense(out))
@@ -103,16 +97,6 @@ def cu_seqlens(segment_ids: np.ndarray) -> tuple[np.ndarray, int]:
 
 def _are_long(tokens: np.ndarray) -> bool:
     return int(tokens.sum()) >= _LONG_TOKENS * len(tokens)
-
-
-def _copy(values: np.ndarray, begins: np.ndarray, counts: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:
-    """Copies pieces of ``values`` to their places one by one, as bytes: twice as fast as with numpy's slices."""
-    source, target = (memoryview(array.view(np.uint8)) for array in (values, out))  # type: ignore[arg-type]  # a buffer
-    width = out.itemsize
-    ends, stops = begins + counts, starts + counts
-    bounds = ((numbers * width).tolist() for numbers in (begins, ends, starts, stops))
-    for begin, end, start, stop in zip(*bounds, strict=True):
-        target[start:stop] = source[begin:end]
 
 
 def _write_positions(
@@ -173,14 +157,3 @@ def _pieces(step: JoinStep, source: Source) -> _Pieces:
         starts=starts[order],
         separators=(starts + tokens)[separator > 0],
     )
-
-
-def _places(pieces: _Pieces, size: int) -> Numbers:
-    """Returns the places of tokens in a flat batch of ``size`` tokens: a slice, or a mask, which numpy fills fast."""
-    starts, ends = pieces.starts, pieces.starts + pieces.tokens
-    if len(starts) and (starts[1:] == ends[:-1]).all():
-        return slice(int(starts[0]), int(ends[-1]))
-    edges = np.zeros(size + 1, np.int8)
-    edges[starts] += 1
-    edges[ends] -= 1
-    return np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)

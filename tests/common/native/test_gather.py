@@ -152,6 +152,40 @@ def test_runs_out_of_range_are_errors(offsets: list[int], row: int, message: str
 
 
 @examples(100)
+@given(st.sampled_from(["i1", "<u2", ">i4", "f8", "c16"]), st.booleans(), st.data())
+def test_pieces_are_those_of_slices(dtype: str, spaced: bool, data: st.DataObject) -> None:
+    values = np.arange(data.draw(st.integers(0, 200))).astype(dtype)
+    pieces, end = [], 0
+    for length in data.draw(st.lists(st.integers(0, len(values)), max_size=6)):
+        place = end + data.draw(st.integers(0, 3))
+        pieces.append((data.draw(st.integers(0, len(values) - length)), length, place))
+        end = place + length
+    pieces = data.draw(st.permutations(pieces))
+    begins, counts, places = np.array(pieces, np.int64).reshape(-1, 3).T
+    expected, by_core, by_numpy = (np.zeros(end, dtype) for _ in range(3))
+    for begin, count, place in pieces:
+        expected[place : place + count] = values[begin : begin + count]
+    given_values = np.repeat(values, 2)[::2] if spaced else values
+    gather.copy_pieces(given_values, begins, counts, by_core, places)
+    gather._copy_by_numpy(given_values, begins, counts, by_numpy, places)
+    assert by_core.tolist() == by_numpy.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("begin", "count", "place"),
+    [(-1, 1, 0), (3, 2, 0), (0, -1, 0), (0, 1, -1), (0, 2, 1), (0, 1 << 62, 0), ((1 << 63) - 1, 1, 0), (5, 0, 0)],
+)
+def test_pieces_out_of_range_are_errors_and_copy_nothing(begin: int, count: int, place: int) -> None:
+    pieces = [np.array([0, each]) for each in (begin, count, place)]
+    pieces[1][0] = 1
+    for copy in (gather.copy_pieces, gather._copy_by_numpy):
+        out = np.zeros(2)
+        with pytest.raises(IndexError, match=f"expected piece 1 in 4 values and 2 places, got {count} values"):
+            copy(np.ones(4), *pieces[:2], out, pieces[2])
+        assert not out.any()
+
+
+@examples(100)
 @given(
     st.lists(st.lists(st.integers(0, 100), max_size=9), max_size=8),
     st.integers(0, 3),
