@@ -61,8 +61,8 @@ Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
-_MERGED_BYTES = 4 << 20
-_MOST_MERGED = 32
+_MERGED_BYTES = 8 << 20
+_MOST_MERGED = 128
 _GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed among this many rows
 
 
@@ -241,15 +241,21 @@ class BasePlan:
         part: RowView = rows if cursor.workers == 1 else ShardView(rows, cursor.workers, cursor.worker, "none")
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
-    @cached_property
-    def merged_steps(self) -> int:
+    def merged_steps(self, most_bytes: int, workers: int = 1) -> int:
         """How many full batches the engine makes at once if they are small. It affects only the speed.
 
         It is 1 if a step needs the batch as a whole (a user function on batches, padding to the largest value).
+
+        Args:
+            most_bytes: the memory that is left for them.
+            workers: the number of loader workers. The batches of each are that far apart, and so are their blocks.
         """
-        if self.order.makes_batches or any(step.needs_whole_batch for step in self.program.item_steps):
+        whole = any(step.needs_whole_batch for step in self.program.item_steps)
+        if self.batch_view is None or self.order.makes_batches or whole:
             return 1
-        return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
+        slow = self.program.costly or self.program.has_user_code  # the first batch waits for those made with it
+        wanted_bytes, most = (_MERGED_BYTES // 2, _MOST_MERGED // 4) if slow else (_MERGED_BYTES, _MOST_MERGED)
+        return int(np.clip(min(wanted_bytes // workers, most_bytes) // self.step_bytes, 1, most))
 
     @property
     def seed(self) -> int | None:

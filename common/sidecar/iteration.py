@@ -73,9 +73,10 @@ class Iteration:
             cursor = replace(start, iteration=state.iteration)
         self._plan = plan
         self._cursor = cursor
-        merge = plan.merged_steps if wanted.merge else 1
+        most_slots = most_slots or 2 * prepared.workers + 4
+        merge = plan.merged_steps(prepared.memory_limit // most_slots, cursor.workers) if wanted.merge else 1
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
-        self._most_slots = min(most_slots or 2 * prepared.workers + 4, affordable)
+        self._most_slots = min(most_slots, affordable)
         self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
         self._counters = counters
         self._sent = cursor.start  # the number of elements, as a state counts them

@@ -223,7 +223,7 @@ def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
 
-SHARED_REGIONS = RegionPool(most_held=64 + 4 * (os.cpu_count() or 1))
+SHARED_REGIONS = RegionPool(most_held=32 + 4 * (os.cpu_count() or 1))
 """Memory of batches."""
 BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
 """Memory of blocks. These regions are few and large, so batches have a pool of their own."""

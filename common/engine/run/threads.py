@@ -62,7 +62,9 @@ class ThreadedEngine:
         self._plan = plan
         self._program = ready_program(plan)
         self._strict_nulls = strict_nulls
-        self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
+        most_ahead = 2 * threads + 1
+        merge = plan.merged_steps(memory_limit // most_ahead, cursor.workers)
+        self._ahead = int(np.clip(memory_limit // (plan.step_bytes * merge), 1, most_ahead))
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
             self._skipping = SkippingPlanner(
@@ -71,9 +73,9 @@ class ThreadedEngine:
                 strict_nulls=strict_nulls,
                 max_errors=max_errors,
                 counters=self._counters,
-                merge=plan.merged_steps,
+                merge=merge,
             )
-        self._jobs = self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=plan.merged_steps)
+        self._jobs = self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=merge)
         self.position = cursor.start
         self.skipped = cursor.skipped
         self._by_rows = plan.batch_view is None
