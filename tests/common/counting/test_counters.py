@@ -230,6 +230,32 @@ def test_what_a_tally_holds_completes_totals_without_being_told() -> None:
         assert found[Count.FIRST] == found[Count.LAST] > found[Count.BEGAN]
 
 
+def test_the_time_of_one_step_counts_for_those_that_arrived_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    counters = Counters()
+    counters.begin()
+    tally = Tally(counters, waits=True)
+    tally._told = now[0] + 60
+    now[0] += 0.5
+    tally.add(8, 1, 100.0)
+    tally.tell()
+    begin, now[0] = now[0], now[0] + 0.001
+    assert tally.add_ready(8, 1, begin, 3) == 3
+    found = counters.totals()
+    tally.complete(found)
+    assert (found[Count.ROWS], found[Count.ELEMENTS]) == (16, 2)
+    for _ in range(3):
+        tally.add_like(8, 1)
+    found = counters.totals()
+    tally.complete(found)
+    assert (found[Count.ROWS], found[Count.ELEMENTS]) == (40, 5)
+    assert found[Count.HAND_OVER_S] == found[Count.WAIT_S] == pytest.approx(0.004)
+    assert tally.add_ready(8, 1, now[0], 1000) < 100
+    now[0] += 1  # a slow consumer can have each step timed, and sees it counted
+    assert tally.add_ready(8, 1, now[0], 3) == 0
+
+
 def test_what_is_collected_while_a_row_is_taken_may_count(monkeypatch: pytest.MonkeyPatch) -> None:
     counters, other = Counters(), Counters()
     free_row = Counters._free_row

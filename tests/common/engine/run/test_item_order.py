@@ -166,6 +166,11 @@ def test_batches_cut_in_one_go_are_the_batches_cut_apart(url: Path, parts: int) 
         )
 
 
+def test_strings_that_are_kept_do_not_keep_those_of_other_batches(url: Path) -> None:
+    for batch in Pipeline(url, ["text"], executor="threads").batch(20):
+        assert batch["text"].base is None
+
+
 @pytest.mark.parametrize("name", ["dealt", "packed"])
 def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_any_more(
     url: Path, name: str, monkeypatch: pytest.MonkeyPatch

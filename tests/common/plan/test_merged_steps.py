@@ -1,0 +1,54 @@
+"""How many small batches are made at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry import CompressedImageCodec, Pipeline, UnischemaField
+
+ENOUGH = 1 << 40
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Pipeline:
+    """Rows of 72 bytes: a number, and what is added for each row."""
+    pq.write_table(pa.table({"x": range(10_000)}), tmp_path / "x.parquet")
+    return Pipeline(tmp_path)
+
+
+def kept(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def test_small_batches_are_made_together_and_large_ones_alone(rows: Pipeline) -> None:
+    assert rows.batch(8).plan().merged_steps(ENOUGH) == 128
+    assert rows.batch(1 << 15).plan().merged_steps(ENOUGH) == 3
+    assert rows.batch(1 << 21).plan().merged_steps(ENOUGH) == 1
+    assert rows.plan().merged_steps(ENOUGH) == 1  # rows come in chunks
+
+
+def test_they_fit_into_the_memory_that_is_left(rows: Pipeline) -> None:
+    plan = rows.batch(32).plan()
+    assert [plan.merged_steps(most) for most in (1 << 20, 1 << 15, 1, 0)] == [128, 14, 1, 1]
+
+
+def test_those_of_a_loader_worker_lie_apart(rows: Pipeline) -> None:
+    plan = rows.batch(1 << 14).plan()
+    assert [plan.merged_steps(ENOUGH, workers) for workers in (1, 2, 8, 1000)] == [7, 3, 1, 1]
+
+
+def test_the_first_batch_does_not_wait_for_many_slow_ones(rows: Pipeline, tmp_path: Path) -> None:
+    assert rows.transform(kept).batch(8).plan().merged_steps(ENOUGH) == 32
+    pq.write_table(pa.table({"image": pa.array([b""] * 10, pa.binary())}), tmp_path / "images.parquet")
+    image = UnischemaField("image", np.uint8, (8, 8, 3), CompressedImageCodec("png"))
+    assert Pipeline(tmp_path / "images.parquet", [image]).batch(8).plan().merged_steps(ENOUGH) == 32
+
+
+def test_a_batch_that_is_made_as_a_whole_is_made_alone(rows: Pipeline) -> None:
+    assert rows.batch(8).transform(kept).plan().merged_steps(ENOUGH) == 1
