@@ -9,13 +9,30 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
+
+from parquetry.common.engine.steps import join
+from parquetry.common.native import gather
 
 Row = dict[Any, Any]
+WAYS = ("by the core", "by numpy, one by one", "by numpy, all at once")
+"""The ways of copying pieces of token lists; see `copying`."""
 JOINS = ("concat", "pack_rows", "bucket")
 SEPARATOR = -1
+
+
+@contextmanager
+def copying(way: str) -> Iterator[None]:
+    """Copies pieces of token lists in one of the `WAYS`."""
+    with ExitStack() as patches:
+        if way != WAYS[0]:
+            patches.enter_context(patch.object(join, "copy_pieces", gather._copy_by_numpy))
+            patches.enter_context(patch.object(gather, "_LONG_PIECE", 0 if way == WAYS[1] else 1 << 62))
+        yield
 
 
 @dataclass

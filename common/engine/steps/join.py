@@ -19,8 +19,6 @@ from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
 from .source import Source
 
-_LONG_TOKENS = 64  # mean length; for shorter pieces, writing positions one by one costs more than all at once
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces:
@@ -95,34 +93,18 @@ def cu_seqlens(segment_ids: np.ndarray) -> tuple[np.ndarray, int]:
     return offsets, int(np.diff(offsets).max(initial=0))
 
 
-def _are_long(tokens: np.ndarray) -> bool:
-    return int(tokens.sum()) >= _LONG_TOKENS * len(tokens)
-
-
 def _write_positions(
     step: JoinStep, starts: np.ndarray, sizes: np.ndarray, segments: np.ndarray, positions: np.ndarray
 ) -> None:
     """Writes the number of each token's piece in its item, from 1, and its place in the piece; both 0 in padding."""
     begins = np.flatnonzero(np.diff(starts // step.length, prepend=-1))  # the first piece of each item
     numbers = np.arange(1, len(starts) + 1) - np.repeat(begins, np.diff(begins, append=len(starts)))
-    if _are_long(sizes):
-        places = np.arange(step.length, dtype=np.int32)
-        segments.fill(0)
+    padding = np.diff(starts, append=len(segments)) - sizes  # after each piece
+    if padding.any():
         positions.fill(0)
-        for start, size, number in zip(starts.tolist(), sizes.tolist(), numbers.tolist(), strict=True):
-            segments[start : start + size] = number
-            positions[start : start + size] = places[:size]
-        return
-    cuts = np.unique(np.concatenate([starts, starts + sizes]))  # where a piece begins, or padding
-    cuts = cuts[cuts < len(segments)]
-    piece = np.minimum(np.searchsorted(starts, cuts), len(starts) - 1)
-    values = np.where(starts[piece] == cuts, numbers[piece], 0).astype(np.int32)
-    lengths = np.diff(cuts, append=len(segments))
-    segments[:] = np.repeat(values, lengths)
-    places = np.arange(len(segments), dtype=np.int32)
-    np.subtract(places, np.repeat(cuts.astype(np.int32), lengths), out=positions)
-    if not values.all():
-        positions *= segments > 0
+    copy_pieces(np.arange(step.length, dtype=np.int32), np.zeros_like(starts), sizes, positions, starts)
+    values, lengths = (np.stack(pair, axis=1).reshape(-1) for pair in ((numbers, numbers * 0), (sizes, padding)))
+    segments[:] = np.repeat(values.astype(np.int32), lengths)
 
 
 def _laid_out(step: JoinStep, sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +112,7 @@ def _laid_out(step: JoinStep, sources: Sequence[Source]) -> tuple[np.ndarray, np
     parts = [_starts(step, source) for source in sources]
     starts = np.concatenate([np.zeros(0, np.int64), *parts])
     sizes = np.concatenate([np.zeros(0, np.int64), *(_spans_of(each)[:, [1, 3]].sum(axis=1) for each in sources)])
-    order = np.argsort(starts)
+    order = np.lexsort((sizes, starts))  # an empty piece comes before the one that begins at the same place
     return starts[order], sizes[order]
 
 

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joins import WAYS, copying
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.errors import (
@@ -113,11 +113,7 @@ def test_every_token_comes_once_in_an_epoch_on_any_number_of_ranks(
             pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
         return pipeline.concat(length, "tokens", **options)
 
-    long_tokens = data.draw(st.sampled_from([0, 64]), "tokens of a long piece")
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        patch("parquetry.common.engine.steps.join._LONG_TOKENS", long_tokens),
-    ):
+    with tempfile.TemporaryDirectory() as directory, copying(data.draw(st.sampled_from(WAYS), "pieces are copied")):
         base = written(Path(directory), rows, group)
         for epoch in range(1 if buffer is None else 2):
             found = items(part(1, 0), epoch)

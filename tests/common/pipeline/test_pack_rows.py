@@ -6,7 +6,6 @@ import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joins import WAYS, copying
 
 from parquetry.common import Pipeline, cu_seqlens
 from parquetry.common.errors import DecodeError, EmptySelectionError, PipelineError
@@ -89,11 +89,7 @@ def test_every_row_comes_whole_once_in_an_epoch_on_any_number_of_ranks(
             pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
         return pipeline.pack_rows(length, "tokens", strategy=strategy, overlong=overlong, pad_value=PADDING)
 
-    long_tokens = data.draw(st.sampled_from([0, 64]), "tokens of a long piece")
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        patch("parquetry.common.engine.steps.join._LONG_TOKENS", long_tokens),
-    ):
+    with tempfile.TemporaryDirectory() as directory, copying(data.draw(st.sampled_from(WAYS), "pieces are copied")):
         base = written(Path(directory), documents(sizes), group)
         for epoch in range(1 if buffer is None else 2):
             found = items(part(1, 0), epoch)
