@@ -117,7 +117,7 @@ def parts_to_torch(element: Element, parts: Sequence[Part], tensor: ToTensor = a
     return element.nest(_part_value(*each, tensor) for each in zip(element.outputs, parts, strict=True))
 
 
-def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...], tensor: ToTensor = torch.from_numpy) -> Any:
+def arrays_to_torch(element: Element, arrays: Sequence[np.ndarray], tensor: ToTensor = torch.from_numpy) -> Any:
     """Converts one batch of `split_for_torch` to tensors. Made late, because the garbage collector counts them."""
     return element.nest(map(tensor, arrays))
 

@@ -384,7 +384,8 @@ class RowGroupColumns:
 
 def _memory_of(part: Part) -> int:
     if isinstance(part, pa.Array) and is_number(part.type):
-        return len(part) * (part.type.bit_width + 1) // 8  # a value and a bit; Arrow would look at the buffers
+        bits: int = part.type.bit_width
+        return len(part) * (bits + 1) // 8  # a value and a bit; Arrow would look at the buffers
     size: int = part.nbytes
     return size
 
