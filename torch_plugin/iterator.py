@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, cast
 from parquetry.common import Pipeline
 from parquetry.common.counting.counters import Counters
 from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.engine.columns.batch import split_columns
 from parquetry.common.engine.read.shared_tables import SharedTables
+from parquetry.common.engine.run.step_run import split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
 from parquetry.common.order.cursor import START, Cursor, Origin
 from parquetry.common.pipeline.iteration import Given, StepIterator

@@ -24,12 +24,11 @@ from ..engine.columns.batch import (
     rows_of,
     split_array,
     split_column,
-    split_columns,
     timed,
     to_numpy,
 )
 from ..engine.read.fetch import TableCache
-from ..engine.run.step_run import Form
+from ..engine.run.step_run import Form, split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
 from ..order.cursor import Cursor
 from ..plan.options import Options

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ..engine.columns.batch import Column, split_columns
+from ..engine.columns.batch import Column
 from ..engine.run.rebatch import Emission, Rebatcher, rebatcher_of
-from ..engine.run.step_run import Form
+from ..engine.run.step_run import Form, split_columns
 from ..engine.run.threads import ThreadedEngine
 from ..errors import ELEMENT_ERRORS
 from .source import StepRequest, StepSource

@@ -260,11 +260,6 @@ def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
 
 
-def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
-    """Cuts columns into equal parts along their first axis. Returns the columns of each part."""
-    return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
-
-
 def split_array(values: np.ndarray, parts: int) -> Iterable[np.ndarray]:
     """Cuts an array into equal parts along its first axis. The parts are views, made as they are iterated."""
     return [values] if parts == 1 else values.reshape(parts, len(values) // parts, *values.shape[1:])

@@ -9,14 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..columns.batch import Column
+from ..columns.batch import Column, split_column
 
 Form = Callable[[Sequence[Column], int], Iterable[Any]]
 """Converts the columns of several steps, and the number of steps, to one value for each step."""
 
 
+def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
+    """Cuts columns into equal parts along their first axis. Returns the columns of each part: the simplest form."""
+    return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
+
+
 class StepRun:
     """The steps in some columns, in order.
+
+        >>> run = StepRun(split_columns, [Dense(np.arange(6))], steps=3, rows=2)
+        >>> run.take(), run.left
+        ([Dense(values=array([0, 1]), valid=None)], 2)
 
     Attributes:
         left: how many steps were not taken yet.
@@ -37,7 +46,10 @@ class StepRun:
         self.rows = rows
 
     def take(self) -> Any:
-        """Returns the next step. After the last one, the columns are let go."""
+        """Returns the next step. There must be one.
+
+        With the last one, the columns are let go, so that only the steps you hold keep their memory.
+        """
         self.left -= 1
         value = next(self._values)
         if not self.left:

@@ -17,12 +17,12 @@ from ...order.cursor import Cursor
 from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
 from ..columns.arena import SHARED_REGIONS
-from ..columns.batch import Column, column_bytes, split_columns
+from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
 from .skipping import SkippingPlanner, check_blocks, failing_items
-from .step_run import NO_STEPS, Form, StepRun
+from .step_run import NO_STEPS, Form, StepRun, split_columns
 from .vocabularies import ready_program
 
 
