@@ -39,6 +39,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")  # asks for two workers again before it takes one
     monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short, because it names sockets
+    os.mkdir(f"{directory}/ray")
+    monkeypatch.setenv("RAY_TMPDIR", directory)  # a cluster writes its address to "ray" in there, which must exist
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": directory})
     try:
