@@ -10,12 +10,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .build import library
 
+_Array: TypeAlias = np.ndarray[Any, Any]
 _COLUMN = np.dtype(
     [(name, np.int64) for name in ("source", "target", "row_bytes", "source_stride", "target_stride")]
 )  # `Column` in gather.cc
@@ -58,10 +59,10 @@ def is_compiled() -> bool:
 
 
 def gather(
-    sources: Sequence[np.ndarray[Any, Any]],
-    rows: np.ndarray[Any, Any],
-    targets: Sequence[np.ndarray[Any, Any]],
-    places: np.ndarray[Any, Any] | None = None,
+    sources: Sequence[_Array],
+    rows: _Array,
+    targets: Sequence[_Array],
+    places: _Array | None = None,
 ) -> None:
     """Copies row ``rows[i]`` of each source to row ``i`` of its target, or to row ``places[i]``.
 
@@ -109,11 +110,11 @@ def gather(
 
 
 def gather_runs(
-    offsets: np.ndarray[Any, Any],
-    data: np.ndarray[Any, Any],
-    rows: np.ndarray[Any, Any],
-    allocate: Callable[[int], np.ndarray[Any, Any]] | None = None,
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    offsets: _Array,
+    data: _Array,
+    rows: _Array,
+    allocate: Callable[[int], _Array] | None = None,
+) -> tuple[_Array, _Array] | None:
     """Copies runs of ``data`` end to end. Returns their ends (int64 ``[N + 1]``, beginning with 0) and bytes, or
     ``None`` if there is no compiled core.
 
@@ -145,13 +146,7 @@ def gather_runs(
     return ends, taken
 
 
-def copy_pieces(
-    values: np.ndarray[Any, Any],
-    begins: np.ndarray[Any, Any],
-    counts: np.ndarray[Any, Any],
-    out: np.ndarray[Any, Any],
-    places: np.ndarray[Any, Any],
-) -> None:
+def copy_pieces(values: _Array, begins: _Array, counts: _Array, out: _Array, places: _Array) -> None:
     """Copies pieces of an array to places in another.
 
     Args:
@@ -179,19 +174,13 @@ def copy_pieces(
         out.itemsize,
     )
     if wrong >= 0:
-        raise _no_piece(wrong, begins, counts, places, values, out)
+        raise _misplaced_piece(wrong, begins, counts, places, values, out)
 
 
-def _copy_by_numpy(
-    values: np.ndarray[Any, Any],
-    begins: np.ndarray[Any, Any],
-    counts: np.ndarray[Any, Any],
-    out: np.ndarray[Any, Any],
-    places: np.ndarray[Any, Any],
-) -> None:
+def _copy_by_numpy(values: _Array, begins: _Array, counts: _Array, out: _Array, places: _Array) -> None:
     wrong = (counts < 0) | (begins < 0) | (begins > len(values) - counts) | (places < 0) | (places > len(out) - counts)
     if wrong.any():
-        raise _no_piece(int(np.argmax(wrong)), begins, counts, places, values, out)
+        raise _misplaced_piece(int(np.argmax(wrong)), begins, counts, places, values, out)
     if int(counts.sum()) >= _LONG_PIECE * len(counts):
         for begin, count, place in zip(begins.tolist(), counts.tolist(), places.tolist(), strict=True):
             out[place : place + count] = values[begin : begin + count]
@@ -200,13 +189,8 @@ def _copy_by_numpy(
     out[np.repeat(places, counts) + inside] = values[np.repeat(begins, counts) + inside]
 
 
-def _no_piece(
-    piece: int,
-    begins: np.ndarray[Any, Any],
-    counts: np.ndarray[Any, Any],
-    places: np.ndarray[Any, Any],
-    values: np.ndarray[Any, Any],
-    out: np.ndarray[Any, Any],
+def _misplaced_piece(
+    piece: int, begins: _Array, counts: _Array, places: _Array, values: _Array, out: _Array
 ) -> IndexError:
     return IndexError(
         f"copy_pieces: expected piece {piece} in {len(values)} values and {len(out)} places, got {counts[piece]} "
@@ -214,9 +198,7 @@ def _no_piece(
     )
 
 
-def pad_runs(
-    ends: np.ndarray[Any, Any], values: np.ndarray[Any, Any], value: object, out: np.ndarray[Any, Any]
-) -> None:
+def pad_runs(ends: _Array, values: _Array, value: object, out: _Array) -> None:
     """Copies runs of numbers to rows of one length, and fills the rest of each row with ``value``.
 
     Args:
@@ -248,9 +230,7 @@ def pad_runs(
         raise _misplaced(ends, wrong, len(values), out.shape[1])
 
 
-def _pad_by_numpy(
-    ends: np.ndarray[Any, Any], values: np.ndarray[Any, Any], value: object, out: np.ndarray[Any, Any]
-) -> None:
+def _pad_by_numpy(ends: _Array, values: _Array, value: object, out: _Array) -> None:
     lengths = np.diff(ends)
     wrong = (lengths < 0) | (lengths > out.shape[1]) | (ends[:-1] < 0) | (ends[1:] > len(values))
     if wrong.any():
@@ -259,13 +239,13 @@ def _pad_by_numpy(
     out[np.arange(out.shape[1]) < lengths[:, None]] = values[ends[0] : ends[-1]]  # a mask is filled in row order
 
 
-def _misplaced(ends: np.ndarray[Any, Any], run: int, items: int, most: int) -> IndexError:
+def _misplaced(ends: _Array, run: int, items: int, most: int) -> IndexError:
     return IndexError(
         f"pad: expected run {run} in {items} items and at most {most} long, got {ends[run]} to {ends[run + 1]}."
     )
 
 
-def _is_plain(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> bool:
+def _is_plain(source: _Array, target: _Array) -> bool:
     """Returns whether rows can be copied byte by byte: same dtype and shape, and each row is contiguous."""
     same = source.dtype == target.dtype and source.shape[1:] == target.shape[1:]
     return (
@@ -276,27 +256,27 @@ def _is_plain(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> boo
     )
 
 
-def _in_one_piece(array: np.ndarray[Any, Any]) -> bool:
+def _in_one_piece(array: _Array) -> bool:
     return array.flags.c_contiguous or (len(array) > 0 and array[0].flags.c_contiguous)
 
 
-def _described(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[int, int, int, int, int]:
+def _described(source: _Array, target: _Array) -> tuple[int, int, int, int, int]:
     row_bytes = source.itemsize
     for size in source.shape[1:]:
         row_bytes *= size
     return _address(source), _address(target), row_bytes, source.strides[0], target.strides[0]
 
 
-def _address(array: np.ndarray[Any, Any]) -> int:
+def _address(array: _Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
 
 
 def _gather_by_numpy(
-    sources: Sequence[np.ndarray[Any, Any]],
-    rows: np.ndarray[Any, Any],
-    targets: Sequence[np.ndarray[Any, Any]],
-    places: np.ndarray[Any, Any] | None,
+    sources: Sequence[_Array],
+    rows: _Array,
+    targets: Sequence[_Array],
+    places: _Array | None,
 ) -> None:
     _check(rows, len(sources[0]))
     if places is not None:
@@ -308,7 +288,7 @@ def _gather_by_numpy(
             source.take(rows, 0, target, "wrap")  # the fastest mode; the numbers have been checked
 
 
-def _check(numbers: np.ndarray[Any, Any], limit: int) -> None:
+def _check(numbers: _Array, limit: int) -> None:
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
         outside = (numbers < 0) | (numbers >= limit)
         raise _outside(int(numbers[int(np.argmax(outside))]), limit)

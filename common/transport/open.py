@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ..engine.columns.batch import Column
 from ..engine.run.rebatch import Emission, Rebatcher, rebatcher_of
@@ -45,30 +45,12 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
     return FormedSource(RebatchingSource(engine, rebatcher_of(request.plan, request.cursor.start)), form)
 
 
-class ColumnSource(Protocol):
-    """Makes the columns of one step at a time. See `StepSource`."""
-
-    @property
-    def position(self) -> int:
-        """As `StepSource`."""
-
-    @property
-    def skipped(self) -> int:
-        """As `StepSource`."""
-
-    def __next__(self) -> tuple[int, list[Column]]:
-        """Returns the next step: its number of rows, and its columns."""
-
-    def close(self) -> None:
-        """Stops all work. Idempotent."""
-
-
 class FormedSource:
     """Converts the columns of a source into the requested form."""
 
     ready = 0
 
-    def __init__(self, source: ColumnSource, form: Form) -> None:
+    def __init__(self, source: StepSource, form: Form) -> None:
         self._source = source
         self._form = form
 
@@ -95,7 +77,7 @@ class FormedSource:
 class RebatchingSource:
     """Builds elements from the rows that user functions keep; see `engine.run.rebatch`."""
 
-    skipped = 0
+    skipped = ready = 0
 
     def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
         self._engine = engine

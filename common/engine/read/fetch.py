@@ -388,7 +388,7 @@ def row_group_slices(
     place = f"file {file.path}, row group {groups.group[row_group]}"
     for count, table in slices:
         if _is_plain(table, paths):
-            yield count, table.select(paths)  # in one call, as wide tables have thousands of columns
+            yield count, table.select(paths)  # in one call, as there may be thousands of columns
             continue
         stored = dict(zip(table.column_names, table.columns, strict=True))  # Arrow makes them anew at each access
         try:

@@ -116,7 +116,7 @@ def raise_error(answer: dict[str, Any]) -> None:
 class ServedSource:
     """The steps of one iteration, produced by a server."""
 
-    skipped = 0
+    skipped = ready = 0
 
     def __init__(self, wanted: StepRequest) -> None:
         address, cursor = wanted.address, wanted.cursor
