@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .workloads import IMAGE_QUALITY, IMAGE_SHAPE, LIDAR_SHAPE, NUMBERS, RARE, ROW_GROUP_ROWS, SEED
+from .pictures import photographs
+from .workloads import IMAGE_QUALITY, IMAGE_SHAPES, LIDAR_SHAPE, NUMBERS, RARE, ROW_GROUP_ROWS, SEED
 
 _FORMAT = 4  # change it to rewrite all folders
 
@@ -37,47 +37,16 @@ def prepare(folder: Path, name: str, rows: int) -> None:
     done.write_text(json.dumps(wanted))
 
 
-def photographs(rows: int) -> Iterator[np.ndarray]:
-    """Yields crops of two photographs, all different."""
-    sources = _sources()
-    random = np.random.default_rng(SEED)
-    for number in range(rows):
-        source = sources[number % len(sources)]
-        top = random.integers(source.shape[0] - IMAGE_SHAPE[0] + 1)
-        left = random.integers(source.shape[1] - IMAGE_SHAPE[1] + 1)
-        yield np.ascontiguousarray(source[top : top + IMAGE_SHAPE[0], left : left + IMAGE_SHAPE[1]])
-
-
-def _sources() -> list[np.ndarray]:
-    """Returns scikit-learn's two photographs, or without scikit-learn, two pictures with about as much detail."""
-    try:
-        from sklearn.datasets import load_sample_images
-    except ImportError:
-        return [_picture(np.random.default_rng(number)) for number in range(2)]
-    images: list[np.ndarray] = load_sample_images().images
-    return images
-
-
-def _picture(random: np.random.Generator) -> np.ndarray:
-    """Returns noise at every scale, weaker at finer scales: its JPEG is about as large as a photograph's."""
-    height, width = 427, 640
-    pixels = np.full((height, width, 3), 128.0)
-    for cell in (128, 64, 32, 16, 8, 4, 2):
-        coarse = random.standard_normal((height // cell + 2, width // cell + 2, 3))
-        pixels += 4.0 * cell**0.5 * coarse.repeat(cell, 0).repeat(cell, 1)[:height, :width]
-    return pixels.clip(0, 255).astype(np.uint8)
-
-
 def events(rows: int) -> np.ndarray:
     """Returns a mask of the rare images: one in a hundred, at random positions."""
     chosen = np.random.default_rng(SEED).choice(rows, max(1, rows // RARE), replace=False)
     return np.isin(np.arange(rows), chosen)
 
 
-def _image_schema() -> Any:
+def _image_schema(name: str) -> Any:
     from parquetry.common import CompressedImageCodec, Unischema, UnischemaField
 
-    image = UnischemaField("image", np.uint8, IMAGE_SHAPE, CompressedImageCodec("jpeg", IMAGE_QUALITY))
+    image = UnischemaField("image", np.uint8, IMAGE_SHAPES[name], CompressedImageCodec("jpeg", IMAGE_QUALITY))
     return Unischema("images", [UnischemaField("id", np.int64), UnischemaField("event", np.int64), image])
 
 
@@ -88,10 +57,14 @@ def _write_images(folder: Path, rows: int) -> None:
 
     rare = events(rows)
     (folder / "files").mkdir()
-    options = {"row_group_rows": ROW_GROUP_ROWS["images"], "files": 4, "petastorm_compatible": True}
-    with DatasetWriter(str(folder / "parquet"), _image_schema(), **options) as writer, _Tars(folder / "tars") as tars:
+    each = ROW_GROUP_ROWS[folder.name]
+    options = {"row_group_rows": each, "files": 4, "petastorm_compatible": True}
+    with (
+        DatasetWriter(str(folder / "parquet"), _image_schema(folder.name), **options) as writer,
+        _Tars(folder / "tars", each) as tars,
+    ):
         writer.expect_rows(rows)
-        for number, pixels in enumerate(photographs(rows)):
+        for number, pixels in enumerate(photographs(rows, IMAGE_SHAPES[folder.name])):
             writer.write({"id": number, "event": int(rare[number]), "image": pixels})
             encoded = simplejpeg.encode_jpeg(pixels, IMAGE_QUALITY, "RGB", "420")
             (folder / "files" / f"{number:08d}.jpg").write_bytes(encoded)
@@ -104,10 +77,14 @@ def _write_rare(folder: Path, rows: int) -> None:
 
     from parquetry.common import DatasetWriter
 
-    encoded = [simplejpeg.encode_jpeg(pixels, IMAGE_QUALITY, "RGB", "420") for pixels in photographs(min(rows, 256))]
+    pictures = photographs(min(rows, 256), IMAGE_SHAPES["rare"])
+    encoded = [simplejpeg.encode_jpeg(pixels, IMAGE_QUALITY, "RGB", "420") for pixels in pictures]
     rare = events(rows).astype(np.int64)
     options = {"row_group_rows": ROW_GROUP_ROWS["rare"], "files": 4, "petastorm_compatible": True}
-    with DatasetWriter(str(folder / "parquet"), _image_schema(), **options) as writer, _Tars(folder / "tars") as tars:
+    with (
+        DatasetWriter(str(folder / "parquet"), _image_schema("rare"), **options) as writer,
+        _Tars(folder / "tars") as tars,
+    ):
         writer.expect_rows(rows)
         for begin in range(0, rows, 512):
             numbers = np.arange(begin, min(rows, begin + 512))
@@ -150,8 +127,8 @@ def _write_lidar(folder: Path, rows: int) -> None:
 def _write_table(folder: Path, rows: int) -> None:
     random = np.random.default_rng(SEED)
     columns: dict[str, np.ndarray] = {"label": np.arange(rows, dtype=np.int64)}
-    columns |= {name: random.standard_normal(rows, np.float32) for name in NUMBERS}
-    _write_parquet(folder / "parquet", pa.table(columns), ROW_GROUP_ROWS["table"])
+    columns |= {name: random.standard_normal(rows, np.float32) for name in NUMBERS[folder.name]}
+    _write_parquet(folder / "parquet", pa.table(columns), ROW_GROUP_ROWS[folder.name])
 
 
 def _write_texts(folder: Path, rows: int) -> None:
@@ -209,12 +186,11 @@ def _write_groups(folder: Path, rows: int) -> None:
 
 
 class _Tars:
-    """Tar files of 64 rows each, as WebDataset expects them."""
+    """Tar files of as many rows each, as WebDataset expects them."""
 
-    _ROWS = 64
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rows: int = 64) -> None:
         folder.mkdir()
+        self._rows = rows
         self._folder = folder
         self._tar: tarfile.TarFile | None = None
 
@@ -227,10 +203,10 @@ class _Tars:
 
     def add(self, number: int, members: dict[str, bytes]) -> None:
         """Adds one row."""
-        if number % self._ROWS == 0:
+        if number % self._rows == 0:
             if self._tar is not None:
                 self._tar.close()
-            self._tar = tarfile.open(self._folder / f"part-{number // self._ROWS:05d}.tar", "w")  # noqa: SIM115
+            self._tar = tarfile.open(self._folder / f"part-{number // self._rows:05d}.tar", "w")  # noqa: SIM115
         assert self._tar is not None
         for suffix, content in members.items():
             info = tarfile.TarInfo(f"{number:08d}.{suffix}")
@@ -241,8 +217,10 @@ class _Tars:
 _WRITERS = {
     "images": _write_images,
     "rare": _write_rare,
+    "large": _write_images,
     "lidar": _write_lidar,
     "table": _write_table,
+    "wide": _write_table,
     "texts": _write_texts,
     "documents": _write_documents,
     "groups": _write_groups,

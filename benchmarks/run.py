@@ -27,7 +27,8 @@ from . import data, report
 from .catalog import CONTENDERS, LIMIT, ROOT, Contender
 from .children import Child, ContenderError, SlowStore
 from .prepare import needs_preparing
-from .workloads import PROFILES, WORKLOADS, Case, Profile, Workload
+from .profiles import PROFILES, Profile
+from .workloads import WORKLOADS, Case, Workload
 
 QUICK = "threads,tf-eager,tf-graph,pipe,tfrecord,petastorm-tf,huggingface"
 QUICK_WORKLOADS = "a,c-ndarray,c-tensor,d,e,f,g,h,i"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simplejpeg
 
-from .workloads import CROP, DEVIATION, IMAGE_SHAPE, LIDAR_SHAPE, MEAN, SEED
+from .workloads import CROP, CROPPED, DEVIATION, LIDAR_SHAPE, MEAN, SEED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def as_bytes(cell: pa.Scalar) -> np.ndarray:
     return np.frombuffer(cell.as_buffer(), np.uint8)
 
 
-def augment(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def augment(pixels: np.ndarray, random: np.random.Generator, interpolation: str) -> np.ndarray:
     """Random resized crop, random flip, normalize: float32 ``(224, 224, 3)``; with OpenCV, or else with Pillow."""
     area = pixels.shape[0] * pixels.shape[1] * random.uniform(0.08, 1.0)
     ratio = float(np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3))))
@@ -42,7 +42,7 @@ def augment(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
     height = min(pixels.shape[0], max(1, round((area / ratio) ** 0.5)))
     top = int(random.integers(pixels.shape[0] - height + 1))
     left = int(random.integers(pixels.shape[1] - width + 1))
-    small = _resize(pixels[top : top + height, left : left + width])
+    small = _resize(pixels[top : top + height, left : left + width], interpolation)
     if random.random() < 0.5:
         small = small[:, ::-1]
     result = small * _SCALE
@@ -50,22 +50,24 @@ def augment(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return result
 
 
-def _resize(pixels: np.ndarray) -> np.ndarray:
+def _resize(pixels: np.ndarray, interpolation: str) -> np.ndarray:
     try:
         import cv2
     except ImportError:
         from PIL import Image
 
         image = Image.fromarray(np.ascontiguousarray(pixels))
-        return np.asarray(image.resize((CROP, CROP), Image.Resampling.BILINEAR))
+        filters = {"bilinear": Image.Resampling.BILINEAR, "area": Image.Resampling.BOX}
+        return np.asarray(image.resize((CROP, CROP), filters[interpolation]))
     cv2.setNumThreads(1)  # the loader's workers are the parallelism
-    return cv2.resize(pixels, (CROP, CROP), interpolation=cv2.INTER_LINEAR)
+    methods = {"bilinear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}
+    return cv2.resize(pixels, (CROP, CROP), interpolation=methods[interpolation])
 
 
 def image_row(key: str, encoded: bytes | np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Turns one JPEG into the row of an image workload."""
     pixels = decode(encoded)
-    return augment(pixels, random) if key == "b" else pixels
+    return augment(pixels, random, CROPPED[key]) if key in CROPPED else pixels
 
 
 def points(stored: bytes | pa.Buffer) -> np.ndarray:
@@ -91,6 +93,6 @@ def permuted(items: Sequence[Any], epoch: int) -> Iterator[Any]:
         yield items[place]
 
 
-def new_image_buffer(rows: int) -> np.ndarray:
+def new_image_buffer(rows: int, shape: tuple[int, int, int]) -> np.ndarray:
     """Returns memory for decoded images, written once so that measurements touch no fresh pages."""
-    return np.ones((rows, *IMAGE_SHAPE), np.uint8)
+    return np.ones((rows, *shape), np.uint8)

@@ -1,8 +1,8 @@
 """Touches what a contender delivers, so that none gains by deferring work.
 
 Takes a batch (a dict of arrays or tensors) and returns its row count. It reads the last value of every row for each
-field with several values per row, and one flat field per batch, a different one each time. That costs microseconds,
-even where a table has many columns and its batches take little more.
+field with several values per row, and one flat field per batch, a different one each time. Which fields are flat is
+found once for each set of names, so that a batch of 400 columns also costs microseconds.
 """
 
 from __future__ import annotations
@@ -14,28 +14,35 @@ from typing import Any
 import numpy as np
 
 _TURNS = count()
+_LAYOUTS: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
 
 
 def rows_of(batch: Mapping[str, Any]) -> int:
     """Reads parts of the batch and counts its rows."""
-    fields = list(batch.values())
-    flat = [field for field in fields if not _touch_wide(field)]
+    names = tuple(batch)
+    wide, flat = _LAYOUTS.get(names) or _layout(batch)
+    for name in wide:
+        field = batch[name]
+        field[(slice(None), *((-1,) * (field.ndim - 1)))].sum()
     if flat:
-        _touch_last(flat[next(_TURNS) % len(flat)])
-    return len(fields[0])
+        _touch_last(batch[flat[next(_TURNS) % len(flat)]])
+    return len(batch[names[0]])
 
 
-def _touch_wide(field: Any) -> bool:
-    """Reads the last value of every row; returns ``False`` for a flat field (or a list)."""
-    dimensions = getattr(field, "ndim", 1)
-    if dimensions == 1 or getattr(field, "is_nested", False):
-        return False
-    field[(slice(None), *((-1,) * (dimensions - 1)))].sum()
-    return True
+def _layout(batch: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Divides the names into fields with several values per row, and flat fields (or lists)."""
+    wide = [name for name, field in batch.items() if getattr(field, "ndim", 1) > 1 and not _nested(field)]
+    layout = wide, [name for name in batch if name not in wide]
+    _LAYOUTS[tuple(batch)] = layout
+    return layout
+
+
+def _nested(field: Any) -> bool:
+    return getattr(field, "is_nested", False)
 
 
 def _touch_last(field: Any) -> Any:
-    if getattr(field, "is_nested", False):
+    if _nested(field):
         return field.values()[-1].item()
     last = field[-1]
     return last[-1] if isinstance(last, np.ndarray) and last.ndim == 1 and len(last) else last

@@ -12,13 +12,17 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
-IMAGE_SHAPE = (375, 500, 3)
+IMAGE_SHAPES = {"images": (375, 500, 3), "rare": (375, 500, 3), "large": (1_208, 1_920, 3)}
 IMAGE_QUALITY = 85
 CROP = 224
+CROPPED = {"b": "bilinear", "b-large": "area"}  # workloads with a random crop, and how it is resized
 MEAN = (0.485, 0.456, 0.406)  # ImageNet's, with white = 1
 DEVIATION = (0.229, 0.224, 0.225)
 LIDAR_SHAPE = (20_000, 4)
-NUMBERS = tuple(f"x{number:02d}" for number in range(40))  # 41 numeric columns with the label
+NUMBERS = {  # the label comes on top
+    "table": tuple(f"x{number:02d}" for number in range(40)),
+    "wide": tuple(f"x{number:03d}" for number in range(400)),
+}
 WINDOW = 10
 BLOCK_TOKENS = 2_049
 BUCKET_TOKENS = 32_768  # in a padded batch of similar lengths
@@ -53,23 +57,6 @@ class Workload:
     first_pass: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """How much data to use, and how long to measure.
-
-    Attributes:
-        rows: rows in each data folder.
-        rounds: measurements of each contender against the limit.
-        window_s: length of one measurement, which starts after ``warm_s`` of unmeasured reading.
-    """
-
-    name: str
-    rows: dict[str, int]
-    rounds: int
-    warm_s: float
-    window_s: float
-
-
 WORKLOADS = {
     workload.key: workload
     for workload in [
@@ -80,6 +67,13 @@ WORKLOADS = {
             data="images",
             batch_size=64,
             buffer_rows=256,
+        ),
+        Workload(
+            key="b-large",
+            title="JPEG 1920 x 1208, random crop and resize to 224 by area, normalised, shuffled",
+            data="large",
+            batch_size=32,
+            buffer_rows=128,
         ),
         Workload(key="c-ndarray", title="lidar 20000 x 4 float32, NdarrayCodec", data="lidar", batch_size=16),
         Workload(key="c-tensor", title="lidar 20000 x 4 float32, TensorCodec", data="lidar", batch_size=16),
@@ -97,6 +91,13 @@ WORKLOADS = {
             data="table",
             batch_size=1_024,
             buffer_rows=65_536,
+        ),
+        Workload(
+            key="d-wide",
+            title="401 numeric columns, shuffled",
+            data="wide",
+            batch_size=1_024,
+            buffer_rows=16_384,
         ),
         Workload(key="e", title="strings and ragged lists, shuffled", data="texts", batch_size=256, buffer_rows=16_384),
         Workload(key="f", title="windows of 10 JPEG frames, stride 1", data="images", batch_size=8, unit="windows/s"),
@@ -157,58 +158,16 @@ WORKLOADS = {
     ]
 }
 
-PROFILES = {
-    profile.name: profile
-    for profile in [
-        Profile(
-            name="tiny",
-            rows={
-                "images": 256,
-                "rare": 512,
-                "lidar": 32,
-                "table": 8_192,
-                "texts": 2_048,
-                "documents": 512,
-                "groups": 2_000,
-            },
-            rounds=1,
-            warm_s=0.05,
-            window_s=0.1,
-        ),
-        Profile(
-            name="quick",
-            rows={
-                "images": 1_024,
-                "rare": 8_192,
-                "lidar": 512,
-                "table": 524_288,
-                "texts": 65_536,
-                "documents": 65_536,
-                "groups": 1_000_000,
-            },
-            rounds=3,
-            warm_s=0.3,
-            window_s=0.7,
-        ),
-        Profile(
-            name="full",
-            rows={
-                "images": 4_096,
-                "rare": 32_768,
-                "lidar": 2_048,
-                "table": 2_097_152,
-                "texts": 262_144,
-                "documents": 262_144,
-                "groups": 1_000_000,
-            },
-            rounds=7,
-            warm_s=1.0,
-            window_s=2.5,
-        ),
-    ]
+ROW_GROUP_ROWS = {
+    "images": 64,
+    "rare": 64,
+    "large": 16,
+    "lidar": 32,
+    "table": 65_536,
+    "wide": 16_384,
+    "texts": 16_384,
+    "documents": 2_048,
 }
-
-ROW_GROUP_ROWS = {"images": 64, "rare": 64, "lidar": 32, "table": 65_536, "texts": 16_384, "documents": 2_048}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

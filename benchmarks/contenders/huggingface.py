@@ -30,7 +30,7 @@ def batches(case: Case) -> Iterator[int]:
 def _dataset(case: Case) -> Any:
     key = case.workload.key
     folder = case.data / (f"parquet-{key.partition('-')[2]}" if key.startswith("c") else "parquet")
-    options: dict[str, Any] = {"columns": ["id", "image"]} if case.workload.data in ("images", "rare") else {}
+    options: dict[str, Any] = {"columns": ["id", "image"]} if case.workload.data in ("images", "rare", "large") else {}
     if key == "g":
         options["filters"] = [("event", "==", 1)]
     dataset = load_dataset("parquet", data_files=parquet_files(folder), split="train", streaming=True, **options)

@@ -17,18 +17,20 @@ import pyarrow.parquet as pq
 
 from ..data import events
 from ..steps import as_bytes, decode, new_image_buffer, parquet_files, row_groups
-from ..workloads import BLOCK_TOKENS, LIDAR_SHAPE, NUMBERS, ROW_GROUP_ROWS, Case
+from ..workloads import BLOCK_TOKENS, IMAGE_SHAPES, LIDAR_SHAPE, NUMBERS, ROW_GROUP_ROWS, Case
 
 SETTINGS = {
     "": "as many threads as processors; JPEG: simplejpeg from memory into reused buffers; Parquet: pyarrow row groups, "
     "arrays copied once into reused buffers"
 }
 _COLUMNS = {
-    "table": ["label", *NUMBERS],
+    "table": ["label", *NUMBERS["table"]],
+    "wide": ["label", *NUMBERS["wide"]],
     "texts": ["id", "title", "tokens", "scores"],
     "documents": ["tokens"],
 }
 _Step = Callable[[], int]
+_LARGE_IMAGES = 4  # decoded in one step: each takes milliseconds
 
 
 def batches(case: Case) -> Iterator[int]:
@@ -69,7 +71,7 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
 
 def _step(case: Case, thread: int) -> _Step:
     key = case.workload.key
-    if key in ("a", "b", "f", "f-shuffled", "j"):
+    if key in ("a", "b", "b-large", "f", "f-shuffled", "j"):
         return _decode_step(case, thread)
     if key == "g":
         return _filter_step(case, thread)
@@ -81,8 +83,9 @@ def _step(case: Case, thread: int) -> _Step:
 def _decode_step(case: Case, thread: int) -> _Step:
     files = sorted((case.data / "files").glob("*.jpg"))[thread :: case.workers]
     encoded = [path.read_bytes() for path in files]
-    rows = case.workload.batch_size
-    buffer = new_image_buffer(rows)
+    shape = IMAGE_SHAPES[case.workload.data]
+    rows = case.workload.batch_size if case.workload.data == "images" else _LARGE_IMAGES
+    buffer = new_image_buffer(rows, shape)
     position = 0
 
     def step() -> int:
@@ -106,7 +109,7 @@ def _filter_step(case: Case, thread: int) -> _Step:
         (groups[row_group], wanted[numbers == row_group] - first_rows[row_group]) for row_group in np.unique(numbers)
     ]
     readers = {file: pq.ParquetFile(file) for file, _ in groups}
-    buffer = new_image_buffer(each)
+    buffer = new_image_buffer(each, IMAGE_SHAPES["rare"])
     position = thread
 
     def step() -> int:

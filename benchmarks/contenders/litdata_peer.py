@@ -39,7 +39,7 @@ def prepare(folder: Path, target: Path) -> None:
         for file in parquet_files(folder / "parquet"):
             shutil.copy(file, target / "parquet")
         index_parquet_dataset(str(target / "parquet"), num_workers=1)
-    if folder.name != "texts":
+    if folder.name not in ("texts", "wide"):
         rows = len(list((folder / "files").iterdir())) if (folder / "files").exists() else _table_rows(folder)
         make = partial(_row, folder) if folder.name != "table" else _TableRow(folder)
         optimize(make, list(range(rows)), str(target / "optimised"), chunk_bytes="64MB", num_workers=1, verbose=False)
@@ -128,7 +128,7 @@ class _TableRow:
     def __init__(self, folder: Path) -> None:
         table = pq.read_table(parquet_files(folder / "parquet"))
         self._labels = table.column("label").to_pylist()
-        self._matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS], axis=1)
+        self._matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS[folder.name]], axis=1)
 
     def __call__(self, number: int) -> dict[str, Any]:
         return {"label": self._labels[number], "x": self._matrix[number]}

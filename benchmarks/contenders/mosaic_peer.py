@@ -25,7 +25,7 @@ SETTINGS = {
 _COLUMNS = {
     "images": {"id": "int", "image": "bytes"},
     "lidar": {"id": "int", "points": f"ndarray:float32:{LIDAR_SHAPE[0]},{LIDAR_SHAPE[1]}"},
-    "table": {"label": "int", "x": f"ndarray:float32:{len(NUMBERS)}"},
+    "table": {"label": "int", "x": f"ndarray:float32:{len(NUMBERS['table'])}"},
     "texts": {"id": "int", "title": "str", "tokens": "ndarray:int64", "scores": "ndarray:float32"},
 }
 
@@ -108,7 +108,7 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _table_rows(file: str) -> Iterator[dict[str, Any]]:
     table = pq.read_table(file)
-    matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS], axis=1)
+    matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS["table"]], axis=1)
     for label, x in zip(table.column("label").to_pylist(), matrix, strict=True):
         yield {"label": label, "x": x}
 

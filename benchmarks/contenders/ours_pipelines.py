@@ -11,7 +11,7 @@ from parquetry.common import Pipeline
 
 from ..http_store import HttpStore
 from ..steps import parquet_files
-from ..workloads import BLOCK_TOKENS, BUCKET_TOKENS, CROP, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
+from ..workloads import BLOCK_TOKENS, BUCKET_TOKENS, CROP, CROPPED, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
 
 
 def pipeline_of(case: Case, **options: Any) -> Pipeline:
@@ -27,13 +27,14 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
     if workload.key == "j":
         pipeline = pipeline.cache(case.scratch / "cache")
     if workload.key == "d-pack":
-        pipeline = pipeline.pack("x", NUMBERS)
+        pipeline = pipeline.pack("x", NUMBERS["table"])
     if workload.key == "k":
         pipeline = pipeline.concat(BLOCK_TOKENS, "tokens")
     if workload.key == "d-weigh":
         pipeline = pipeline.weigh(pc.field("label") + 1)
-    if workload.key == "b":
-        pipeline = pipeline.random_resized_crop("image", CROP).random_flip("image").normalize("image", MEAN, DEVIATION)
+    if workload.key in CROPPED:
+        pipeline = pipeline.random_resized_crop("image", CROP, interpolation=CROPPED[workload.key])
+        pipeline = pipeline.random_flip("image").normalize("image", MEAN, DEVIATION)
     if workload.key == "k-bucket":
         lengths = [64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192]
         pipeline = pipeline.bucket("tokens", boundaries=lengths, max_tokens=BUCKET_TOKENS)
@@ -56,5 +57,5 @@ def _source(case: Case, options: dict[str, Any]) -> Pipeline:
         return Pipeline(names, ["id", "image"], filesystem=HttpStore(case.url), **options)
     if key.startswith("c"):
         return Pipeline(case.data / f"parquet-{key.partition('-')[2]}", **options)
-    fields = ["id", "image"] if case.workload.data in ("images", "rare") else None
+    fields = ["id", "image"] if case.workload.data in ("images", "rare", "large") else None
     return Pipeline(case.data / "parquet", fields, **options)

@@ -61,7 +61,7 @@ def _reader(case: Case, **options: object) -> Any:
 
 
 def _augment_row(row: dict[str, Any]) -> dict[str, Any]:
-    row["image"] = augment(row["image"], np.random.default_rng())
+    row["image"] = augment(row["image"], np.random.default_rng(), "bilinear")
     return row
 
 

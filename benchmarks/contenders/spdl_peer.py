@@ -12,18 +12,19 @@ from spdl.pipeline import PipelineBuilder
 
 from ..steps import decode, image_row, parquet_files, permuted, row_groups
 from ..touch import rows_of
-from ..workloads import IMAGE_SHAPE, LIDAR_SHAPE, NUMBERS, SEED, Case
+from ..workloads import CROPPED, IMAGE_SHAPES, LIDAR_SHAPE, NUMBERS, SEED, Case
 
 SETTINGS = {
     "": "PipelineBuilder: source of names, aggregate(batch), one pipe, a thread for each processor, that reads and "
     "decodes a batch, sink of 3; simplejpeg (b: OpenCV resize); d: row groups, rows permuted inside"
 }
+_TABLES = ("d", "d-wide")
 
 
 def batches(case: Case) -> Iterator[int]:
     """Yields the row count of each batch."""
     builder = PipelineBuilder().add_source(_items(case))
-    if case.workload.key == "d":
+    if case.workload.key in _TABLES:
         builder = builder.pipe(_TableBatches(case), concurrency=case.workers).disaggregate()
     else:
         builder = builder.aggregate(case.workload.batch_size).pipe(_FileBatch(case), concurrency=case.workers)
@@ -33,7 +34,7 @@ def batches(case: Case) -> Iterator[int]:
 
 
 def _items(case: Case) -> Iterator[Any]:
-    if case.workload.key == "d":
+    if case.workload.key in _TABLES:
         items: Sequence[Any] = row_groups(parquet_files(case.data / "parquet"))
     else:
         items = sorted(str(path) for path in (case.data / "files").iterdir())
@@ -44,6 +45,7 @@ def _items(case: Case) -> Iterator[Any]:
 class _FileBatch:
     def __init__(self, case: Case) -> None:
         self._key = case.workload.key
+        self._shape = IMAGE_SHAPES[case.workload.data]
 
     def __call__(self, paths: list[str]) -> dict[str, Any]:
         if self._key.startswith("c"):
@@ -52,9 +54,9 @@ class _FileBatch:
                 points[row] = np.load(path, mmap_mode="r")
             return {"points": torch.from_numpy(points)}
         random = np.random.default_rng()
-        if self._key == "b":
-            return {"image": torch.from_numpy(np.stack([image_row("b", _read(path), random) for path in paths]))}
-        pixels = np.empty((len(paths), *IMAGE_SHAPE), np.uint8)
+        if self._key in CROPPED:
+            return {"image": torch.from_numpy(np.stack([image_row(self._key, _read(path), random) for path in paths]))}
+        pixels = np.empty((len(paths), *self._shape), np.uint8)
         for row, path in enumerate(paths):
             decode(_read(path), pixels[row])
         return {"image": torch.from_numpy(pixels)}
@@ -63,12 +65,13 @@ class _FileBatch:
 class _TableBatches:
     def __init__(self, case: Case) -> None:
         self._size = case.workload.batch_size
+        self._numbers = NUMBERS[case.workload.data]
         self._random = np.random.default_rng(SEED)
 
     def __call__(self, group: tuple[str, int]) -> list[dict[str, Any]]:
         file, number = group
         with pq.ParquetFile(file) as reader:
-            table = reader.read_row_group(number, columns=["label", *NUMBERS], use_threads=False)
+            table = reader.read_row_group(number, columns=["label", *self._numbers], use_threads=False)
         order = self._random.permutation(len(table))
         columns = {name: torch.from_numpy(table.column(name).to_numpy()[order]) for name in table.column_names}
         return [

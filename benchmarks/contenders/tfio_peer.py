@@ -16,7 +16,7 @@ SETTINGS = {"": "IODataset.from_parquet of each file in turn, tf.data's shuffle 
 
 def batches(case: Case) -> Iterator[int]:
     """Yields the row count of each batch."""
-    spec = {"label": tf.int64, **dict.fromkeys(NUMBERS, tf.float32)}
+    spec = {"label": tf.int64, **dict.fromkeys(NUMBERS["table"], tf.float32)}
     files = [tfio.IODataset.from_parquet(file, columns=spec) for file in parquet_files(case.data / "parquet")]
     rows = files[0]
     for more in files[1:]:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..prepare import peer_folder
 from ..steps import parquet_files
-from ..workloads import CROP, DEVIATION, IMAGE_SHAPE, LIDAR_SHAPE, MEAN, NUMBERS, SEED, WINDOW, Case
+from ..workloads import CROP, CROPPED, DEVIATION, IMAGE_SHAPES, LIDAR_SHAPE, MEAN, NUMBERS, SEED, WINDOW, Case
 from .tf_loops import eager, graph
 
 SETTINGS = {
@@ -60,7 +60,7 @@ def _lidar_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _table_rows(folder: Path) -> Iterator[dict[str, Any]]:
     table = pq.read_table(parquet_files(folder / "parquet"))
-    matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS], axis=1)
+    matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS[folder.name]], axis=1)
     for label, numbers in zip(table.column("label").to_pylist(), matrix, strict=True):
         yield {"label": label, "x": numbers}
 
@@ -74,8 +74,10 @@ def _text_rows(folder: Path) -> Iterator[dict[str, Any]]:
 _EXAMPLES = {
     "images": _image_rows,
     "rare": _image_rows,
+    "large": _image_rows,
     "lidar": _lidar_rows,
     "table": _table_rows,
+    "wide": _table_rows,
     "texts": _text_rows,
 }
 
@@ -107,7 +109,7 @@ def _one(name: str) -> dict[str, Any]:
 def _pixels(record: tf.Tensor) -> dict[str, tf.Tensor]:
     row = tf.io.parse_single_example(record, _one("image"))
     pixels = tf.io.decode_jpeg(row["image"], channels=3, dct_method="INTEGER_FAST")
-    return {"id": row["id"], "image": tf.ensure_shape(pixels, IMAGE_SHAPE)}
+    return {"id": row["id"], "image": tf.ensure_shape(pixels, IMAGE_SHAPES["images"])}
 
 
 def _images(case: Case) -> tf.data.Dataset:
@@ -127,7 +129,7 @@ def _augmented(case: Case) -> tf.data.Dataset:
         )
         box = tf.stack([begin[0], begin[1], size[0], size[1]])
         pixels = tf.image.decode_and_crop_jpeg(encoded, box, channels=3, dct_method="INTEGER_FAST")
-        small = tf.image.resize(pixels, (CROP, CROP))
+        small = tf.image.resize(pixels, (CROP, CROP), CROPPED[case.workload.key])
         small = tf.image.random_flip_left_right(small)
         return {"id": row["id"], "image": (small / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)}
 
@@ -148,13 +150,15 @@ def _parsed(case: Case, features: dict[str, Any]) -> tf.data.Dataset:
 
 
 def _matrix(case: Case) -> tf.data.Dataset:
-    numbers = tf.io.FixedLenFeature([len(NUMBERS)], tf.float32)
+    numbers = tf.io.FixedLenFeature([len(NUMBERS[case.workload.data])], tf.float32)
     return _parsed(case, {"label": tf.io.FixedLenFeature([], tf.int64), "x": numbers})
 
 
 def _table(case: Case) -> tf.data.Dataset:
     def columns(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return {"label": row["label"]} | dict(zip(NUMBERS, tf.unstack(row["x"], axis=1), strict=True))
+        return {"label": row["label"]} | dict(
+            zip(NUMBERS[case.workload.data], tf.unstack(row["x"], axis=1), strict=True)
+        )
 
     return _matrix(case).map(columns, num_parallel_calls=_AUTO)
 
@@ -189,10 +193,12 @@ def _filtered(case: Case) -> tf.data.Dataset:
 _DATASETS = {
     "a": _images,
     "b": _augmented,
+    "b-large": _augmented,
     "c-ndarray": _lidar,
     "c-tensor": _lidar,
     "d": _table,
     "d-pack": _matrix,
+    "d-wide": _table,
     "e": _texts,
     "f": _windows,
     "g": _filtered,

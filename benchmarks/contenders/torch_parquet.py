@@ -123,10 +123,11 @@ class _Rows(IterableDataset[Any]):
     def _table_batches(self) -> Iterator[dict[str, Any]]:
         size = self._case.workload.batch_size
         packed = self._case.workload.key == "d-pack"
-        for table in self._shuffled_tables(["label", *NUMBERS]):
+        numbers = NUMBERS[self._case.workload.data]
+        for table in self._shuffled_tables(["label", *numbers]):
             columns = {name: table.column(name).to_numpy() for name in table.column_names}
             if packed:
-                columns = {"label": columns["label"], "x": np.stack([columns[name] for name in NUMBERS], axis=1)}
+                columns = {"label": columns["label"], "x": np.stack([columns[name] for name in numbers], axis=1)}
             for begin in range(0, len(table), size):
                 # From NumPy slices, so only the batch is sent, not the whole storage behind it.
                 yield {name: torch.from_numpy(column[begin : begin + size].copy()) for name, column in columns.items()}

@@ -15,8 +15,8 @@ from ..touch import rows_of
 from ..workloads import SEED, Case
 
 SETTINGS = {
-    "": "tars of 64 rows, shards shuffled, shuffle(buffer), batched in the worker, one worker for each processor, "
-    "prefetch_factor=4; simplejpeg (b: OpenCV resize); g: select before decoding; j: cache_dir"
+    "": "tars of 64 rows (b-large: 16), shards shuffled, shuffle(buffer), batched in the worker, one worker for each "
+    "processor, prefetch_factor=4; simplejpeg (b: OpenCV resize); g: select before decoding; j: cache_dir"
 }
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.catalog import CONTENDERS, LIMIT, ROOT
-from benchmarks.workloads import PROFILES, WORKLOADS, Case
+from benchmarks.profiles import PROFILES
+from benchmarks.workloads import ROW_GROUP_ROWS, WORKLOADS, Case
 
 MODULES = ROOT / "benchmarks" / "contenders"
 
@@ -33,6 +34,11 @@ def test_every_workload_has_a_limit_and_every_profile_its_data() -> None:
     assert measured <= set(CONTENDERS[LIMIT].workloads)
     for profile in PROFILES.values():
         assert {workload.data for workload in WORKLOADS.values()} <= set(profile.rows)
+
+
+def test_every_buffer_holds_whole_row_groups() -> None:
+    shuffled = [each for each in WORKLOADS.values() if each.buffer_rows and each.data in ROW_GROUP_ROWS]
+    assert [each.key for each in shuffled if each.buffer_rows % ROW_GROUP_ROWS[each.data]] == []
 
 
 def test_a_case_travels_as_text() -> None:

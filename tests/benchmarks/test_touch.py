@@ -31,6 +31,13 @@ def test_every_row_of_a_wide_field_is_read() -> None:
     assert image.taken == [(slice(None), -1, -1)]
 
 
+def test_a_layout_is_found_once_and_the_values_are_read_each_time() -> None:
+    for _ in range(2):
+        wide, flat = watched(2, 3), watched(2)
+        assert rows_of({"wide": wide, "flat": flat}) == 2
+        assert (wide.taken, flat.taken) == ([(slice(None), -1)], [-1])
+
+
 def test_flat_fields_take_turns() -> None:
     batch = {name: watched(6) for name in "abc"}
     for _ in range(3):
