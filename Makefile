@@ -44,7 +44,7 @@ TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.
 # Two test processes per processor, because tests often wait for their own processes; PYTEST="-n 0" runs them in one.
 JOBS := $(shell $(PYTHON) -c "import os; print(min(2 * (os.cpu_count() or 1), 32))")
 PYTEST ?= -n $(JOBS) --dist worksteal
-CORE := $(wildcard common/native/*.cc) common/native/build.py common/native/compiler.py
+CORE := $(wildcard common/native/*.cc common/native/*.h) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
 .PHONY: demo fuzz soak sanitize audit docs dist pure-dist check-dist test test-slow check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean

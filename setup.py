@@ -109,7 +109,7 @@ setup(
     package_dir={"parquetry": "parquetry", **{f"parquetry.{folder}": folder for folder in FOLDERS}},
     package_data={
         "": ["py.typed"],
-        "parquetry.common.native": ["*.cc"],
+        "parquetry.common.native": ["*.cc", "*.h"],
         "parquetry.tf_plugin": ["*.so"],
         "parquetry.tf_plugin.kernels": ["*.cc", "*.h"],
     },

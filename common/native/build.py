@@ -37,7 +37,7 @@ def is_wanted() -> bool:
 
 def library_name() -> str:
     """Returns the file name of the library for these sources and this machine."""
-    sources = sorted(SOURCES.glob("*.cc"))
+    sources = sorted([*SOURCES.glob("*.cc"), *SOURCES.glob("*.h")])
     return f"_parquetry_native-{sys.platform}-{os.uname().machine}-{digest_of(sources, _FLAGS)}.so"
 
 

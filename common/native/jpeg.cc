@@ -1,12 +1,14 @@
-// Decodes a part of a JPEG image with libjpeg-turbo. The whole file is read, so damage is noticed anywhere, but pixels
-// outside the part are neither transformed nor converted to colours. The pixels are those of the whole image, exactly.
+// Decodes parts of JPEG images with libjpeg-turbo, and finishes them as `ImageRows` does. Pixels outside a part are neither
+// transformed nor converted to colours. The pixels of the part are those of the whole image, exactly.
 //
 // The library itself is found at run time, so this file needs only its header. Without the header, nothing is decoded
-// here. These functions keep no state between calls and start no threads.
+// here. These functions keep no state between images and start no threads.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>  // jpeglib.h needs it
+
+#include "image_rows.h"
 
 #if __has_include(<jpeglib.h>)
 #include <dlfcn.h>
@@ -25,17 +27,22 @@
 
 namespace {
 
-[[maybe_unused]] constexpr int64_t kDecoded = 0;
-constexpr int64_t kNotDecoded = 1;
-
-// A part of an image that is decoded at 1 / `factor` of its size. The box is in pixels of the reduced image.
+// A part of an image that is decoded at 1 / `factor` of its size, and what becomes of it. The box is in pixels of the
+// reduced image.
 struct Part {
+  const uint8_t* data;
+  int64_t bytes;
   int64_t height, width;  // of the whole image, not reduced
   int64_t factor;         // 1, 2, 4 or 8
   int64_t top, left, box_height, box_width;
-  int64_t channels;  // 1 (grey) or 3 (RGB)
+  int64_t channels;           // 1 (grey) or 3 (RGB)
+  int64_t reads_all;          // whether the file is read to its end, so that damage is noticed anywhere
+  int64_t new_height, new_width;  // the part is resized to this
+  int64_t mirrored, upside_down;
+  parquetry::Place place;  // of uint8, or of float32 if there are factors
+  int64_t decoded;         // set to 1 if the part was decoded
 };
-static_assert(sizeof(Part) == 64, "Python describes parts by the same layout");
+static_assert(sizeof(Part) == 160, "Python describes parts by the same layout");
 
 #if PARQUETRY_HAS_JPEG
 
@@ -93,38 +100,106 @@ bool fits(const jpeg_decompress_struct& state, const Part& part) {
   return expected && converts && state.data_precision == 8;
 }
 
-// Everything that `longjmp` may leave is in memory that `state` owns.
-void decode(const Library& library, jpeg_decompress_struct* state, const Part& part, uint8_t* target) {
-  state->scale_num = 1;
-  state->scale_denom = static_cast<unsigned>(part.factor);
-  state->out_color_space = part.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-  library.start(state);
-  const int64_t whole_width = state->output_width;
-  if (part.top + part.box_height > state->output_height || part.left + part.box_width > whole_width) {
-    leave(reinterpret_cast<j_common_ptr>(state));
+[[noreturn]] void give_up(jpeg_decompress_struct* state) { leave(reinterpret_cast<j_common_ptr>(state)); }
+
+// The memory goes with `state`, so `longjmp` may leave at any time.
+void* memory_of(jpeg_decompress_struct* state, size_t bytes) {
+  return state->mem->alloc_large(reinterpret_cast<j_common_ptr>(state), JPOOL_IMAGE, bytes);
+}
+
+// Decodes an image into the place of its part, in one go.
+void decode_in_place(const Library& library, jpeg_decompress_struct* state, const Part& part) {
+  constexpr int64_t kAtOnce = 16;
+  auto* const pixels = static_cast<uint8_t*>(part.place.pixels);
+  while (state->output_scanline < state->output_height) {
+    JSAMPROW rows[kAtOnce];
+    const int64_t left = static_cast<int64_t>(state->output_height - state->output_scanline);
+    const int64_t count = left < kAtOnce ? left : kAtOnce;
+    for (int64_t row = 0; row < count; ++row) {
+      rows[row] = pixels + (static_cast<int64_t>(state->output_scanline) + row) * part.place.row;
+    }
+    if (library.read(state, rows, static_cast<JDIMENSION>(count)) == 0) give_up(state);
   }
+}
+
+// Decodes the rows of a part one by one, and finishes each.
+void decode_rows(const Library& library, jpeg_decompress_struct* state, const Part& part,
+                 const parquetry::Factors& factors) {
+  const int64_t whole_width = state->output_width;
   const int64_t right = part.left + part.box_width + kNeighbours;
   JDIMENSION begin = static_cast<JDIMENSION>(part.left > kNeighbours ? part.left - kNeighbours : 0);
   JDIMENSION width = static_cast<JDIMENSION>((right < whole_width ? right : whole_width) - begin);
   if (width < whole_width) library.crop(state, &begin, &width);
-  const size_t row_bytes = static_cast<size_t>(part.box_width * part.channels);
-  const size_t skipped = static_cast<size_t>((part.left - begin) * part.channels);
-  auto* line = static_cast<uint8_t*>(
-      state->mem->alloc_large(reinterpret_cast<j_common_ptr>(state), JPOOL_IMAGE, width * part.channels + 1));
+  const size_t line_bytes = static_cast<size_t>(width * part.channels + parquetry::ImageRows::kSlack + 1);
+  auto* line = static_cast<uint8_t*>(memory_of(state, line_bytes));
+  std::memset(line + line_bytes - parquetry::ImageRows::kSlack, 0, parquetry::ImageRows::kSlack);
   // The decoder writes around the cache to aligned addresses. This line is read again at once.
   if (reinterpret_cast<uintptr_t>(line) % 2 == 0) ++line;
+  const bool resizes = part.box_height != part.new_height || part.box_width != part.new_width;
+  void* const memory = resizes ? memory_of(state, parquetry::ImageRows::memory_bytes(part.channels, part.new_height,
+                                                                                     part.new_width))
+                               : nullptr;
+  parquetry::ImageRows rows;
+  rows.begin(part.box_height, part.box_width, part.channels, part.new_height, part.new_width, part.mirrored != 0,
+             part.upside_down != 0, part.place, factors, memory);
   if (part.top) library.skip(state, static_cast<JDIMENSION>(part.top));
+  const uint8_t* const first = line + (part.left - static_cast<int64_t>(begin)) * part.channels;
   for (int64_t row = 0; row < part.box_height; ++row) {
-    JSAMPROW rows[] = {line};
-    if (library.read(state, rows, 1) != 1) leave(reinterpret_cast<j_common_ptr>(state));
-    std::memcpy(target + static_cast<size_t>(row) * row_bytes, line + skipped, row_bytes);
+    JSAMPROW lines[] = {line};
+    if (library.read(state, lines, 1) != 1) give_up(state);
+    rows.take(first, row);
   }
+  if (!part.reads_all) return;
   // Skipping to the last line would end there, without reading what is below the part.
   const JDIMENSION below = state->output_height - state->output_scanline;
   if (below > 1) library.skip(state, below - 1);
   JSAMPROW last[] = {line};
-  if (below && library.read(state, last, 1) != 1) leave(reinterpret_cast<j_common_ptr>(state));
-  library.finish(state);
+  if (below && library.read(state, last, 1) != 1) give_up(state);
+}
+
+void decode(const Library& library, jpeg_decompress_struct* state, const Part& part,
+            const parquetry::Factors& factors) {
+  state->scale_num = 1;
+  state->scale_denom = static_cast<unsigned>(part.factor);
+  state->out_color_space = part.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  library.start(state);
+  const int64_t height = state->output_height, width = state->output_width;
+  if (part.top + part.box_height > height || part.left + part.box_width > width) give_up(state);
+  const bool whole = part.box_height == height && part.box_width == width;
+  const bool unchanged = part.new_height == height && part.new_width == width && !part.mirrored && !part.upside_down;
+  const bool packed = part.place.channel == 1 && part.place.pixel == part.channels && factors.multiply == nullptr;
+  if (whole && unchanged && packed) {
+    decode_in_place(library, state, part);
+    library.finish(state);
+    return;
+  }
+  decode_rows(library, state, part, factors);
+  if (part.reads_all) library.finish(state);
+}
+
+bool decode_part(const Library& library, const Part& part, const parquetry::Factors& factors) {
+  jpeg_decompress_struct state;
+  std::memset(&state, 0, sizeof(state));
+  Errors errors;
+  std::memset(&errors, 0, sizeof(errors));
+  errors.base.error_exit = leave;
+  errors.base.emit_message = leave_at_warning;
+  errors.base.output_message = ignore;
+  errors.base.format_message = no_message;
+  errors.base.reset_error_mgr = ignore;
+  state.err = &errors.base;
+  if (setjmp(errors.leave) != 0) {
+    library.destroy(&state);
+    return false;
+  }
+  // A decoder of its own for each image: Huffman tables of one image must not serve another one that lacks them.
+  library.create(&state, JPEG_LIB_VERSION, sizeof(state));
+  library.read_memory(&state, part.data, static_cast<unsigned long>(part.bytes));
+  library.read_header(&state, TRUE);
+  if (!fits(state, part)) give_up(&state);
+  decode(library, &state, part, factors);
+  library.destroy(&state);
+  return true;
 }
 
 #endif  // PARQUETRY_HAS_JPEG
@@ -133,7 +208,7 @@ void decode(const Library& library, jpeg_decompress_struct* state, const Part& p
 
 extern "C" {
 
-// Loads libjpeg-turbo from a path, or by name. Returns what `parquetry_jpeg_part` needs, which is never freed, or null if
+// Loads libjpeg-turbo from a path, or by name. Returns what `parquetry_jpeg_parts` needs, which is never freed, or null if
 // this library cannot be used.
 __attribute__((visibility("default"))) const void* parquetry_jpeg_library([[maybe_unused]] const char* path) {
 #if PARQUETRY_HAS_JPEG
@@ -147,38 +222,18 @@ __attribute__((visibility("default"))) const void* parquetry_jpeg_library([[mayb
   return nullptr;
 }
 
-// Decodes a part into `target`, `[box_height, box_width, channels]`. Returns 0 if it has. Returns 1 if the image is not
-// such a JPEG or is damaged; then `target` holds anything.
-__attribute__((visibility("default"))) int64_t parquetry_jpeg_part([[maybe_unused]] const void* loaded,
-                                                                   [[maybe_unused]] const uint8_t* data,
-                                                                   [[maybe_unused]] int64_t bytes,
-                                                                   [[maybe_unused]] const Part* part,
-                                                                   [[maybe_unused]] uint8_t* target) {
+// Decodes parts, and sets which of them it has decoded. The others are not such JPEG images, or are damaged, and their
+// places hold anything. Multiplies and subtracts for each channel, or neither.
+__attribute__((visibility("default"))) void parquetry_jpeg_parts([[maybe_unused]] const void* loaded,
+                                                                 [[maybe_unused]] Part* parts,
+                                                                 [[maybe_unused]] int64_t count,
+                                                                 [[maybe_unused]] const float* multiply,
+                                                                 [[maybe_unused]] const float* subtract) {
 #if PARQUETRY_HAS_JPEG
   const Library& library = *static_cast<const Library*>(loaded);
-  jpeg_decompress_struct state;
-  std::memset(&state, 0, sizeof(state));
-  Errors errors;
-  std::memset(&errors, 0, sizeof(errors));
-  errors.base.error_exit = leave;
-  errors.base.emit_message = leave_at_warning;
-  errors.base.output_message = ignore;
-  errors.base.format_message = no_message;
-  errors.base.reset_error_mgr = ignore;
-  state.err = &errors.base;
-  if (setjmp(errors.leave) != 0) {
-    library.destroy(&state);
-    return kNotDecoded;
+  for (int64_t number = 0; number < count; ++number) {
+    parts[number].decoded = decode_part(library, parts[number], {multiply, subtract}) ? 1 : 0;
   }
-  library.create(&state, JPEG_LIB_VERSION, sizeof(state));
-  library.read_memory(&state, data, static_cast<unsigned long>(bytes));
-  library.read_header(&state, TRUE);
-  if (!fits(state, *part)) leave(reinterpret_cast<j_common_ptr>(&state));
-  decode(library, &state, *part, target);
-  library.destroy(&state);
-  return kDecoded;
-#else
-  return kNotDecoded;
 #endif
 }
 

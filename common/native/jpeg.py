@@ -1,8 +1,8 @@
-"""Decodes a part of a JPEG image with the compiled core and libjpeg-turbo, the library that simplejpeg contains.
+"""Decodes parts of JPEG images with the compiled core and libjpeg-turbo, the library that simplejpeg contains.
 
-The pixels are exactly those that simplejpeg decodes. A trial image confirms that when libjpeg-turbo is loaded, from
-Pillow's wheel or else from the system. The whole file is read, so damage outside the part is noticed too, but only the
-part is transformed and converted to colours.
+`decode_parts` takes many images in one call, without the interpreter lock, and finishes each: resizes it, mirrors it,
+normalises it and puts it in the layout of its target. The pixels are exactly those of simplejpeg, OpenCV and numpy.
+Trials confirm that when libjpeg-turbo is loaded, from Pillow's wheel or else from the system.
 """
 
 from __future__ import annotations
@@ -10,28 +10,104 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..forks import importing
+from ..forks import cached_property, importing
 from .build import library
 
 Box = tuple[int, int, int, int]
 """``(top, left, height, width)`` in pixels."""
 
+MIRRORED, UPSIDE_DOWN = 1, 2
+_PART = np.dtype(
+    [
+        *((name, np.int64) for name in ("data", "bytes", "height", "width", "factor")),
+        ("box", np.int64, 4),
+        *((name, np.int64) for name in ("channels", "reads_all", "new_height", "new_width")),
+        *((name, np.int64) for name in ("mirrored", "upside_down", "pixels", "row", "pixel", "channel", "decoded")),
+    ]
+)  # `Part` in jpeg.cc
 _SUBSAMPLINGS = ("444", "422", "420", "440", "411")
 _TRIAL_SIZE = (45, 61)
 _TRIAL_BOXES = ((0, 0, 17, 9), (20, 33, 21, 17), (16, 16, 16, 16), (44, 60, 1, 1))
+_TRIAL_SIZES = ((24, 24), (7, 50), (60, 9), (1, 1), (90, 40))
 
-_Decode = Callable[[np.ndarray, np.ndarray, np.ndarray], bool]
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of JPEG images to decode; one row for each image.
+
+    Attributes:
+        data: the address of each file; int64 ``[n]``.
+        bytes: the size of each file; int64 ``[n]``.
+        sizes: height and width of each whole image; int64 ``[n, 2]``.
+        factors: 1, 2, 4 or 8, to decode each image at ``1 / factor`` of its size, rounded up; int64 ``[n]``.
+        boxes: the parts, inside the reduced images, as `Box`; int64 ``[n, 4]``.
+        flips: the sum of `MIRRORED` and `UPSIDE_DOWN`; int64 ``[n]``.
+        reads_all: whether each file is read to its end, so that damage is noticed anywhere in it; bool ``[n]``.
+    """
+
+    data: np.ndarray
+    bytes: np.ndarray
+    sizes: np.ndarray
+    factors: np.ndarray
+    boxes: np.ndarray
+    flips: np.ndarray
+    reads_all: np.ndarray
+
+
+def decode_parts(
+    parts: Parts,
+    out: np.ndarray,
+    factors: tuple[np.ndarray, np.ndarray] | None = None,
+    *,
+    places: np.ndarray | None = None,
+) -> np.ndarray:
+    """Decodes parts and resizes them to the size of ``out``, as OpenCV's ``INTER_LINEAR`` does.
+
+    Args:
+        parts: what to decode.
+        out: the targets ``[n, H, W, C]`` with C 1 (grey) or 3 (RGB), in any layout; uint8, or float32 with ``factors``.
+        factors: two arrays (float32 ``[C]``): each value becomes ``value * first - second``, rounded after each step.
+        places: the target of each image, if they are not in order; int64 ``[n]``.
+
+    Returns:
+        Which images were decoded; bool ``[n]``. The others are no JPEG images of that size and these channels, or are
+        damaged, or this machine cannot do it. Anything may be in their targets.
+    """
+    loaded, count = _loaded(), len(parts.data)
+    resized = (parts.boxes[:, 2] != out.shape[1]) | (parts.boxes[:, 3] != out.shape[2])
+    if loaded is None or not count:
+        return np.zeros(count, bool)
+    described = np.zeros(count, _PART)
+    described["data"], described["bytes"] = parts.data, parts.bytes
+    described["height"], described["width"] = parts.sizes[:, 0], parts.sizes[:, 1]
+    described["factor"], described["box"], described["reads_all"] = parts.factors, parts.boxes, parts.reads_all
+    described["new_height"], described["new_width"], described["channels"] = out.shape[1:]
+    described["mirrored"], described["upside_down"] = parts.flips & MIRRORED, parts.flips & UPSIDE_DOWN
+    each, *strides = (stride // out.itemsize for stride in out.strides)
+    described["pixels"] = out.ctypes.data + each * out.itemsize * (np.arange(count) if places is None else places)
+    described["row"], described["pixel"], described["channel"] = strides
+    multiply, subtract = (None, None) if factors is None else factors
+    possible = ~resized
+    if resized.any() and loaded.resizes:
+        possible |= ~_halved(parts.boxes, out.shape[1], out.shape[2])
+    chosen = described[possible]
+    loaded.run(chosen, multiply, subtract)
+    decoded = np.zeros(count, bool)
+    decoded[possible] = chosen["decoded"]
+    return decoded
 
 
 def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:
-    """Decodes a part of a JPEG image into ``out``.
+    """Decodes a part of one JPEG image into ``out``, without resizing it. The whole file is read.
 
     Args:
         data: the file, as unsigned bytes.
@@ -41,15 +117,18 @@ def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, 
         out: uint8, C-contiguous, ``[box height, box width]`` (grey) or ``[box height, box width, C]`` with C 1 or 3.
 
     Returns:
-        False if nothing was decoded: there is no compiled core or no libjpeg-turbo, this is not a JPEG image of that
-        size that it converts to these channels, or it is damaged. Then decode the whole image.
+        False if nothing was decoded, as for `decode_parts`. Then decode the whole image.
     """
-    decode = _loaded()
-    if decode is None:
-        return False
-    channels = out.shape[2] if out.ndim == 3 else 1
-    part = np.array((*size, factor, *box, channels), np.int64)  # `Part` in jpeg.cc
-    return decode(np.frombuffer(data, np.uint8), part, out)
+    file = np.frombuffer(data, np.uint8)
+    parts = Parts(
+        *(np.array([number]) for number in (file.ctypes.data, len(file))),
+        np.array([size]),
+        np.array([factor]),
+        np.array([box]),
+        np.zeros(1, np.int64),
+        np.ones(1, bool),
+    )
+    return bool(decode_parts(parts, out.reshape(1, *out.shape[:2], -1))[0])
 
 
 def is_usable() -> bool:
@@ -57,27 +136,54 @@ def is_usable() -> bool:
     return _loaded() is not None
 
 
+def is_resizable() -> bool:
+    """Returns whether they can be resized, too, with the same pixels as OpenCV."""
+    loaded = _loaded()
+    return loaded is not None and loaded.resizes
+
+
+class _Loaded:
+    """libjpeg-turbo, as the compiled core uses it."""
+
+    def __init__(self, core: ctypes.CDLL, address: int) -> None:
+        self._core = core
+        self._address = address
+
+    @cached_property
+    def resizes(self) -> bool:
+        """Whether parts are resized as the installed OpenCV does."""
+        with importing():
+            return _resizes_exactly(self)
+
+    def run(self, parts: np.ndarray, multiply: np.ndarray | None, subtract: np.ndarray | None) -> None:
+        """Decodes parts (`_PART`)."""
+        pointers = [None if array is None else array.ctypes.data for array in (multiply, subtract)]
+        self._core.parquetry_jpeg_parts(self._address, parts.ctypes.data, len(parts), *pointers)
+
+
 @lru_cache(maxsize=1)
-def _loaded() -> _Decode | None:
+def _loaded() -> _Loaded | None:
     core = library()
     if core is None:
         return None
     core.parquetry_jpeg_library.argtypes = [ctypes.c_char_p]
     core.parquetry_jpeg_library.restype = ctypes.c_void_p
-    address, number = ctypes.c_void_p, ctypes.c_int64
-    core.parquetry_jpeg_part.argtypes = [address, address, number, address, address]
-    core.parquetry_jpeg_part.restype = ctypes.c_int64
+    core.parquetry_jpeg_parts.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int64, *[ctypes.c_void_p] * 2]
+    core.parquetry_jpeg_parts.restype = None
     with importing():
         for path in _libraries():
-            loaded = core.parquetry_jpeg_library(os.fsencode(path))
-            if loaded is not None and _is_exact(decode := partial(_decode, core, loaded)):
-                return decode
+            address = core.parquetry_jpeg_library(os.fsencode(path))
+            if address is None:
+                continue
+            loaded = _Loaded(core, address)
+            if _is_exact(loaded):
+                return loaded
     return None
 
 
-def _decode(core: ctypes.CDLL, loaded: int, data: np.ndarray, part: np.ndarray, out: np.ndarray) -> bool:
-    found = core.parquetry_jpeg_part(loaded, data.ctypes.data, len(data), part.ctypes.data, out.ctypes.data)
-    return int(found) == 0
+def _halved(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Returns which parts have twice the height and width. OpenCV takes the mean of four pixels there."""
+    return (boxes[:, 2] == 2 * height) & (boxes[:, 3] == 2 * width)  # type: ignore[no-any-return]  # of numpy
 
 
 def _libraries() -> Iterator[str]:
@@ -88,7 +194,7 @@ def _libraries() -> Iterator[str]:
     yield "libjpeg.so.8"
 
 
-def _is_exact(decode: _Decode) -> bool:
+def _is_exact(loaded: _Loaded) -> bool:
     """Returns whether parts of a small image are what simplejpeg decodes. Other versions of the library have another
     memory layout, which they refuse, or interpolate the edges of a part differently.
     """
@@ -97,14 +203,49 @@ def _is_exact(decode: _Decode) -> bool:
     except ImportError:
         return False
     height, width = _TRIAL_SIZE
-    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    files = [np.frombuffer(simplejpeg.encode_jpeg(pixels, 90, "RGB", kind), np.uint8) for kind in _SUBSAMPLINGS]
-    for data, factor, (top, left, high, wide) in itertools.product(files, (1, 2, 4, 8), _TRIAL_BOXES):
+    for data, factor in itertools.product(_trial_files(), (1, 2, 4, 8)):
         least = {"min_height": -(-height // factor), "min_width": -(-width // factor), "min_factor": factor}
         whole = simplejpeg.decode_jpeg(data, "RGB", **least)
-        box = (top // factor, left // factor, max(high // factor, 1), max(wide // factor, 1))
-        part = whole[box[0] : box[0] + box[2], box[1] : box[1] + box[3]]
-        out = np.zeros_like(part, order="C")
-        if not decode(data, np.array((height, width, factor, *box, 3), np.int64), out) or not np.array_equal(out, part):
+        for top, left, high, wide in ((0, 0, height, width), *_TRIAL_BOXES):
+            box = (top // factor, left // factor, max(high // factor, 1), max(wide // factor, 1))
+            part = whole[box[0] : box[0] + box[2], box[1] : box[1] + box[3]]
+            reads_all = factor > 1 or high == height
+            if not np.array_equal(_tried(loaded, data, factor, box, part.shape[:2], reads_all), part):
+                return False
+    return True
+
+
+def _resizes_exactly(loaded: _Loaded) -> bool:
+    """Returns whether parts are resized as the installed OpenCV does."""
+    try:
+        import cv2
+        import simplejpeg
+    except ImportError:
+        return False
+    data = next(iter(_trial_files()))
+    whole = simplejpeg.decode_jpeg(data, "RGB")
+    for (top, left, high, wide), size in itertools.product((*_TRIAL_BOXES, (0, 0, *_TRIAL_SIZE)), _TRIAL_SIZES):
+        part = np.ascontiguousarray(whole[top : top + high, left : left + wide])
+        resized = cv2.resize(part, size[::-1], interpolation=cv2.INTER_LINEAR)
+        if not np.array_equal(_tried(loaded, data, 1, (top, left, high, wide), size, True), resized):
             return False
     return True
+
+
+@lru_cache(maxsize=1)
+def _trial_files() -> Sequence[Any]:
+    import simplejpeg
+
+    pixels = np.random.default_rng(0).integers(0, 256, (*_TRIAL_SIZE, 3), np.uint8)
+    return [np.frombuffer(simplejpeg.encode_jpeg(pixels, 90, "RGB", kind), np.uint8) for kind in _SUBSAMPLINGS]
+
+
+def _tried(
+    loaded: _Loaded, data: np.ndarray, factor: int, box: Box, size: tuple[int, ...], reads_all: bool
+) -> np.ndarray | None:
+    out = np.zeros((*size, 3), np.uint8)
+    part = np.zeros(1, _PART)
+    numbers = (data.ctypes.data, len(data), *_TRIAL_SIZE, factor, box, 3, reads_all, *size, 0, 0, out.ctypes.data)
+    part[0] = (*numbers, out.strides[0], 3, 1, 0)
+    loaded.run(part, None, None)
+    return out if part["decoded"][0] else None

@@ -21,7 +21,8 @@ def normalise(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract
         subtract: float32 ``[C]``.
 
     Returns:
-        False if nothing was written: there is no compiled core, or it does not know this dtype or layout.
+        False if nothing was written: there is no compiled core, or it does not know these dtypes, or the pixels of
+        ``image`` do not lie next to each other.
     """
     function = _function()
     fits = image.dtype == np.uint8 and out.dtype == np.float32 and image.shape == out.shape and out.flags.writeable
@@ -34,7 +35,8 @@ def normalise(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract
         return False
     strides = (steps[0], *(stride // 4 for stride in places))
     described = np.array((image.ctypes.data, out.ctypes.data, *image.shape, *strides), np.int64)  # `Image` in pixels.cc
-    return bool(function(described.ctypes.data, multiply.ctypes.data, subtract.ctypes.data))
+    function(described.ctypes.data, multiply.ctypes.data, subtract.ctypes.data)
+    return True
 
 
 @lru_cache(maxsize=1)
@@ -44,5 +46,5 @@ def _function() -> Any:
         return None
     function = core.parquetry_normalise
     function.argtypes = [ctypes.c_void_p] * 3
-    function.restype = ctypes.c_int64
+    function.restype = None
     return function

@@ -36,6 +36,7 @@ from .arena import Arena, array_bytes
 from .arrow_take import runs_of
 from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from .batch import Column, Compound, Dense, Ragged, Strings, rows_of, values_of
+from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in, files_in
 from .nested_column import NestedColumn
 from .null_elements import filled, flagged
 from .shared_rows import SharedRows
@@ -74,6 +75,7 @@ def block_column(
     *,
     reuse: bool = False,
     max_value_bytes: int = MAX_VALUE_BYTES,
+    intact: Callable[[], IntactRows] | None = None,
 ) -> BlockColumn:
     """Returns the column of a field, given its normalized parts (one per row group of the block).
 
@@ -81,6 +83,7 @@ def block_column(
         describe: describes the location of a row of the block, for error texts.
         reuse: whether rows are requested several times, which makes it worth keeping decoded values.
         max_value_bytes: the size limit for a decoded value of variable shape.
+        intact: returns what is known about the field's images; ``None`` if nothing is.
     """
     codec = field.storage
     if isinstance(codec, ReadListCodec) and codec.nulls != "error":
@@ -94,7 +97,7 @@ def block_column(
         return (
             FixedColumn(fixed, _validity(parts))
             if fixed is not None
-            else CodedColumn(field, codec, parts, describe, reuse=reuse, max_value_bytes=max_value_bytes)
+            else CodedColumn(field, codec, parts, describe, reuse=reuse, max_value_bytes=max_value_bytes, intact=intact)
         )
     arrays = _arrays(parts)
     if isinstance(codec, ReadListCodec) and codec.levels:
@@ -320,8 +323,10 @@ class CodedColumn:
         *,
         reuse: bool,
         max_value_bytes: int,
+        intact: Callable[[], IntactRows] | None = None,
     ) -> None:
         self._max_bytes = max_value_bytes
+        self._find_intact = intact
         self._item_bytes = 1 if is_string_like(field.dtype) else delivered_dtype(field.dtype).itemsize
         self._field = field
         self._codec = codec
@@ -337,6 +342,7 @@ class CodedColumn:
             memoryview(each.data) if isinstance(each, StoredCells) else each.data  # type: ignore[arg-type]
             for each in cells
         ]
+        self._inside = [each.data for each in cells if isinstance(each, StoredCells)]
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         valid = _take_valid(self._valid, rows)
@@ -352,6 +358,23 @@ class CodedColumn:
     def field(self) -> UnischemaField:
         """The stored field."""
         return self._field
+
+    @cached_property
+    def jpegs(self) -> JpegFiles | None:
+        """The images, if they may be JPEG files that the compiled core decodes; ``None`` for other columns."""
+        if not can_decode(self._field, self._codec):
+            return None
+        at_once = len(self._inside) == len(self._data)
+        unknown = IntactRows([None], [np.arange(len(self._starts))], [len(self._starts)])
+        intact = unknown if self._find_intact is None else self._find_intact()
+        return JpegFiles(self._files_at_once if at_once else self._one_file, at_once=at_once, intact=intact)
+
+    def _files_at_once(self, rows: np.ndarray) -> Files:
+        parts = np.searchsorted(self._start, rows, side="right") - 1
+        return files_in(self._inside, parts, self._starts[rows], self._ends[rows])
+
+    def _one_file(self, rows: np.ndarray) -> Files:
+        return file_in(self._bytes(int(rows[0])))
 
     @property
     def reused(self) -> bool:
@@ -419,6 +442,9 @@ class CodedColumn:
         return (self._data[part][start:end] for part, start, end in places)
 
     def _decode_all(self, rows: np.ndarray, out: Any, valid: np.ndarray | None) -> None:
+        done = self._decode_jpegs(rows, out, valid) if isinstance(out, np.ndarray) else None
+        if done is not None and done.all():
+            return
         decode, field = self._codec.decode_into, self._field
         if isinstance(out, np.ndarray) and out.ndim == 1:
             out = [out[number, ...] for number in range(len(out))]  # views of the scalars, not their values
@@ -428,6 +454,8 @@ class CodedColumn:
         for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
             if valid is not None and not valid[number]:
                 out[number][...] = 0
+                continue
+            if done is not None and done[number]:
                 continue
             if first.setdefault(row, number) != number:  # n-gram windows share rows: decode once, then copy
                 if row in later:
@@ -447,6 +475,17 @@ class CodedColumn:
             self.decode(row, place)
         for number, source in copies:
             copy_value(out[source], out[number])
+
+    def _decode_jpegs(self, rows: np.ndarray, out: np.ndarray, valid: np.ndarray | None) -> np.ndarray | None:
+        """Decodes images of one size that are JPEG files. Returns which it has decoded; ``None`` for other columns."""
+        if self.reused or out.dtype != np.uint8 or not out.flags.c_contiguous or self.jpegs is None:
+            return None
+        places = np.arange(len(rows)) if valid is None else np.flatnonzero(valid)
+        sizes = np.tile(np.array(out.shape[1:3], np.int64), (len(places), 1))
+        done = np.zeros(len(rows), bool)
+        images = out.reshape(*out.shape[:3], -1) if out.size else out[..., None]
+        done[places] = self.jpegs.decode(rows[places], images, places, sizes=sizes)
+        return done
 
     def _gather_ragged(self, rows: np.ndarray, valid: np.ndarray | None) -> Ragged:
         field = self._field

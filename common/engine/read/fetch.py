@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ from ...plan.program import ElementProgram
 from ...schema.field import UnischemaField
 from ...selection.statistics import column_bytes
 from ..columns.arrow_views import as_arrow, is_number
+from ..columns.jpeg_files import IntactRows
 from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
@@ -148,7 +149,15 @@ class Fetcher:
             program=self._program,
             order=rows.cells[:, 0] if self._by_item else None,
             max_value_bytes=self._dataset.max_value_bytes,
+            intact=partial(self._intact_rows, rows),
         )
+
+    def _intact_rows(self, rows: BlockRows, number: int) -> IntactRows:
+        """Returns what is known about the images of the ``number``-th field in the rows of a block."""
+        field = self._fields[number]
+        lasting = field not in self._listed  # files of an image folder may change while their list stays
+        keys = [self._key(row_group, [field]) if lasting else None for row_group in rows.row_groups]
+        return IntactRows(keys, rows.rows, [int(self._dataset.row_groups.rows[each]) for each in rows.row_groups])
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group, for error texts."""

@@ -6,7 +6,8 @@ the block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ...schema.field import UnischemaField
 from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
+from ..columns.jpeg_files import IntactRows
 from ..read.file_cells import Part
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace
@@ -65,7 +67,7 @@ class LoadedBlock:
 
     All threads share the columns. ``program`` decides how they are kept: rows that n-gram windows share are decoded
     once, and packed fields become one matrix. With ``order`` (the row of each item), numbers are kept in item order
-    instead of storage order.
+    instead of storage order. ``intact`` returns what is known about the images of a field, given its number.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class LoadedBlock:
         program: ElementProgram | None = None,
         order: np.ndarray | None = None,
         max_value_bytes: int = MAX_VALUE_BYTES,
+        intact: Callable[[int], IntactRows] | None = None,
     ) -> None:
         self._max_value_bytes = max_value_bytes
+        self._intact = intact
         large = isinstance(fetched, LargeColumns)
         if isinstance(fetched, LargeColumns):
             fetched.check(sum(map(len, rows)), places[0])
@@ -153,6 +157,7 @@ class LoadedBlock:
             self._where.describe,
             reuse=self._reuse,
             max_value_bytes=self._max_value_bytes,
+            intact=None if self._intact is None else partial(self._intact, number),
         )
 
     def _parts(self, number: int) -> list[Part]:

@@ -20,6 +20,7 @@ from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
 from .chance import ItemKeys
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
+from .jpeg_images import finish_jpegs
 from .source import Source
 
 Describe = Callable[[int], str]
@@ -84,25 +85,47 @@ def gather_images(
     """
     output = step.output
     out = arena.allocate(output.dtype, (*lead, *(axis or 0 for axis in output.shape)))
-    cells = out.reshape(lead[0], len(steps), *out.shape[len(lead) :])
+    flat = out.reshape(lead[0] * len(steps), *out.shape[len(lead) :])
     valid = np.ones((lead[0], len(steps)), dtype=bool)
     sizes = np.zeros((lead[0], 2), dtype=np.int64)
     numbers = drawn_numbers(step, keys)
     for source, items in zip(sources, places, strict=True):
         column = source.block.column(leaf)
         assert isinstance(column, FixedColumn | CodedColumn)
-        for number, item in enumerate(items.tolist()):
-            rows = source.cells[number, list(steps)]
-            present = column.valid(rows)
-            drawn = numbers(item)
-            for place, row in enumerate(rows.tolist()):
-                if present is not None and not present[place]:
-                    valid[item, place] = False
-                    cells[item, place] = 0
-                    continue
-                sizes[item] = _one(step, column, row, drawn, cells[item, place], source.block.describe)
+        rows = source.cells[:, list(steps)].reshape(-1)
+        images = (items[:, None] * len(steps) + np.arange(len(steps))).reshape(-1)
+        present = column.valid(rows)
+        if present is not None:
+            valid.reshape(-1)[images[~present]] = False
+            flat[images[~present]] = 0
+            rows, images = rows[present], images[present]
+        owners = images // len(steps)
+        drawn = [numbers(item) for item in owners.tolist()]
+        sizes[owners] = _finish(step, column, rows, drawn, flat, images, source.block.describe)
     check.add(step, sizes)
     return Dense(out, None if valid.all() else valid.reshape(lead))
+
+
+def _finish(
+    step: ImageStep,
+    column: FixedColumn | CodedColumn,
+    rows: np.ndarray,
+    numbers: Sequence[Numbers],
+    out: np.ndarray,
+    places: np.ndarray,
+    describe: Describe,
+) -> np.ndarray:
+    """Puts stored images through the step, into ``out[places]``. Returns their stored sizes (int64 ``[n, 2]``)."""
+    sizes = np.zeros((len(rows), 2), np.int64)
+    done: np.ndarray | None = None
+    if isinstance(column, CodedColumn) and column.jpegs is not None:
+        shapes = [column.shape(row) for row in rows.tolist()]
+        done = finish_jpegs(step, column, rows, shapes, numbers, out, places)
+        sizes[done] = np.array(shapes, np.int64)[done, :2]
+    for number in range(len(rows)) if done is None else np.flatnonzero(~done).tolist():
+        place = out[int(places[number])]
+        sizes[number] = _one(step, column, int(rows[number]), numbers[number], place, describe)
+    return sizes
 
 
 def _one(

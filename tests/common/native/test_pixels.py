@@ -28,12 +28,11 @@ def test_the_core_and_numpy_give_the_same_bits(data: st.DataObject) -> None:
     shape = (channels, height, width) if first else (height, width, channels)
     found, expected = np.full(shape, 7, np.float32), np.zeros(shape, np.float32)
     out, wanted = (each.transpose(1, 2, 0) if first else each for each in (found, expected))
-    written = pixels.normalise(image, out, *factors)
-    assert written == (channels != 2)
+    assert pixels.normalise(image, out, *factors)
     for channel in range(channels):
         wanted[..., channel] = np.float32(image[..., channel]) * factors[0][channel] - factors[1][channel]
-    if written:
-        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    found[...] = 7
     image_kernels.normalise_into(image, out, *factors)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
@@ -43,7 +42,6 @@ def test_the_core_and_numpy_give_the_same_bits(data: st.DataObject) -> None:
     [
         (np.zeros((4, 5, 3), np.uint16), np.zeros((4, 5, 3), np.float32)),
         (np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 3), np.float16)),
-        (np.zeros((4, 5, 3), np.uint8), np.zeros((4, 10, 3), np.float32)[:, ::2]),
         (np.zeros((4, 10, 3), np.uint8)[:, ::2], np.zeros((4, 5, 3), np.float32)),
         (np.zeros((3, 4, 5), np.uint8).transpose(1, 2, 0), np.zeros((4, 5, 3), np.float32)),
         (np.zeros((4, 5, 3), np.uint8), np.zeros((5, 4, 3), np.float32)),

@@ -26,6 +26,7 @@ from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unisc
 from parquetry.common.engine.steps import image_kernels
 from parquetry.common.engine.steps.chance import ItemKeys, uniform
 from parquetry.common.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
+from parquetry.common.native import jpeg
 from parquetry.common.schema.images import CompressedImageCodec as Codec
 from parquetry.common.testing import assert_resumable, assert_same
 
@@ -639,8 +640,9 @@ def no_opencv(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for function in cached:
         function.cache_clear()
     monkeypatch.setitem(sys.modules, "cv2", None)
+    jpeg._loaded.cache_clear()
     yield
-    for function in cached:
+    for function in (*cached, jpeg._loaded):
         function.cache_clear()
 
 

@@ -1,0 +1,160 @@
+"""`JpegFiles`: the JPEG images of a column, which the compiled core decodes many at a time.
+
+Which images were once read to their end without an error is remembered for the life of the process. After that, only
+the rows of an image that a crop needs are read, and damage is still noticed, whichever part of an image it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...native import jpeg
+from ...schema.codec import Codec
+from ...schema.field import UnischemaField
+from ...schema.images import CompressedImageCodec, channel_count
+
+_AT_ONCE = 16  # images in one call, which cannot be interrupted
+_MOST_INTACT = 1 << 26
+_ONE = np.zeros(1, np.int64)
+Files = tuple[np.ndarray, np.ndarray]
+"""The addresses and sizes of files in memory; int64 each."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntactRows:
+    """Which values of a stored column were read to their end, for the row groups of a block.
+
+    Attributes:
+        keys: names the column of each row group and its version, or ``None`` if it has no lasting name.
+        rows: the rows that the block has of each row group; int64.
+        totals: the number of rows of each row group.
+    """
+
+    keys: Sequence[str | None]
+    rows: Sequence[np.ndarray]
+    totals: Sequence[int]
+
+    def load(self) -> np.ndarray:
+        """Returns which rows of the block are known to be intact; bool."""
+        parts = zip(self.keys, self.rows, strict=True)
+        known = [_nothing_known(rows) if key is None else _known(key, rows) for key, rows in parts]
+        return np.concatenate([np.zeros(0, bool), *known])
+
+    def add(self, rows: np.ndarray) -> None:
+        """Remembers rows of the block (numbers in the block; int64)."""
+        first = 0
+        for key, inside, total in zip(self.keys, self.rows, self.totals, strict=True):
+            mine = rows[(rows >= first) & (rows < first + len(inside))] - first
+            first += len(inside)
+            if key is not None and len(mine):
+                _remember(key, inside[mine], total)
+
+
+_intact: dict[str, np.ndarray] = {}
+"""For each column of a row group (`IntactRows.keys`), which of its rows are intact; the least recently made first."""
+
+
+def _nothing_known(rows: np.ndarray) -> np.ndarray:
+    return np.zeros(len(rows), bool)
+
+
+def _known(key: str, rows: np.ndarray) -> np.ndarray:
+    flags = _intact.get(key)
+    return _nothing_known(rows) if flags is None or not len(rows) or rows[-1] >= len(flags) else flags[rows]
+
+
+def _remember(key: str, rows: np.ndarray, total: int) -> None:
+    flags = _intact.get(key)
+    if flags is None:
+        while sum(map(len, list(_intact.values()))) + total > _MOST_INTACT and _intact:
+            _intact.pop(next(iter(_intact)), None)
+        flags = _intact.setdefault(key, np.zeros(total, bool))
+    flags[rows] = True
+
+
+class JpegFiles:
+    """The images of a column.
+
+    Args:
+        files: returns the files of some rows, in memory until the next call by this thread.
+        at_once: whether the files of several rows can be in memory together.
+        intact: what is known about the images.
+    """
+
+    def __init__(self, files: Callable[[np.ndarray], Files], *, at_once: bool, intact: IntactRows) -> None:
+        self._files = files
+        self._at_once = _AT_ONCE if at_once else 1
+        self._intact = intact
+        self._known = intact.load()
+
+    def decode(
+        self,
+        rows: np.ndarray,
+        out: np.ndarray,
+        places: np.ndarray,
+        *,
+        sizes: np.ndarray,
+        boxes: np.ndarray | None = None,
+        reductions: np.ndarray | None = None,
+        flips: np.ndarray | None = None,
+        factors: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Decodes the images of some rows, or parts of them, into ``out[places]``. Returns which were decoded.
+
+        Args:
+            rows: numbers of rows in the block, none of them null; int64.
+            out, factors: as for `native.jpeg.decode_parts`.
+            sizes, boxes, reductions, flips: `native.jpeg.Parts.sizes`, ``boxes``, ``factors`` and ``flips``. By
+                default, whole images are decoded as they are.
+        """
+        decoded = np.zeros(len(rows), bool)
+        boxes = np.concatenate([np.zeros_like(sizes), sizes], axis=1) if boxes is None else boxes
+        reductions = np.ones(len(rows), np.int64) if reductions is None else reductions
+        flips = np.zeros(len(rows), np.int64) if flips is None else flips
+        reads_all = ~self._known[rows]
+        for some in _runs(len(rows), self._at_once):
+            data, lengths = self._files(rows[some])
+            parts = jpeg.Parts(data, lengths, sizes[some], reductions[some], boxes[some], flips[some], reads_all[some])
+            decoded[some] = jpeg.decode_parts(parts, out, factors, places=places[some])
+        new = rows[decoded & reads_all]
+        if len(new):
+            self._known[new] = True
+            self._intact.add(new)
+        return decoded
+
+
+def can_decode(field: UnischemaField, codec: Codec) -> bool:
+    """Returns whether the compiled core decodes the images of a field that are JPEG files."""
+    return (
+        isinstance(codec, CompressedImageCodec)
+        and codec.frees_interpreter
+        and codec.convert is not False
+        and field.dtype == np.uint8
+        and channel_count(field.shape) in (1, 3)
+        and jpeg.is_usable()
+    )
+
+
+def files_in(data: Sequence[np.ndarray], parts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Files:
+    """Returns files that are in memory.
+
+    Args:
+        data: the bytes of each row group.
+        parts: the row group of each file; int64.
+        starts, ends: where it begins and ends in ``data``; int64.
+    """
+    bases = np.array([each.ctypes.data for each in data], np.int64)
+    return bases[parts] + starts, ends - starts
+
+
+def file_in(data: memoryview) -> Files:
+    """Returns one file that is in memory."""
+    array = np.frombuffer(data, np.uint8)
+    return _ONE + array.ctypes.data, _ONE + len(array)
+
+
+def _runs(count: int, length: int) -> Iterator[slice]:
+    return (slice(first, first + length) for first in range(0, count, length))
