@@ -35,7 +35,7 @@ VENV_TF216 := .venv-tf216
 VENV_SPARK := .venv-spark
 VENV_TRAINERS := .venv-trainers
 VENV_DOCS := .venv-docs
-BENCH_PEERS := .venv-bench .venv-bench-mosaic .venv-bench-petastorm
+BENCH_PEERS := .venv-bench .venv-bench-dali .venv-bench-mosaic .venv-bench-petastorm .venv-bench-tables
 BENCH ?=
 VENV_DIST := .venv-dist
 VENV_AUDIT := .venv-audit
@@ -194,8 +194,10 @@ $(VENV_DOCS)/.installed: setup.py pyproject.toml constraints-docs.txt
 	touch $@
 
 .venv-bench/.installed: benchmarks/peers/bench.txt
+.venv-bench-dali/.installed: benchmarks/peers/dali.txt
 .venv-bench-mosaic/.installed: benchmarks/peers/mosaic.txt
 .venv-bench-petastorm/.installed: benchmarks/peers/petastorm.txt
+.venv-bench-tables/.installed: benchmarks/peers/tables.txt
 $(addsuffix /.installed,$(BENCH_PEERS)):
 	$(call new_venv,$(PYTHON_TF217),$(@D))
 	$(@D)/bin/python -m pip install -r $<

@@ -11,25 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = "limit"
-ENVIRONMENTS = (".venv", ".venv-bench", ".venv-bench-mosaic", ".venv-bench-petastorm", ".venv-tf217")
-_EVERY_RATE = (
-    "a",
-    "b",
-    "b-large",
-    "c-ndarray",
-    "c-tensor",
-    "d",
-    "d-pack",
-    "d-weigh",
-    "d-wide",
-    "e",
-    "f",
-    "f-shuffled",
-    "g",
-    "j",
-    "k",
-    "k-bucket",
-)
+_PEERS = ("bench", "bench-dali", "bench-mosaic", "bench-petastorm", "bench-tables", "tf217")
+ENVIRONMENTS = (".venv", *(f".venv-{name}" for name in _PEERS))
+_IMAGES = ("a", "b", "b-large")
+_TABLES = ("d", "d-pack", "d-weigh", "d-wide")
+_EVERY_RATE = (*_IMAGES, "c-ndarray", "c-tensor", *_TABLES, "e", "f", "f-shuffled", "g", "j", "k", "k-bucket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +187,43 @@ _ALL = [
         module="spdl_peer",
         environment=".venv-bench",
         workloads=("a", "b", "b-large", "c-ndarray", "d", "d-wide", "h"),
+    ),
+    Contender(
+        name="dali",
+        title="NVIDIA DALI, processor",
+        module="dali_peer",
+        environment=".venv-bench-dali",
+        workloads=("a", "b", "b-large"),
+    ),
+    Contender(
+        name="ray",
+        title="Ray Data",
+        module="ray_peer",
+        environment=".venv-bench-tables",
+        workloads=("a", "d", "d-wide", "e"),
+    ),
+    Contender(
+        name="daft",
+        title="Daft",
+        module="daft_peer",
+        environment=".venv-bench-tables",
+        workloads=("a", "d", "d-wide", "e"),
+    ),
+    Contender(
+        name="lance",
+        title="Lance, batches in random order",
+        module="lance_peer",
+        variant="batches",
+        environment=".venv-bench-tables",
+        workloads=("a", "d", "d-wide", "e"),
+    ),
+    Contender(
+        name="lance-take",
+        title="Lance, rows in random order",
+        module="lance_peer",
+        variant="take",
+        environment=".venv-bench-tables",
+        workloads=("a", "d", "e"),
     ),
     Contender(
         name="tfio",

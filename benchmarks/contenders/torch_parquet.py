@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..steps import as_bytes, image_row, parquet_files, permuted, points, row_groups
 from ..touch import rows_of
 from ..workloads import NUMBERS, SEED, Case
+from .arrow_batches import jagged
 
 SETTINGS = {
     "": "one worker for each processor, prefetch_factor=4; row groups dealt to workers and shuffled; batches made in "
@@ -140,7 +141,7 @@ class _Rows(IterableDataset[Any]):
                 yield {
                     "id": torch.from_numpy(batch.column("id").to_numpy().copy()),
                     "title": batch.column("title").to_pylist(),
-                    **{name: _jagged(batch.column(name)) for name in ("tokens", "scores")},
+                    **{name: jagged(batch.column(name)) for name in ("tokens", "scores")},
                 }
 
 
@@ -157,10 +158,3 @@ def _raw_points(cell: bytes | pa.Buffer) -> np.ndarray:
 def _permuted(tables: list[pa.Table], random: np.random.Generator) -> pa.Table:
     table = pa.concat_tables(tables).combine_chunks()
     return table.take(random.permutation(len(table)))
-
-
-def _jagged(column: pa.ChunkedArray) -> torch.Tensor:
-    array = column.combine_chunks()
-    offsets = array.offsets.to_numpy()
-    values = torch.from_numpy(array.values.to_numpy()[offsets[0] : offsets[-1]].copy())
-    return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets.astype(np.int64) - offsets[0]))

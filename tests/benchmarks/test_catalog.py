@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.catalog import CONTENDERS, LIMIT, ROOT
+from benchmarks.catalog import CONTENDERS, ENVIRONMENTS, LIMIT, ROOT
 from benchmarks.profiles import PROFILES
 from benchmarks.workloads import ROW_GROUP_ROWS, WORKLOADS, Case
 
@@ -27,6 +27,17 @@ def test_a_contender_has_its_module_variant_and_workloads(name: str) -> None:
     contender = CONTENDERS[name]
     assert contender.variant in settings(contender.module)
     assert set(contender.workloads) <= set(WORKLOADS)
+    assert contender.environment in ENVIRONMENTS
+
+
+def test_every_environment_of_peers_has_its_requirements_and_its_target() -> None:
+    peers = [name for name in ENVIRONMENTS if name.startswith(".venv-bench")]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for name in peers:
+        requirements = f"benchmarks/peers/{name.removeprefix('.venv-bench').lstrip('-') or 'bench'}.txt"
+        assert (ROOT / requirements).exists()
+        assert f"{name}/.installed: {requirements}" in makefile
+    assert f"BENCH_PEERS := {' '.join(peers)}\n" in makefile
 
 
 def test_every_workload_has_a_limit_and_every_profile_its_data() -> None:
