@@ -7,8 +7,11 @@ within one pair, so a temporary slowdown of the machine affects both sides.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+_PAIR_FIELDS = ("rate", "limit", "rows", "cpu_s", "read_bytes", "memory_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,11 @@ def summary(pairs: Sequence[Pair]) -> Summary | None:
         read_bytes_per_row=statistics.median(pair.read_bytes / pair.rows for pair in counted) if counted else None,
         memory_bytes=max(pair.memory_bytes for pair in pairs),
     )
+
+
+def summary_of(entry: Mapping[str, Any]) -> Summary | None:
+    """Returns the figures of one contender in a table of results, if it was measured by rate."""
+    return summary([Pair(**{name: pair[name] for name in _PAIR_FIELDS}) for pair in entry.get("pairs", ())])
 
 
 def speed_up(figures: Sequence[tuple[int, float]]) -> list[tuple[int, float, float]]:

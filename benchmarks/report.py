@@ -6,17 +6,16 @@ with the reason for a failure below the table.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .catalog import CONTENDERS, LIMIT
-from .figures import Pair, Spread, Summary, speed_up, summary
+from .chart import chart
+from .figures import Spread, Summary, speed_up, summary_of
 from .workloads import WORKLOADS, Workload
-
-_PAIR_FIELDS = ("rate", "limit", "rows", "cpu_s", "read_bytes", "memory_bytes")
 
 
 def markdown(results: Mapping[str, Any]) -> str:
@@ -38,11 +37,6 @@ def markdown(results: Mapping[str, Any]) -> str:
         parts.append(scaling_table(results))
     parts.append(settings_list(results))
     return "\n\n".join(parts) + "\n"
-
-
-def summary_of(entry: Mapping[str, Any]) -> Summary | None:
-    """Returns the figures of one contender that was measured by rate."""
-    return summary([Pair(**{name: pair[name] for name in _PAIR_FIELDS}) for pair in entry.get("pairs", ())])
 
 
 def rate_table(workload: Workload, table: Mapping[str, Any]) -> str:
@@ -193,9 +187,17 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def main() -> None:
-    """Prints the tables of a JSON file: ``python -m benchmarks.report bench-results/bench.json``."""
-    print(markdown(json.loads(Path(sys.argv[1]).read_text())), end="")
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the tables of a JSON file, or draws its chart."""
+    parser = argparse.ArgumentParser(description="Shows the results of benchmarks.run.")
+    parser.add_argument("results", type=Path, help="the JSON file of a run")
+    parser.add_argument("--svg", type=Path, help="draw the README's chart there, instead of printing the tables")
+    options = parser.parse_args(arguments)
+    results = json.loads(options.results.read_text())
+    if options.svg:
+        options.svg.write_text(chart(results))
+    else:
+        print(markdown(results), end="")
 
 
 if __name__ == "__main__":
