@@ -79,6 +79,11 @@ class Child:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
     def window(self, warm_s: float, window_s: float) -> dict[str, Any]:
         """Measures one stretch."""
         return self._ask({"warm_s": warm_s, "window_s": window_s}, warm_s + window_s + _SLACK_S)

@@ -24,7 +24,8 @@ SETTINGS = {
 
 def batches(case: Case) -> Iterator[int]:
     """Yields the row count of each batch."""
-    face = _face(case, pipeline_of(case))
+    workers = None if case.variant == "loader" else case.workers
+    face = _face(case, pipeline_of(case, workers=workers))
     for _ in passes_of(case):
         yield from map(rows_of, _iterator(case, face))
 
