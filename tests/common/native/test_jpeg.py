@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import simplejpeg
@@ -15,6 +17,7 @@ from oracle import examples
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.errors import DecodeError
 from parquetry.common.native import jpeg
 
 COLOURS = {1: "GRAY", 3: "RGB"}
@@ -73,6 +76,65 @@ def test_a_part_is_exactly_that_of_the_whole_image(data: st.DataObject) -> None:
     out = np.full((high, wide, channels), 7, np.uint8)
     assert jpeg.decode_part(memoryview(file), size, factor, (top, left, high, wide), out)
     np.testing.assert_array_equal(out, image[top : top + high, left : left + wide])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[bytes], jpeg.Parts, tuple[int, int, int]]:
+    """Draws files, parts of them, and the height, width and channels of all finished images."""
+    drawn = draw(st.lists(files(), min_size=1, max_size=4))
+    boxes, reductions = [], []
+    for _, size in drawn:
+        factor = draw(st.sampled_from([1, 1, 1, 2, 8] if min(size) > 8 else [1]))
+        (top, high), (left, wide) = (span(draw, -(-length // factor)) for length in size)
+        boxes.append((top, left, high, wide))
+        reductions.append(factor)
+    data = [np.frombuffer(file, np.uint8) for file, _ in drawn]
+    parts = jpeg.Parts(
+        data=np.array([each.ctypes.data for each in data]),
+        bytes=np.array([len(each) for each in data]),
+        sizes=np.array([size for _, size in drawn]),
+        factors=np.array(reductions),
+        boxes=np.array(boxes),
+        flips=np.array([draw(st.integers(0, 3)) for _ in drawn]),
+        reads_all=np.array([draw(st.booleans()) for _ in drawn]),
+    )
+    sizes = [(high, wide) for _, _, high, wide in boxes]
+    size = draw(st.one_of(st.sampled_from(sizes), st.tuples(st.integers(1, 80), st.integers(1, 80))))
+    return [file for file, _ in drawn], parts, (*size, draw(st.sampled_from([1, 3])))
+
+
+@examples(400)
+@given(st.data())
+def test_parts_are_finished_as_by_opencv_and_numpy(data: st.DataObject) -> None:
+    found, parts, (height, width, channels) = data.draw(batches())
+    count = len(found)
+    normalises, planes = data.draw(st.booleans()), data.draw(st.booleans())
+    dtype = np.dtype(np.float32 if normalises else np.uint8)
+    noise = np.random.default_rng(data.draw(st.integers(0, 9)))
+    factors = tuple(noise.normal(0, 2, channels).astype(np.float32) for _ in range(2)) if normalises else None
+    axes = (0, 2, 3, 1) if planes else (0, 1, 2, 3)
+    shape = (count + 1, channels, height, width) if planes else (count + 1, height, width, channels)
+    out = np.full(shape, 7, dtype).transpose(axes)
+    places = noise.permutation(count + 1)[:count]
+    decoded = jpeg.decode_parts(parts, out, factors, places=places)
+    for number, (file, place) in enumerate(zip(found, places.tolist(), strict=True)):
+        top, left, high, wide = parts.boxes[number].tolist()
+        halved = (high, wide) == (2 * height, 2 * width)
+        assert decoded[number] == (not halved)
+        if halved:
+            continue
+        image = whole(file, tuple(parts.sizes[number].tolist()), int(parts.factors[number]), channels)
+        image = np.ascontiguousarray(image[top : top + high, left : left + wide])
+        if (high, wide) != (height, width):
+            image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+        image = image.reshape(height, width, channels)
+        image = image[:: -1 if parts.flips[number] & jpeg.UPSIDE_DOWN else 1]
+        image = image[:, :: -1 if parts.flips[number] & jpeg.MIRRORED else 1]
+        if factors is not None:
+            image = image.astype(np.float32) * factors[0] - factors[1]
+        np.testing.assert_array_equal(out[place], image)
+    unused = out[[place for place in range(count + 1) if place not in places]]
+    assert (unused == 7).all()
 
 
 @examples(300)
@@ -177,3 +239,39 @@ def crops(photos: Path, interpolation: Any) -> list[list[tuple[int, bytes]]]:
         rows.random_crop("image", (20, 31), seed=4).normalize("image", (0.5,) * 3, (0.2,) * 3),
     ]
     return [[(int(row["id"]), row["image"].tobytes()) for row in chain] for chain in chains]
+
+
+def test_images_are_read_to_their_end_once_and_then_only_as_far_as_needed(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[bool]] = []
+    decode_parts = jpeg.decode_parts
+
+    def noted(parts: jpeg.Parts, *arguments: Any, **options: Any) -> Any:
+        read.append(parts.reads_all.tolist())
+        return decode_parts(parts, *arguments, **options)
+
+    monkeypatch.setattr(jpeg, "decode_parts", noted)
+    rows = Pipeline(photos, executor="threads", workers=1, on_error="skip").shuffle(12, seed=1)
+    chain = rows.random_resized_crop("image", (12, 10), seed=2)
+    for _ in range(2):
+        read.clear()
+        assert len(list(chain)) == 11  # the damaged image is missed in every pass, whatever its crop is
+    assert sum(map(sum, read)) <= 2  # the damaged one alone, tried again by itself
+
+
+def test_another_version_of_a_file_is_read_to_its_end_again(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (64, 64, 3), np.uint8)
+    file = bytes(simplejpeg.encode_jpeg(pixels, 85))
+    field = UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
+
+    def chain(content: bytes) -> Pipeline:
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        write_dataset(tmp_path / "data", Unischema("one", [field]), [{"image": content}])
+        return Pipeline(tmp_path / "data", executor="threads", workers=1).random_crop("image", (4, 4), seed=0)
+
+    assert len(list(chain(file))) == 1
+    damaged = file[: len(file) * 9 // 10]
+    for _ in range(3):
+        with pytest.raises(DecodeError, match="image"):
+            list(chain(damaged + bytes(len(file) - len(damaged))))
