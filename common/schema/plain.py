@@ -37,7 +37,7 @@ class PlainFields:
     refusal: ClassVar[type[ParquetryError]] = PipelineError
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))  # type: ignore[arg-type]  # mypy confuses the class with its instances
+        hints = hints_of(type(self))  # type: ignore[arg-type]  # mypy confuses the class with its instances
         for name in hints:
             object.__setattr__(self, name, plain(getattr(self, name)))
         self.check()
@@ -97,6 +97,8 @@ def conformed(value: object, hint: object) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated and hint is not Seed:
+        return conformed(value, arguments[0])
     if origin in (typing.Union, types.UnionType):
         return _any_of(value, arguments)
     if origin is Literal:
@@ -159,7 +161,8 @@ def _simple(value: Any, hint: Any) -> Any:
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Returns the annotated type of each field of a dataclass."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
 

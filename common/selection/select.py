@@ -400,7 +400,7 @@ def _where_function(
 def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: ReadStored, threads: int) -> Selection:
     rows = selection.rows
     row_groups = np.flatnonzero(rows.counts > 0)
-    names = list(dict.fromkeys([*step.group_by, *([step.timestamp] if step.timestamp else [])]))
+    names = list(step.reads)
     fields = [dataset.schema[name] for name in names]
 
     def columns(row_group: int) -> pa.Table:

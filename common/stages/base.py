@@ -26,7 +26,7 @@ from ..schema.field import UnischemaField
 from ..schema.plain import PlainFields
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
-from .names import NewNames
+from .names import stored_names
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
@@ -104,8 +104,10 @@ class Stage(PlainFields):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The stored fields whose values it needs before anything is decoded."""
-        return ()
+        """The stored fields whose values it needs before anything is decoded: those declared as `StoredName` and the
+        like.
+        """
+        return tuple(dict.fromkeys(stored_names(self)))
 
     @property
     def learns(self) -> bool:
@@ -137,14 +139,17 @@ class Stage(PlainFields):
         """Whether it may add, remove or rename fields, or passes them to a function by name."""
         return False
 
-    @property
-    def new_names(self) -> NewNames | None:
-        """Which fields it renames; ``None`` if it renames none."""
-        return None
+    def name_before(self, name: str) -> str:
+        """The name before this stage of the field called ``name`` after it."""
+        return name
 
-    def in_names_before(self: Same, names: NewNames) -> Same:
-        """The same stage with field names from before the renames, if it reads stored values."""
-        return self
+    def as_before(self, later: Same) -> Same:
+        """A later stage that reads stored values, as you would write it before this one."""
+        return later
+
+    def hides(self, name: str) -> bool:
+        """Whether the field called ``name`` after it may be another than the stored field of this name."""
+        return self.changes(name)
 
     @property
     def declared(self) -> tuple[UnischemaField, ...]:
