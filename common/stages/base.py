@@ -59,10 +59,12 @@ class Stage(PlainFields):
     Attributes:
         verb: the stage's name in JSON and in messages.
         sendable: whether a client may add it to a pipeline that a server holds. Such a stage must carry no code.
+        repeatable: whether its JSON says exactly what it selects, so that another process may use a stored result.
     """
 
     verb: ClassVar[str]
     sendable: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

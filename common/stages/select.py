@@ -23,6 +23,18 @@ class Projection(Step):
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
         return [columns[number] for number in self.keep]
 
+    @property
+    def taken(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return self.keep
+
+    @property
+    def projects(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class Select(Stage):

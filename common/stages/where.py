@@ -76,6 +76,7 @@ class WhereFunction(Filter):
     """Keeps the rows for which a Python function is true."""
 
     verb: ClassVar[str] = "where_function"
+    repeatable: ClassVar[bool] = False  # nothing shows whether a function still does the same
     function: RowFunction
     fields: tuple[StoredPattern, ...]
     batched: bool = False

@@ -44,19 +44,15 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
         return _apply_to_arrow(step, columns, count, describe)
     if step.form == "batch":
         return _apply_to_batch(step, columns, count, describe)
-    return _apply_to_rows(step, columns, count, describe)[0]
+    return apply_to_rows(step, columns, count, describe)[0]
 
 
-def apply_dropping(
+def apply_to_rows(
     step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
 ) -> tuple[list[Column], np.ndarray]:
-    """Like `apply_transform`, for a function that may drop rows. Also returns the numbers of the remaining rows."""
-    return _apply_to_rows(step, columns, count, describe)
-
-
-def _apply_to_rows(
-    step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
-) -> tuple[list[Column], np.ndarray]:
+    """Like `apply_transform`, for a function of rows, which may drop some. Also returns the numbers of the remaining
+    rows.
+    """
     pairs = zip(step.inputs, columns, strict=True)
     inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
