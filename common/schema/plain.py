@@ -37,7 +37,7 @@ class PlainFields:
     refusal: ClassVar[type[ParquetryError]] = PipelineError
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))  # type: ignore[arg-type]  # mypy confuses the class with its instances
+        hints = hints_of(type(self))
         for name in hints:
             object.__setattr__(self, name, plain(getattr(self, name)))
         self.check()
@@ -160,9 +160,13 @@ def _simple(value: Any, hint: Any) -> Any:
     return value
 
 
-@cache
 def hints_of(cls: Any) -> dict[str, Any]:
     """Returns the annotated type of each field of a dataclass."""
+    return _hints(cls)
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
 

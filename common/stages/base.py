@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate
+from ..predicates.column_predicates import ColumnPredicate, predicate_from_json
 from ..schema.field import UnischemaField
-from ..schema.plain import PlainFields
+from ..schema.plain import PlainFields, hints_of
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
 from .names import stored_names
@@ -208,13 +208,14 @@ class Stage(PlainFields):
 
     def to_json(self) -> dict[str, Any]:
         """Returns ``{"verb": ..., **parameters}``."""
-        parameters = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        parameters = {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}  # type: ignore[arg-type]
         return {"verb": self.verb, **parameters}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
         """Builds the stage from its JSON form without ``verb``."""
-        return cls(**parameters)
+        hints = hints_of(cls)
+        return cls(**{name: _from_json(value, hints.get(name)) for name, value in parameters.items()})
 
     def __str__(self) -> str:
         shown = []
@@ -231,6 +232,32 @@ def _identity_of(value: object) -> Any:
     if isinstance(value, Stage):
         return value.identity
     return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, tuple) and value and isinstance(value[0], UnischemaField):
+        return [field.to_json() for field in value]
+    own = getattr(value, "to_json", None)
+    return value if own is None else own()
+
+
+_READERS: dict[object, Callable[[Any], object]] = {
+    UserFunction: UserFunction.from_json,
+    UnischemaField: UnischemaField.from_json,
+    ColumnPredicate: predicate_from_json,
+}
+
+
+def _from_json(value: Any, hint: object) -> object:
+    """Rebuilds the objects of a value; ``hint`` is its annotated type."""
+    read = _reader_in(hint)
+    if read is None or value is None:
+        return value
+    return tuple(map(read, value)) if isinstance(value, list | tuple) else read(value)
+
+
+def _reader_in(hint: object) -> Callable[[Any], object] | None:
+    return _READERS.get(hint) or next(filter(None, map(_reader_in, get_args(hint))), None)
 
 
 @cache

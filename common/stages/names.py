@@ -64,7 +64,7 @@ class NewNames:
     def translated(self, stage: Same) -> Same:
         """The stage with the names from before the rename in every value that names stored fields."""
         changed = {}
-        for name, mark in _marks(type(stage)):  # type: ignore[arg-type]  # as in `PlainFields`
+        for name, mark in _marks(stage):
             value = getattr(stage, name)
             found = [mark.before(each, self) for each in _each(value)]
             changed[name] = tuple(found) if isinstance(value, tuple) else found[0] if found else None
@@ -98,7 +98,7 @@ class Stored:
 
 def stored_names(stage: PlainFields) -> Iterator[str]:
     """Yields the names of stored fields in the values of a stage."""
-    for name, mark in _marks(type(stage)):  # type: ignore[arg-type]  # as in `PlainFields`
+    for name, mark in _marks(stage):
         for each in _each(getattr(stage, name)):
             yield from mark.names(each)
 
@@ -107,8 +107,12 @@ def _each(value: object) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
+def _marks(stage: Any) -> tuple[tuple[str, Stored], ...]:
+    return _marks_of(stage.__class__)
+
+
 @cache
-def _marks(kind: Any) -> tuple[tuple[str, Stored], ...]:
+def _marks_of(kind: Any) -> tuple[tuple[str, Stored], ...]:
     """The marked fields of a dataclass."""
     return tuple((name, mark) for name, hint in hints_of(kind).items() for mark in _marks_in(hint))
 

@@ -232,9 +232,6 @@ class Weigh(Stage):
     def shortened_identity(self) -> str | None:
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "weights": self.weights.to_json()}
-
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
         weights = dict(parameters["weights"])

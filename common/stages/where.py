@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate, contains, predicate_from_json
+from ..predicates.column_predicates import ColumnPredicate, contains
 from ..predicates.expression import as_expression, expression_from_json, expression_key, expression_to_json
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
@@ -96,13 +96,6 @@ class WhereFunction(Filter):
     def shortened_identity(self) -> str | None:
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "function": self.function.to_json()}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        return cls(**{**parameters, "function": UserFunction.from_json(parameters["function"])})
-
     def __str__(self) -> str:
         return f"where({self.function!r}, fields={list(self.fields)})"
 
@@ -117,13 +110,6 @@ class WhereColumn(Filter):
     @classmethod
     def sample(cls) -> Stage:
         return cls(contains("x", 0))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"verb": self.verb, "predicate": self.predicate.to_json()}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        return cls(predicate_from_json(parameters["predicate"]))
 
     def __str__(self) -> str:
         return f"where({self.predicate})"

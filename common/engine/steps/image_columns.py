@@ -160,7 +160,7 @@ def apply_images(
     numbers = drawn_numbers(step, keys)
     result = list(columns)
     window = step.field.window or 1
-    images, valid = _cells(column, step, window)
+    images, valid = _cells(column, step)
     items = len(images) // window
     sizes = np.zeros((items, 2), dtype=np.int64)
     shapes = np.zeros((len(images), len(step.output.shape)), dtype=np.int64)
@@ -188,7 +188,7 @@ def apply_images(
     return result
 
 
-def _cells(column: Column, step: ImageStep, window: int) -> tuple[list[np.ndarray], np.ndarray | None]:
+def _cells(column: Column, step: ImageStep) -> tuple[list[np.ndarray], np.ndarray | None]:
     """Returns every image of a column, and a mask of those that are not null (``None`` = all)."""
     valid = None if column.valid is None else column.valid.reshape(-1)
     if isinstance(column, Dense):
