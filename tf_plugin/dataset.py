@@ -39,9 +39,8 @@ from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
-from .deferred import NOTHING, Deferred
 from .iterator import EagerIterator
-from .source import new_dataset_key, sidecar_command, source_dataset
+from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_dataset
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -99,7 +99,7 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
     missing = [name for name in wanted or () if name not in found]
     if missing:
         raise PipelineError(f"plot: expected fields among {', '.join(found)}, got {missing[0]!r}.")
-    drawings = {name: _drawing(name, found[name], rows) for name in wanted or found}
+    drawings = {name: _drawing(found[name], rows) for name in wanted or found}
     drawn = {name: drawing for name, drawing in drawings.items() if drawing is not None}
     if not drawn or (wanted is not None and len(drawn) < len(drawings)):
         refused = ", ".join(name for name in drawings if name not in drawn) or "none"
@@ -154,7 +154,7 @@ class _Drawing:
         panel.tick_params(labelsize=8)
 
 
-def _drawing(name: str, value: Any, rows: int) -> _Drawing | None:
+def _drawing(value: object, rows: int) -> _Drawing | None:
     """Returns what to draw for the first rows of a field, or ``None`` if they cannot be drawn."""
     first = _first(value, rows)
     values = [None if _is_null(each) else _with_gaps(each) for each in first]
@@ -174,7 +174,7 @@ def _drawing(name: str, value: Any, rows: int) -> _Drawing | None:
     return _Drawing(lines=tuple(np.zeros(0) if each is None else each for each in values)) if axes == 1 else None
 
 
-def _is_null(value: Any) -> bool:
+def _is_null(value: object) -> bool:
     whole = isinstance(value, np.ma.MaskedArray) and value.size > 0 and np.ma.getmaskarray(value).all()
     return value is None or bool(whole)
 
@@ -197,7 +197,7 @@ def _is_image(value: np.ndarray) -> bool:
     return value.ndim == 3 and value.size > 0 and (value.shape[2] in CHANNELS or value.shape[0] in CHANNELS)
 
 
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the path and value of each leaf in nested dicts and tuples."""
     if isinstance(value, Mapping):
         pairs: Iterator[tuple[Any, Any]] = iter(value.items())
@@ -224,7 +224,7 @@ def _described(name: str, value: Any) -> FieldDescription:
     )
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """Names the type of a value without a dtype: text, bytes, or a list of those or of arrays."""
     pending = [value]
     first = None
@@ -258,7 +258,7 @@ def _shape(value: Any) -> tuple[int | None, ...] | None:
     return None if shape is None else tuple(None if size is None else int(size) for size in shape)
 
 
-def _values(value: Any) -> str:
+def _values(value: object) -> str:
     """The first few scalars in a value, as text."""
     if isinstance(value, str | bytes) or value is None:
         return short_text(value)
@@ -267,7 +267,7 @@ def _values(value: Any) -> str:
     return f"{shown} ..." if len(flat) > _FIRST else shown
 
 
-def _single(value: Any, count: int) -> Iterator[Any]:
+def _single(value: object, count: int) -> Iterator[Any]:
     """Yields the first ``count`` scalars in a value."""
     pending = [value]
     while pending and count:
@@ -281,7 +281,7 @@ def _single(value: Any, count: int) -> Iterator[Any]:
         count -= 1
 
 
-def _rank(value: Any) -> int:
+def _rank(value: object) -> int:
     if isinstance(value, RaggedArray | NestedArray | list) or getattr(value, "is_nested", False):
         return 1
     shape = getattr(value, "shape", None)

@@ -38,7 +38,7 @@ def _in_form(element: Element, form: Form, value: Any) -> Iterator[tuple[str, An
         yield from _in_form(element, part, each)
 
 
-def short_text(value: Any, letters: int = _LETTERS) -> str:
+def short_text(value: object, letters: int = _LETTERS) -> str:
     """Formats a value as one short line: numbers and strings in full, arrays by dtype, shape and first values.
 
     >>> short_text(np.zeros((2, 3), np.float32))
@@ -83,11 +83,11 @@ def time_text(value: float, unit: str) -> str:
     return text.rstrip("0").removesuffix(".") if "." in text else text
 
 
-def _list_text(value: Any) -> str:
+def _list_text(value: object) -> str:
     return f"[{', '.join(map(_list_text, value))}]" if isinstance(value, list) else _scalar_text(value)
 
 
-def _scalar_text(value: Any) -> str:
+def _scalar_text(value: object) -> str:
     if value is None or value is np.ma.masked:
         return "null"
     if isinstance(value, np.ndarray | list | NestedArray | RaggedArray):

@@ -61,11 +61,6 @@ def sorted_numbers(words: np.ndarray) -> np.ndarray | None:
     return numbered.view(np.int64)
 
 
-def fraction(*key: int) -> float:
-    """Returns one uniform number in [0, 1), a pure function of the key."""
-    return float(raw_words(1, *key)[0] >> np.uint64(11)) / float(1 << 53)
-
-
 def _as_signed(value: int) -> int:
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >= 1 << 63 else value

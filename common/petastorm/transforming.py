@@ -48,7 +48,7 @@ def _checked_row(spec: TransformSpec, schema: Unischema, row: Mapping[str, Any],
         raise TransformError(
             f"TransformSpec: expected the function to return a row as a dict, got {type(result).__name__}."
         )
-    _check_names(spec, schema, list(result), set(row))
+    _check_names(schema, list(result), set(row))
     checked = {field.name: field for field in spec.edit_fields}
     return {name: _checked(checked[name], result[name]) if name in checked else result[name] for name in schema.fields}
 
@@ -68,7 +68,7 @@ def _checked_frame(
 ) -> dict[str, np.ndarray]:
     if not hasattr(frame, "columns"):
         raise TransformError(f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}.")
-    _check_names(spec, schema, list(frame.columns), set(table.column_names))
+    _check_names(schema, list(frame.columns), set(table.column_names))
     edited = {field.name for field in spec.edit_fields}
     gaps = {name for name, column in zip(table.column_names, table.columns, strict=True) if column.null_count}
     result = {}
@@ -106,7 +106,7 @@ def _without_gaps(field: UnischemaField, values: np.ndarray) -> np.ndarray:
     return np.ma.MaskedArray(whole, missing) if missing.any() else whole
 
 
-def _check_names(spec: TransformSpec, schema: Unischema, got: list[Any], given: set[str]) -> None:
+def _check_names(schema: Unischema, got: list[Any], given: set[str]) -> None:
     missing = [name for name in schema.fields if name not in got]
     extra = [name for name in got if name not in schema.fields and name not in given]
     if missing or extra:

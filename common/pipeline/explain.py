@@ -16,7 +16,6 @@ from ..plan.options import Options
 from ..plan.plan import BasePlan, Plan
 from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
-from ..stages.image_base import ImageStep
 from ..transport.source import DEFAULT_MEMORY_BYTES
 
 _MOST_FIELDS = 40
@@ -174,15 +173,7 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
 
 def _decoding(plan: Plan) -> list[str]:
     """Describes what happens to stored columns on their way into the batch."""
-    lines = []
-    for each in plan.program.inputs:
-        if isinstance(each.step, ImageStep):
-            steps = [*each.step.names, *(["permute"] if each.step.axes is not None else [])]
-            lines.append(f"decode: {each.step.field.name}: {', '.join(steps)}, on the way into the batch")
-        elif each.step is not None:
-            names = [field.name for field in each.step.fields]
-            shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-            lines.append(f"decode: {each.step.output.name}: {len(names)} fields side by side ({shown})")
+    lines = [f"decode: {each.step}" for each in plan.program.inputs if each.step is not None]
     by = "the compiled core" if is_compiled() else "numpy; run `parquetry doctor` to see why not by the compiled core"
     return [*lines, f"rows copied by: {by}"]
 

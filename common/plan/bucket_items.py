@@ -25,8 +25,6 @@ class BucketItems(RowItems):
         group_rows: the minimum number of rows among which batches are formed.
     """
 
-    are_batches = True
-
     def __init__(
         self,
         selection: Selection,

@@ -10,16 +10,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..errors import PipelineError, SchemaError
+from ..errors import SchemaError
 from ..schema.dtypes import dtype_to_json, is_bytes
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.as_tuple import numbered
 from ..stages.base import Stage
 from ..stages.columns import Columns, ResolveFields
-from ..stages.image_base import ImageStep
-from ..stages.pack import PackStep
-from ..stages.pad import PadStep
 from ..stages.select import Projection
 from ..stages.steps import Step
 from .program import ElementProgram, Input, MixedProgram
@@ -36,7 +33,9 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
     for stage in stages:
         stage.apply(columns)
     fields = columns.open()
-    _refuse_open_padding(columns, stages)
+    drops = any(stage.hides_length for stage in stages)
+    for step in (*columns.row_steps, *columns.item_steps):
+        step.check_batches(batched=columns.batched, drops=drops)
     if columns.window is None:  # without windows a row is an item
         columns.item_steps, columns.row_steps = [*columns.row_steps, *columns.item_steps], []
     program = ElementProgram(
@@ -87,26 +86,13 @@ def _with_inputs(program: ElementProgram) -> ElementProgram:
     return replace(program, inputs=tuple(inputs), item_steps=tuple(steps))
 
 
-def _refuse_open_padding(columns: Columns, stages: Sequence[Stage]) -> None:
-    """Raises `PipelineError` for padding to a batch's largest value if batches are unknown when rows are padded."""
-    drops = any(stage.hides_length for stage in stages)
-    for step in (*columns.row_steps, *columns.item_steps):
-        if isinstance(step, PadStep) and step.needs_whole_batch and (drops or not columns.batched):
-            why = "a function leaves rows out" if drops else "rows are not batched"
-            remedy = "" if drops else ", or call batch()"
-            raise PipelineError(
-                f"pad: field '{step.field.name}': expected shape=, because {why}, so there is no batch from which to "
-                f"take the largest value. Give the shape{remedy}."
-            )
-
-
 def _without_unused(program: ElementProgram) -> ElementProgram:
     """Folds leading projections into the fields to read, so that unused columns are neither fetched nor decoded."""
     if not program.row_steps:
         count = len(program.fields if program.window is None else program.window.leaves)
         program = replace(program, item_steps=_projected_first(program.item_steps, count))
-    while program.item_steps and isinstance(program.item_steps[0], Projection) and not program.row_steps:
-        keep = program.item_steps[0].keep
+    while program.item_steps and program.item_steps[0].projects and not program.row_steps:
+        keep = program.item_steps[0].kept or ()
         if program.window is None:
             program = replace(
                 program, fields=tuple(program.fields[number] for number in keep), item_steps=program.item_steps[1:]
@@ -129,35 +115,26 @@ def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
     """Puts a projection before steps on ``count`` columns. It drops the columns that the first existing projection does
     not keep and no step before that one uses.
     """
-    place = next((place for place, step in enumerate(steps) if isinstance(step, Projection)), 0)
+    place = next((place for place, step in enumerate(steps) if step.projects), 0)
     before, last = steps[:place], steps[place:]
-    if not all(isinstance(step, PackStep) or step.changes_one_column or step.adds_column for step in before):
+    if not before or any(step.taken is None for step in before):
         return steps
-    counts = [count]
+    found: list[list[int | None]] = []  # for each column after a step, the one that it was before, if it is unchanged
     for step in before:
-        counts.append(len(step.keep) + 1 if isinstance(step, PackStep) else counts[-1] + step.adds_column)
-    needed = set(last[0].keep) if last and isinstance(last[0], Projection) else set(range(counts[-1]))
-    for step, size in zip(reversed(before), reversed(counts[:-1]), strict=True):
-        if isinstance(step, PackStep):
-            needed = {step.keep[number] for number in needed if number < len(step.keep)} | set(step.numbers)
-        else:
-            needed = {number for number in needed if number < size} | {step.number}  # type: ignore[attr-defined]
-    if not before or len(needed) == count:
+        found.append(step.untouched(range(len(found[-1]) if found else count)))
+    kept = last[0].kept or ()
+    needed = set(kept)
+    for step, own in zip(reversed(before), reversed(found), strict=True):
+        needed = {earlier for number in needed if (earlier := own[number]) is not None} | set(step.taken or ())
+    if len(needed) == count:
         return steps
     first = left = sorted(needed)
     moved = []
-    for step, size in zip(before, counts, strict=False):
-        new = {number: place for place, number in enumerate(left)}
-        if isinstance(step, PackStep):
-            left = [place for place, number in enumerate(step.keep) if number in new] + [len(step.keep)]
-            keep = tuple(new[number] for number in step.keep if number in new)
-            step = replace(step, numbers=tuple(new[number] for number in step.numbers), keep=keep)
-        else:
-            left = [*left, *([size] if step.adds_column else [])]
-            step = replace(step, number=new[step.number])  # type: ignore[attr-defined, type-var]  # these have one
-        moved.append(step)
-    assert isinstance(last[0], Projection)
-    keep = tuple(left.index(number) for number in last[0].keep)
+    for step, own in zip(before, found, strict=True):
+        moved.append(step.on_columns(left))
+        here = {None, *left}
+        left = [number for number, earlier in enumerate(own) if earlier in here]
+    keep = tuple(left.index(number) for number in kept)
     return (Projection(keep=tuple(first)), *moved, Projection(keep=keep), *last[1:])
 
 
@@ -173,16 +150,17 @@ def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], 
     left: list[Step] = []
     touched: set[int] = set()
     for place, step in enumerate(steps):
-        if isinstance(step, ImageStep) and step.number not in touched and columns[step.number].step is None:
+        taken = step.taken or ()
+        direct = step.reads_stored and all(columns[number].step is None for number in taken)
+        if direct and step.changes_one_column and step.number not in touched:
             columns[step.number] = replace(columns[step.number], step=step)
-        elif isinstance(step, PackStep) and not left and all(columns[number].step is None for number in step.numbers):
-            leaves = tuple(leaf for number in step.numbers for leaf in columns[number].leaves)
-            columns = [*(columns[number] for number in step.keep), Input(leaves=leaves, step=step)]
-        elif isinstance(step, Projection) and not left:
-            columns = [columns[number] for number in step.keep]
+        elif step.kept is not None and (direct or step.projects) and not left:
+            leaves = tuple(leaf for number in taken for leaf in columns[number].leaves)
+            made = [Input(leaves=leaves, step=step)] if taken else []
+            columns = [*(columns[number] for number in step.kept), *made]
         elif step.changes_one_column:
             left.append(step)
-            touched.add(step.number)  # type: ignore[attr-defined]  # these have one
+            touched.add(step.number)
         else:
             return columns, [*left, *steps[place:]]
     return columns, left

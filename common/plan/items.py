@@ -26,8 +26,6 @@ class RowItems:
         selection: the wanted rows, and the first rows of windows.
     """
 
-    are_batches = False
-    """Whether an item is a batch of rows. If so, `draws` lists the rows."""
     differ = False
     """Whether each epoch has different items, even without a shuffle."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ..layout.dataset import MAX_VALUE_BYTES
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
-from ..stages.image_base import ImageStep
 from ..stages.pack import PackStep
 from ..stages.steps import JoinStep, Step, WindowStep
 
@@ -22,7 +21,7 @@ class Input:
     """
 
     leaves: tuple[int, ...]
-    step: ImageStep | PackStep | None = None
+    step: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ class StageOrder:
         """
         working = (done for done in self.fields if done.decides is Decision.FIELDS and done.verb != stage.verb)
         if item.codec is not None:
-            working = (done for done in working if done.new_names is not None or done.changes(item.name))
+            working = (done for done in working if done.hides(item.name))
         before = "mix" if self.mixed else next((done.called for done in working), None)
         if before is None:
             if self.declared.setdefault(item.name, item) != item:
@@ -254,9 +254,8 @@ class StageOrder:
                     raise _misplaced(
                         stage, done.verb, f"it reads the stored values of '{name}', which that call changes"
                     )
-            if done.new_names is not None:
-                read = read.in_names_before(done.new_names)
-                names = read.reads
+            read, before = done.as_before(read), read
+            names = names if read is before else read.reads
         return read
 
     def _refuse_after(self, stage: Stage, *decisions: Decision) -> None:

@@ -37,7 +37,7 @@ class PlainFields:
     refusal: ClassVar[type[ParquetryError]] = PipelineError
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))  # type: ignore[arg-type]  # mypy confuses the class with its instances
+        hints = hints_of(type(self))
         for name in hints:
             object.__setattr__(self, name, plain(getattr(self, name)))
         self.check()
@@ -97,6 +97,8 @@ def conformed(value: object, hint: object) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated and hint is not Seed:
+        return conformed(value, arguments[0])
     if origin in (typing.Union, types.UnionType):
         return _any_of(value, arguments)
     if origin is Literal:
@@ -156,6 +158,11 @@ def _simple(value: Any, hint: Any) -> Any:
     if not isinstance(value, hint):
         raise TypeError(f"a {hint.__name__}")
     return value
+
+
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Returns the annotated type of each field of a dataclass."""
+    return _hints(cls)
 
 
 @cache

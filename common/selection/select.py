@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
-from ..stages.base import Stage
+from ..stages.base import Decision, Stage
 from ..stages.measure import Measure
 from ..stages.ngram import Ngram
 from ..stages.nulls import Nulls
@@ -59,10 +60,10 @@ class Report:
 
     step: str
     row_groups: int
-    pruned: int
-    proven: int
-    read: int
-    read_bytes: int
+    pruned: int = 0
+    proven: int = 0
+    read: int = 0
+    read_bytes: int = 0
     rows_before: int
     rows_after: int
     pruned_by: str = ""
@@ -135,41 +136,70 @@ def evaluate(
         PipelineError: an expression does not fit the columns.
     """
     selection = begin or every_row(dataset)
+    stored = _Stored(dataset=dataset, read=read, test=test, threads=threads)
     cut = False
     for step in steps:
         before = selection.num_items
-        if isinstance(step, Where):
-            rows, report = _where(dataset, selection.rows, step, read, threads)
-            selection = replace(selection, rows=rows, reports=(*selection.reports, report))
-        elif isinstance(step, Nulls):
-            for name in dataset.match(step.patterns):
-                stored = dataset.image_bytes.get(name, name)
-                if dataset.schema[stored].is_list:
-                    rows, report = _whole_lists(dataset, selection.rows, stored, read, threads)
-                else:
-                    rows, report = _where(dataset, selection.rows, _not_null(stored), read, threads)
-                selection = replace(selection, rows=rows, reports=(*selection.reports, report))
-        elif isinstance(step, WhereColumn):
-            rows, report = _where_column(dataset, selection.rows, step, read, threads)
-            selection = replace(selection, rows=rows, reports=(*selection.reports, report))
-        elif isinstance(step, WhereFunction):
-            rows, report = _where_function(dataset, selection.rows, step, test, threads)
-            selection = replace(selection, rows=rows, reports=(*selection.reports, report))
-        elif isinstance(step, Ngram):
-            selection = _ngram(dataset, selection, step, read, threads)
-        elif isinstance(step, ShardRowGroups):
-            selection = _shard_row_groups(selection, step)
-        elif isinstance(step, Measure):
-            selection = replace(selection, measured=_measured(dataset, selection.rows, step, read, threads))
-        elif isinstance(step, Take):
-            selection = selection.slice(0, step.count)
-        else:
-            assert isinstance(step, Skip)
-            selection = selection.slice(step.count, None)
-        cut = cut or (isinstance(step, Take | Skip) and selection.num_items < before)
+        selection = _selected(step, stored, selection)
+        cut = cut or (step.decides is Decision.CUT and selection.num_items < before)
         if not cut:
             selection = replace(selection, matched=selection.num_items)
     return selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """Where the steps find the rows; see `evaluate`."""
+
+    dataset: StoredDataset
+    read: ReadStored
+    test: RowPredicate
+    threads: int
+
+    def read_rows(self, row_group: int, fields: Sequence[UnischemaField], rows: RowSet) -> pa.Table:
+        """Returns columns of the selected rows of a row group."""
+        table = self.read(row_group, fields)
+        return table if rows.whole[row_group] else take_rows(table, pa.array(rows.of(row_group)))
+
+    def read_bytes(self, names: Sequence[str], row_groups: np.ndarray) -> int:
+        """Returns the stored bytes of columns in row groups."""
+        stored = [name for name in names if name not in self.dataset.partitions]
+        return sum(column_bytes(self.dataset, int(found), stored) for found in row_groups) if stored else 0
+
+
+@singledispatch
+def _selected(step: Stage, stored: _Stored, selection: Selection) -> Selection:
+    """Returns the selection after a step. Each kind of step is registered below."""
+    raise NotImplementedError(step)
+
+
+@_selected.register
+def _take(step: Take, stored: _Stored, selection: Selection) -> Selection:
+    return selection.slice(0, step.count)
+
+
+@_selected.register
+def _skip(step: Skip, stored: _Stored, selection: Selection) -> Selection:
+    return selection.slice(step.count, None)
+
+
+@_selected.register
+def _drop_nulls(step: Nulls, stored: _Stored, selection: Selection) -> Selection:
+    dataset = stored.dataset
+    for pattern in dataset.match(step.patterns):
+        name = dataset.image_bytes.get(pattern, pattern)
+        if dataset.schema[name].is_list:  # there are no statistics to prune lists with
+            text = f"nulls('drop', {name!r})"
+            selection = _by_column(stored, selection, dataset.schema[name], without_nulls, text)
+        else:
+            selection = _where(Where.of(pc.is_valid(pc.field(*name.split(".")))), stored, selection)
+    return selection
+
+
+def _with_rows(selection: Selection, rows: RowSet, **about: Any) -> Selection:
+    """Returns the selection with fewer rows; ``about`` is for its `Report`."""
+    report = Report(rows_before=selection.rows.total, rows_after=rows.total, **about)
+    return replace(selection, rows=rows, reports=(*selection.reports, report))
 
 
 def live_rows(dataset: StoredDataset) -> RowSet:
@@ -187,8 +217,9 @@ def every_row(dataset: StoredDataset) -> Selection:
     return Selection(rows=rows, starts=None, steps=np.zeros(1, np.int64), reports=(), matched=rows.total)
 
 
-def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, threads: int) -> tuple[RowSet, Report]:
-    expression = step.expression
+@_selected.register
+def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
+    dataset, rows, expression = stored.dataset, selection.rows, step.expression
     node = parse_expression(expression)
     for ref in walk(node):
         if isinstance(ref, FieldRef) and ref.name in dataset.refused:
@@ -213,25 +244,23 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
 
     def mask(row_group: int) -> np.ndarray | None:
         wanted = rows.of(row_group)
-        found = row_mask(read(row_group, fields), expression)
+        found = row_mask(stored.read(row_group, fields), expression)
         result: np.ndarray | None = wanted[found[wanted]]
         return result
 
-    chosen = in_parallel(mask, undecided.tolist(), f"filtering by {step.text}", threads)
+    chosen = in_parallel(mask, undecided.tolist(), f"filtering by {step.text}", stored.threads)
     kept = rows.keep_row_groups(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
-    stored = [name for name in names if name not in dataset.partitions]
-    report = Report(
+    return _with_rows(
+        selection,
+        kept,
         step=str(step),
         row_groups=int(alive.sum()),
         pruned=int((alive & ~verdict.may_match).sum()),
         proven=int((alive & verdict.all_match).sum()),
         read=len(undecided),
-        read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in undecided) if stored else 0,
-        rows_before=rows.total,
-        rows_after=kept.total,
+        read_bytes=stored.read_bytes(names, undecided),
         pruned_by=_pruned_by(alive & ~verdict.may_match, alive & ~partitions.may_match),
     )
-    return kept, report
 
 
 def _pruned_by(pruned: np.ndarray, by_partitions: np.ndarray) -> str:
@@ -240,7 +269,8 @@ def _pruned_by(pruned: np.ndarray, by_partitions: np.ndarray) -> str:
     return ", ".join(f"{count:,} by {what}" for what, count in counts.items() if count)
 
 
-def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
+@_selected.register
+def _shard_row_groups(step: ShardRowGroups, stored: _Stored, selection: Selection) -> Selection:
     """Selects the rows of every ``num_shards``-th row group, or the windows that begin there."""
     rows, before = selection.rows, selection.num_items
     mine = np.arange(len(rows.whole)) % step.num_shards == step.index
@@ -256,35 +286,30 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
         pruned=int((alive & ~mine).sum()),
         pruned_by="they belong to other shards",
         proven=int((alive & mine).sum()),
-        read=0,
-        read_bytes=0,
         rows_before=before,
         rows_after=selection.num_items,
     )
     return replace(selection, reports=(*selection.reports, report))
 
 
-def _measured(dataset: StoredDataset, rows: RowSet, step: Measure, read: ReadStored, threads: int) -> np.ndarray:
+@_selected.register
+def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection:
     """Measures all selected rows, in storage order."""
+    dataset, rows = stored.dataset, selection.rows
     row_groups = np.flatnonzero(rows.counts > 0).tolist()
     if not step.reads:
         live = live_rows(dataset)
         places = [np.searchsorted(live.of(found), rows.of(found)) + live.before[found] for found in row_groups]
-        return step.at(np.concatenate([np.zeros(0, np.int64), *places]), live.total)
+        measured = step.at(np.concatenate([np.zeros(0, np.int64), *places]), live.total)
+        return replace(selection, measured=measured)
     fields = [dataset.schema[name] for name in step.reads]
 
     def numbers(row_group: int) -> Any:
-        wanted = rows.of(row_group)
-        table = read(row_group, fields)
-        if not rows.whole[row_group]:
-            table = take_rows(table, pa.array(wanted))
+        table, wanted = stored.read_rows(row_group, fields, rows), rows.of(row_group)
         return step.numbers(table, lambda row: dataset.describe_row(row_group, int(wanted[row])))
 
-    return step.combine(in_parallel(numbers, row_groups, "measuring rows", threads))
-
-
-def _not_null(name: str) -> Where:
-    return Where.of(pc.is_valid(pc.field(*name.split("."))))
+    parts = in_parallel(numbers, row_groups, "measuring rows", stored.threads)
+    return replace(selection, measured=step.combine(parts))
 
 
 def _looked_into(node: Node) -> set[str]:
@@ -298,116 +323,97 @@ def _looked_into(node: Node) -> set[str]:
     return set().union(*(_looked_into(argument) for argument in node.args))
 
 
-def _where_column(
-    dataset: StoredDataset, rows: RowSet, step: WhereColumn, read: ReadStored, threads: int
-) -> tuple[RowSet, Report]:
-    name = step.predicate.field
+@_selected.register
+def _where_column(step: WhereColumn, stored: _Stored, selection: Selection) -> Selection:
+    dataset, rows, name = stored.dataset, selection.rows, step.predicate.field
     field = dataset.schema[name]
     if field.storage.coded:
         raise PipelineError(
             f"where({step.predicate}): field '{name}' is stored encoded, so its values cannot be compared. "
             f"Use where(function, fields=['{name}'])."
         )
-    alive = rows.counts > 0
-    if name in dataset.partitions:
-        verdict = step.predicate.mask(dataset.partitions[name])[dataset.row_groups.file]
-        kept = rows.keep_row_groups(verdict)
-        pruned, proven = int((alive & ~verdict).sum()), int((alive & verdict).sum())
-    else:
+    if name not in dataset.partitions:
 
         def test(column: pa.ChunkedArray) -> np.ndarray:
             return np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, column.chunks)])
 
-        return _by_column(dataset, rows, field, test, str(step), read, threads)
-    report = Report(
+        return _by_column(stored, selection, field, test, str(step))
+    alive = rows.counts > 0
+    verdict = step.predicate.mask(dataset.partitions[name])[dataset.row_groups.file]
+    pruned = int((alive & ~verdict).sum())
+    return _with_rows(
+        selection,
+        rows.keep_row_groups(verdict),
         step=str(step),
         row_groups=int(alive.sum()),
         pruned=pruned,
-        proven=proven,
-        read=0,
-        read_bytes=0,
-        rows_before=rows.total,
-        rows_after=kept.total,
+        proven=int((alive & verdict).sum()),
         pruned_by=f"{pruned:,} by partitions" if pruned else "",
     )
-    return kept, report
-
-
-def _whole_lists(
-    dataset: StoredDataset, rows: RowSet, name: str, read: ReadStored, threads: int
-) -> tuple[RowSet, Report]:
-    """Selects rows whose list is not null and holds no null. There are no statistics to prune lists with."""
-    return _by_column(dataset, rows, dataset.schema[name], without_nulls, f"nulls('drop', {name!r})", read, threads)
 
 
 def _by_column(
-    dataset: StoredDataset,
-    rows: RowSet,
+    stored: _Stored,
+    selection: Selection,
     field: UnischemaField,
     test: Callable[[pa.ChunkedArray], np.ndarray],
     step: str,
-    read: ReadStored,
-    threads: int,
-) -> tuple[RowSet, Report]:
+) -> Selection:
     """Selects the rows for which ``test`` of a whole stored column is true (bool)."""
-    row_groups = np.flatnonzero(rows.counts > 0)
 
-    def keep(row_group: int) -> np.ndarray:
-        wanted = rows.of(row_group)
-        result: np.ndarray = wanted[test(read(row_group, [field]).column(0))[wanted]]
+    def keep(row_group: int, wanted: np.ndarray) -> np.ndarray:
+        result: np.ndarray = wanted[test(stored.read(row_group, [field]).column(0))[wanted]]
         return result
 
-    chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step}", threads)
-    kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
-    report = Report(
-        step=step,
-        row_groups=len(row_groups),
-        pruned=0,
-        proven=0,
-        read=len(row_groups),
-        read_bytes=sum(column_bytes(dataset, int(row_group), [field.name]) for row_group in row_groups),
-        rows_before=rows.total,
-        rows_after=kept.total,
-    )
-    return kept, report
+    return _reading_all(stored, selection, keep, [field.name], step, step)
 
 
-def _where_function(
-    dataset: StoredDataset, rows: RowSet, step: WhereFunction, test: RowPredicate, threads: int
-) -> tuple[RowSet, Report]:
-    row_groups = np.flatnonzero(rows.counts > 0)
+@_selected.register
+def _where_function(step: WhereFunction, stored: _Stored, selection: Selection) -> Selection:
+    def keep(row_group: int, wanted: np.ndarray) -> np.ndarray:
+        return wanted[stored.test(step, row_group, wanted)]
 
-    def keep(row_group: int) -> np.ndarray:
-        wanted = rows.of(row_group)
-        return wanted[test(step, row_group, wanted)]
-
-    chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step.function.name}", threads)
-    kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
-    stored = [name for name in step.fields if name not in dataset.partitions]
-    report = Report(
-        step=str(step),
-        row_groups=len(row_groups),
-        pruned=0,
-        proven=0,
-        read=len(row_groups),
-        read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in row_groups),
-        rows_before=rows.total,
-        rows_after=kept.total,
-    )
-    return kept, report
+    return _reading_all(stored, selection, keep, step.fields, str(step), step.function.name)
 
 
-def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: ReadStored, threads: int) -> Selection:
+def _reading_all(
+    stored: _Stored,
+    selection: Selection,
+    keep: Callable[[int, np.ndarray], np.ndarray],
+    names: Sequence[str],
+    step: str,
+    called: str,
+) -> Selection:
+    """Selects the rows that ``keep`` returns for each row group and its rows so far."""
     rows = selection.rows
     row_groups = np.flatnonzero(rows.counts > 0)
-    names = list(dict.fromkeys([*step.group_by, *([step.timestamp] if step.timestamp else [])]))
+    chosen = in_parallel(
+        lambda row_group: keep(row_group, rows.of(row_group)),
+        row_groups.tolist(),
+        f"filtering by {called}",
+        stored.threads,
+    )
+    return _with_rows(
+        selection,
+        rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True))),
+        step=step,
+        row_groups=len(row_groups),
+        read=len(row_groups),
+        read_bytes=stored.read_bytes(names, row_groups),
+    )
+
+
+@_selected.register
+def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
+    dataset, rows = stored.dataset, selection.rows
+    row_groups = np.flatnonzero(rows.counts > 0)
+    names = list(step.reads)
     fields = [dataset.schema[name] for name in names]
 
     def columns(row_group: int) -> pa.Table:
-        table = read(row_group, fields)
-        return table if rows.whole[row_group] else take_rows(table, pa.array(rows.of(row_group)))
+        return stored.read_rows(row_group, fields, rows)
 
-    tables = in_parallel(columns, row_groups.tolist(), "forming windows", threads) if names else []
+    tables = in_parallel(columns, row_groups.tolist(), "forming windows", stored.threads) if names else []
     table = pa.concat_tables(tables) if tables else None
     row_group_of_row = np.repeat(row_groups, rows.counts[row_groups])
     groups = _groups(dataset, step, table)
@@ -429,14 +435,12 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
             )
     rule = WindowRule(span=step.span, max_gap=_gap(dataset, step), stride=step.stride, overlap=step.overlap)
     starts = window_starts(sequence, stamps, rule)
-    stored = [name for name in names if name not in dataset.partitions]
+    reads = any(name not in dataset.partitions for name in names)
     report = Report(
         step=str(step),
         row_groups=len(row_groups),
-        pruned=0,
-        proven=0,
-        read=len(row_groups) if stored else 0,
-        read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in row_groups) if stored else 0,
+        read=len(row_groups) if reads else 0,
+        read_bytes=stored.read_bytes(names, row_groups),
         rows_before=rows.total,
         rows_after=len(starts),
         note=note,

@@ -22,7 +22,6 @@ from ..layout.kept import KeptFiles, cache_root
 from ..schema.npy import npy_array
 from ..stages.base import Stage
 from ..stages.nulls import Nulls
-from ..stages.where import WhereFunction
 from .rows import RowSet
 from .select import Report, Selection
 
@@ -40,7 +39,7 @@ def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
 
 def kept_key(dataset: StoredDataset, steps: Sequence[Stage], *about: str) -> str | None:
     """Returns the name under which facts about a selection's rows are stored, or ``None`` if they must not be."""
-    if any(isinstance(step, WhereFunction) for step in steps) or not dataset.outlives_plan:
+    if not all(step.repeatable for step in steps) or not dataset.outlives_plan:
         return None
     lists = _LISTS if any(_drops_from_lists(dataset, step) for step in steps) else ()
     text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps], *about, *lists], sort_keys=True)

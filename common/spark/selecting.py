@@ -156,7 +156,7 @@ class _StoredColumns:
         returns them. Otherwise it reads from storage.
         """
         step = next((step for step in steps if isinstance(step, Ngram | Measure)), None)
-        names = [] if step is None else list(dict.fromkeys(step.reads))
+        names = [] if step is None else list(step.reads)
         tables = self._read(names, np.flatnonzero(rows.counts > 0)) if names else {}
 
         def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:

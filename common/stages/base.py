@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate
+from ..predicates.column_predicates import ColumnPredicate, predicate_from_json
 from ..schema.field import UnischemaField
-from ..schema.plain import PlainFields
+from ..schema.plain import PlainFields, hints_of
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
-from .names import NewNames
+from .names import stored_names
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
@@ -59,10 +59,12 @@ class Stage(PlainFields):
     Attributes:
         verb: the stage's name in JSON and in messages.
         sendable: whether a client may add it to a pipeline that a server holds. Such a stage must carry no code.
+        repeatable: whether its JSON says exactly what it selects, so that another process may use a stored result.
     """
 
     verb: ClassVar[str]
     sendable: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -104,8 +106,10 @@ class Stage(PlainFields):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The stored fields whose values it needs before anything is decoded."""
-        return ()
+        """The stored fields whose values it needs before anything is decoded: those declared as `StoredName` and the
+        like.
+        """
+        return tuple(dict.fromkeys(stored_names(self)))
 
     @property
     def learns(self) -> bool:
@@ -137,14 +141,17 @@ class Stage(PlainFields):
         """Whether it may add, remove or rename fields, or passes them to a function by name."""
         return False
 
-    @property
-    def new_names(self) -> NewNames | None:
-        """Which fields it renames; ``None`` if it renames none."""
-        return None
+    def name_before(self, name: str) -> str:
+        """The name before this stage of the field called ``name`` after it."""
+        return name
 
-    def in_names_before(self: Same, names: NewNames) -> Same:
-        """The same stage with field names from before the renames, if it reads stored values."""
-        return self
+    def as_before(self, later: Same) -> Same:
+        """A later stage that reads stored values, as you would write it before this one."""
+        return later
+
+    def hides(self, name: str) -> bool:
+        """Whether the field called ``name`` after it may be another than the stored field of this name."""
+        return self.changes(name)
 
     @property
     def declared(self) -> tuple[UnischemaField, ...]:
@@ -201,13 +208,14 @@ class Stage(PlainFields):
 
     def to_json(self) -> dict[str, Any]:
         """Returns ``{"verb": ..., **parameters}``."""
-        parameters = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        parameters = {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}  # type: ignore[arg-type]
         return {"verb": self.verb, **parameters}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
         """Builds the stage from its JSON form without ``verb``."""
-        return cls(**parameters)
+        hints = hints_of(cls)
+        return cls(**{name: _from_json(value, hints.get(name)) for name, value in parameters.items()})
 
     def __str__(self) -> str:
         shown = []
@@ -224,6 +232,32 @@ def _identity_of(value: object) -> Any:
     if isinstance(value, Stage):
         return value.identity
     return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, tuple) and value and isinstance(value[0], UnischemaField):
+        return [field.to_json() for field in value]
+    own = getattr(value, "to_json", None)
+    return value if own is None else own()
+
+
+_READERS: dict[object, Callable[[Any], object]] = {
+    UserFunction: UserFunction.from_json,
+    UnischemaField: UnischemaField.from_json,
+    ColumnPredicate: predicate_from_json,
+}
+
+
+def _from_json(value: Any, hint: object) -> object:
+    """Rebuilds the objects of a value; ``hint`` is its annotated type."""
+    read = _reader_in(hint)
+    if read is None or value is None:
+        return value
+    return tuple(map(read, value)) if isinstance(value, list | tuple) else read(value)
+
+
+def _reader_in(hint: object) -> Callable[[Any], object] | None:
+    return _READERS.get(hint) or next(filter(None, map(_reader_in, get_args(hint))), None)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..forks import arrow_to_numpy
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure
-from .names import NewNames
+from .names import StoredName
 from .pad import Pad
 from .tokens import list_lengths
 
@@ -30,12 +30,8 @@ class RowLengths(Measure):
     ``most`` is the largest length allowed (``None`` = no limit).
     """
 
-    field: str
+    field: StoredName
     most: int | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.field,)
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -74,7 +70,7 @@ class Bucket(Stage):
 
     verb: ClassVar[str] = "bucket"
     sendable: ClassVar[bool] = True
-    field: str
+    field: StoredName
     boundaries: tuple[int, ...] = ()
     buckets: int | None = None
     max_tokens: int | None = None
@@ -133,10 +129,6 @@ class Bucket(Stage):
         return True
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.field,)
-
-    @property
     def reads_lengths(self) -> bool:
         return True
 
@@ -147,9 +139,6 @@ class Bucket(Stage):
                 f"bucket: field '{self.field}' is stored encoded ({type(found.storage).__name__}), so its length is "
                 "unknown until it is decoded. Name an integer field that holds the length."
             )
-
-    def in_names_before(self, names: NewNames) -> Bucket:
-        return replace(self, field=names.before(self.field))
 
     @property
     def measure(self) -> Stage:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from ..errors import PipelineError
 from .base import Stage
 from .columns import Columns
+from .names import StoredName
 from .tokens import TokenLengths, TokenStage, check_numbers
 
 Remainder = Literal["drop", "pad"]
@@ -26,7 +27,7 @@ class Concat(TokenStage):
 
     verb: ClassVar[str] = "concat"
     length: int
-    fields: tuple[str, ...]
+    fields: tuple[StoredName, ...]
     separator: Any = None
     positions: bool = False
     remainder: Remainder = "drop"

@@ -14,7 +14,7 @@ from ..schema.field import UnischemaField, no_such_field
 from ..schema.vocabulary import Vocabulary
 from .base import Stage
 from .columns import Columns, ResolveFields
-from .names import NewNames
+from .names import StoredName
 from .steps import Step
 
 
@@ -44,7 +44,7 @@ class Encode(Stage):
     """Replaces the values of a field by codes; if ``vocabulary`` is ``None``, learns it from the selected rows."""
 
     verb: ClassVar[str] = "encode"
-    field: str
+    field: StoredName
     vocabulary: tuple[Any, ...] | None = None
     unknown: int | Literal["error"] = "error"
 
@@ -75,7 +75,7 @@ class Encode(Stage):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (self.field,) if self.learns else ()
+        return super().reads if self.learns else ()
 
     def check_fields(self, resolve: ResolveFields) -> None:
         for field in resolve(self.reads or ()) if self.learns else ():
@@ -84,9 +84,6 @@ class Encode(Stage):
                     f"encode '{field.name}': expected a vocabulary, because the field is stored encoded by "
                     f"{type(field.storage).__name__}. Pass vocabulary=[...]."
                 )
-
-    def in_names_before(self, names: NewNames) -> Encode:
-        return replace(self, field=names.before(self.field))
 
     def apply(self, columns: Columns) -> None:
         columns.open()
@@ -151,9 +148,8 @@ def encoded_as(stages: Sequence[Stage], name: str) -> tuple[str, Vocabulary | No
         PipelineError: another stage changes the field's values.
     """
     for stage in reversed(stages):
-        if stage.new_names is not None:
-            name = stage.new_names.before(name)
-        elif isinstance(stage, Encode) and stage.field == name:
+        name = stage.name_before(name)
+        if isinstance(stage, Encode) and stage.field == name:
             if stage.vocabulary is not None:
                 return name, Vocabulary.of(stage.vocabulary, "vocabulary")
         elif stage.changes(name):

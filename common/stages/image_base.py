@@ -84,9 +84,12 @@ class ImageStep(Step):
         return True
 
     @property
-    def names(self) -> list[str]:
-        """The names of the operations, in order."""
-        return [op.name for op in self.ops]
+    def reads_stored(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        names = [*(op.name for op in self.ops), *(["permute"] if self.axes is not None else [])]
+        return f"{self.field.name}: {', '.join(names)}, on the way into the batch"
 
     @property
     def random(self) -> bool:
@@ -212,7 +215,7 @@ def last_image_step(steps: Sequence[Step], number: int) -> int | None:
         step = steps[place]
         if not step.changes_one_column or getattr(step, "number", None) is None:
             return None
-        if step.number == number:  # type: ignore[attr-defined]  # steps that change one column name it
+        if step.number == number:
             return place if isinstance(step, ImageStep) else None
     return None
 

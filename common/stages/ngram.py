@@ -17,7 +17,7 @@ from ..schema.field import match_names
 from ..schema.plain import plain
 from .base import Decision, FieldNames, Stage, is_integer, names_of, positive_integer
 from .columns import Columns, ResolveFields
-from .names import NewNames
+from .names import StoredName
 from .steps import WindowStep
 
 
@@ -34,9 +34,9 @@ class Ngram(Stage):
     verb: ClassVar[str] = "ngram"
     length: int | None = None
     offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    timestamp: str | None = None
+    timestamp: StoredName | None = None
     max_gap: Any = None
-    group_by: tuple[str, ...] = ()
+    group_by: tuple[StoredName, ...] = ()
     stride: int = 1
     overlap: bool = True
     span_row_groups: bool = True
@@ -64,17 +64,9 @@ class Ngram(Stage):
     def changes_names(self) -> bool:
         return bool(self.offsets)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.group_by, *([self.timestamp] if self.timestamp else []))
-
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.reads:
             resolve([re.escape(name)])
-
-    def in_names_before(self, names: NewNames) -> Ngram:
-        stamp = None if self.timestamp is None else names.before(self.timestamp)
-        return replace(self, timestamp=stamp, group_by=tuple(map(names.before, self.group_by)))
 
     @property
     def steps(self) -> tuple[int, ...]:

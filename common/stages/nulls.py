@@ -12,7 +12,7 @@ from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
 from .base import EVERY_FIELD, Decision, Stage, matches
 from .columns import Columns, companion
-from .names import NewNames
+from .names import StoredPattern
 from .steps import Step
 
 
@@ -50,7 +50,7 @@ class Nulls(Stage):
     verb: ClassVar[str] = "nulls"
     sendable: ClassVar[bool] = True
     policy: Literal["error", "drop", "fill", "mask"]
-    patterns: tuple[str, ...]
+    patterns: tuple[StoredPattern, ...]
     value: Any = None
     elements: bool = False
 
@@ -69,9 +69,6 @@ class Nulls(Stage):
     @property
     def decides(self) -> Decision:
         return Decision.ITEMS if self.policy == "drop" else Decision.FIELDS
-
-    def in_names_before(self, names: NewNames) -> Nulls:
-        return replace(self, patterns=names.patterns_before(self.patterns))
 
     def changes(self, name: str) -> bool:
         return self.policy == "fill" and matches(self.patterns, name)

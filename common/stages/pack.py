@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,27 @@ class PackStep(Step):
 
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
         return [*(None if number in self.numbers else columns[number] for number in self.keep), None]
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        return self.numbers
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return self.keep
+
+    @property
+    def reads_stored(self) -> bool:
+        return True
+
+    def on_columns(self, chosen: Sequence[int]) -> PackStep:
+        new = {number: place for place, number in enumerate(chosen)}
+        keep = tuple(new[number] for number in self.keep if number in new)
+        return replace(self, numbers=tuple(new[number] for number in self.numbers), keep=keep)
+
+    def __str__(self) -> str:
+        names = ", ".join(field.name for field in self.fields[:4]) + (", ..." if len(self.fields) > 4 else "")
+        return f"{self.output.name}: {len(self.fields)} fields side by side ({names})"
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from ..errors import PipelineError
 from .base import Stage
 from .columns import Columns
+from .names import StoredName
 from .tokens import TokenLengths, TokenStage, check_numbers
 
 Strategy = Literal["best_fit", "first_fit"]
@@ -27,7 +28,7 @@ class PackRows(TokenStage):
 
     verb: ClassVar[str] = "pack_rows"
     length: int
-    fields: tuple[str, ...]
+    fields: tuple[StoredName, ...]
     strategy: Strategy = "best_fit"
     overlong: Overlong = "cut"
     pad_value: Any = 0

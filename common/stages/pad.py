@@ -44,6 +44,15 @@ class PadStep(Step):
     def needs_whole_batch(self) -> bool:
         return None in self.shape
 
+    def check_batches(self, *, batched: bool, drops: bool) -> None:
+        if self.needs_whole_batch and (drops or not batched):
+            why = "a function leaves rows out" if drops else "rows are not batched"
+            remedy = "" if drops else ", or call batch()"
+            raise PipelineError(
+                f"pad: field '{self.field.name}': expected shape=, because {why}, so there is no batch from which to "
+                f"take the largest value. Give the shape{remedy}."
+            )
+
 
 @dataclass(frozen=True)
 class Pad(Stage):

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..errors import FieldNotFoundError, PipelineError
 from ..schema.field import no_such_field
 from ..schema.plain import plain
-from .base import Stage
+from .base import Same, Stage
 from .columns import Columns
 from .names import NewNames
 
@@ -47,9 +47,14 @@ class Rename(Stage):
     def changes_names(self) -> bool:
         return True
 
-    @property
-    def new_names(self) -> NewNames:
-        return NewNames(self.names)
+    def name_before(self, name: str) -> str:
+        return NewNames(self.names).before(name)
+
+    def as_before(self, later: Same) -> Same:
+        return NewNames(self.names).translated(later)
+
+    def hides(self, name: str) -> bool:
+        return True
 
     def apply(self, columns: Columns) -> None:
         columns.open()

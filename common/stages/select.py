@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..errors import PipelineError
 from ..schema.element import output_of
@@ -22,6 +22,18 @@ class Projection(Step):
 
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
         return [columns[number] for number in self.keep]
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return self.keep
+
+    @property
+    def projects(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -42,14 +54,6 @@ class Select(Stage):
         given = list(fields)
         declared = tuple(item for item in given if isinstance(item, UnischemaField))
         return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "declared": [item.to_json() for item in self.declared]}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        declared = tuple(UnischemaField.from_json(item) for item in parameters.get("declared", ()))
-        return cls(tuple(parameters["patterns"]), declared)
 
     @classmethod
     def sample(cls) -> Stage:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..schema.element import Path
 
 
 class Step:
-    """Base of all steps. Subclasses are frozen dataclasses, which are sent to worker processes."""
+    """Base of all steps. Subclasses are frozen dataclasses, which are sent to worker processes.
+
+    Attributes:
+        number: the column that the step changes or describes, if there is one.
+    """
 
     __slots__ = ()
+    number: int
 
     @property
     def changes_one_column(self) -> bool:
@@ -21,6 +26,26 @@ class Step:
     @property
     def adds_column(self) -> bool:
         """Whether it appends a column that describes column ``number``."""
+        return False
+
+    @property
+    def taken(self) -> tuple[int, ...] | None:
+        """The columns that it works on; ``None`` = all of them."""
+        return (self.number,) if self.changes_one_column or self.adds_column else None
+
+    @property
+    def kept(self) -> tuple[int, ...] | None:
+        """The columns that remain, before those that it makes; ``None`` = all of them, in their places."""
+        return None
+
+    @property
+    def projects(self) -> bool:
+        """Whether it only chooses columns."""
+        return False
+
+    @property
+    def reads_stored(self) -> bool:
+        """Whether it can read stored values directly, on the way into the batch."""
         return False
 
     @property
@@ -43,8 +68,15 @@ class Step:
         if not self.changes_one_column and not self.adds_column:
             return [None] * len(columns)
         result = list(columns)
-        result[self.number] = None  # type: ignore[attr-defined]  # such steps have one
+        result[self.number] = None
         return [*result, None] if self.adds_column else result
+
+    def on_columns(self, chosen: Sequence[int]) -> Step:
+        """The step on only these columns, in this order. They include all that it works on (`taken`)."""
+        return replace(self, number=chosen.index(self.number))  # type: ignore[type-var]  # subclasses are dataclasses
+
+    def check_batches(self, *, batched: bool, drops: bool) -> None:
+        """Raises `PipelineError` if it needs batches whose rows are all known in advance."""
 
     def with_lists(self, number: int, levels: int) -> Step | None:
         """A copy of the step that returns column ``number`` as nested lists; ``None`` if it cannot."""

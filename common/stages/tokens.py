@@ -16,7 +16,7 @@ from ..schema.plain import plain
 from .base import Decision, FieldNames, Stage, positive_integer, required_names
 from .columns import Columns, ResolveFields
 from .measure import Measure
-from .names import NewNames
+from .names import StoredName
 from .nulls import NullStep, fill_value
 from .select import Projection
 from .steps import JoinStep
@@ -32,12 +32,8 @@ class TokenLengths(Measure):
     ``most`` is the largest number allowed (``None`` = no limit).
     """
 
-    fields: tuple[str, ...]
+    fields: tuple[StoredName, ...]
     most: int | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.fields
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -101,7 +97,7 @@ class TokenStage(Stage):
     """Base of stages that join rows; subclasses are dataclasses with ``length`` and ``fields``."""
 
     length: int
-    fields: tuple[str, ...]
+    fields: tuple[StoredName, ...]
 
     @classmethod
     def sample(cls) -> Stage:
@@ -124,19 +120,12 @@ class TokenStage(Stage):
         return True
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        return self.fields
-
-    @property
     def reads_lengths(self) -> bool:
         return True
 
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.fields:
             resolve([re.escape(name)])
-
-    def in_names_before(self, names: NewNames) -> TokenStage:
-        return replace(self, fields=tuple(map(names.before, self.fields)))  # type: ignore[type-var]  # dataclasses
 
     def join(self, columns: Columns, separator: object, padding: object, *, positions: bool) -> None:
         """Joins the rows of the columns.

@@ -142,18 +142,3 @@ class Transform(Stage):
     @property
     def shortened_identity(self) -> str | None:
         return None
-
-    def to_json(self) -> dict[str, Any]:
-        output = None if self.output is None else [field.to_json() for field in self.output]
-        return {**super().to_json(), "function": self.function.to_json(), "output": output}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        output = parameters["output"]
-        return cls(
-            **{
-                **parameters,
-                "function": UserFunction.from_json(parameters["function"]),
-                "output": None if output is None else tuple(UnischemaField.from_json(field) for field in output),
-            }
-        )

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,21 +17,17 @@ import pyarrow.compute as pc
 from ..errors import DatasetError, PipelineError
 from ..forks import arrow_to_numpy
 from ..predicates.expression import (
-    FieldRef,
     expression_from_json,
     expression_key,
     expression_to_json,
-    parse_expression,
     row_values,
-    walk,
-    with_other_names,
 )
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
 from .base import Decision, Stage, is_integer, positive_integer
 from .columns import ResolveFields
 from .measure import Measure
-from .names import NewNames
+from .names import STORED_PART, StoredExpression, StoredName
 
 _MOST_ITEMS = (1 << 31) - 1  # with more, products would overflow 64 bits
 _MOST_SHOWN = 5
@@ -52,14 +48,7 @@ class Weights(Measure):
 class FieldWeights(Weights):
     """Takes the numbers in a field as weights."""
 
-    field: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.field,)
-
-    def in_names_before(self, names: NewNames) -> FieldWeights:
-        return replace(self, field=names.before(self.field))
+    field: StoredName
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
         return _weights_in(table.column(0), f"field '{self.field}'", describe)
@@ -72,7 +61,7 @@ class FieldWeights(Weights):
 class ExpressionWeights(Weights):
     """Takes the value of an Arrow expression as the weight of each row; holds the serialized expression."""
 
-    serialised: str
+    serialised: StoredExpression
 
     @property
     def expression(self) -> pc.Expression:
@@ -82,14 +71,6 @@ class ExpressionWeights(Weights):
     def check(self) -> None:
         if not self.reads:
             raise PipelineError(f"weigh: expected an expression over fields, got {self.expression}, which names none.")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        found = (node.name for node in walk(parse_expression(self.expression)) if isinstance(node, FieldRef))
-        return tuple(dict.fromkeys(found))
-
-    def in_names_before(self, names: NewNames) -> ExpressionWeights:
-        return ExpressionWeights(expression_to_json(with_other_names(self.expression, names.before)))
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
         return _weights_in(row_values(table, self.expression), str(self), describe)
@@ -106,7 +87,7 @@ class ExpressionWeights(Weights):
 class ValueWeights(Weights):
     """Assigns a weight to each value of a field; ``None`` stands for null."""
 
-    field: str
+    field: StoredName
     weights: tuple[tuple[Any, float], ...]
 
     def check(self) -> None:
@@ -118,13 +99,6 @@ class ValueWeights(Weights):
                 )
             if not isinstance(weight, float) or not 0 <= weight < math.inf:
                 raise PipelineError(f"weigh: expected a weight >= 0 for {self.field}={value!r}, got {weight!r}.")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.field,)
-
-    def in_names_before(self, names: NewNames) -> ValueWeights:
-        return replace(self, field=names.before(self.field))
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
         codes, values = _classes(table.column(0), self.field)
@@ -148,14 +122,7 @@ class ValueWeights(Weights):
 class ClassWeights(Weights):
     """Weighs each row by the inverse of its value's frequency, so that all values come equally often."""
 
-    field: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.field,)
-
-    def in_names_before(self, names: NewNames) -> ClassWeights:
-        return replace(self, field=names.before(self.field))
+    field: StoredName
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> tuple[np.ndarray, list[Any]]:
         codes, values = _classes(table.column(0), self.field)
@@ -216,7 +183,7 @@ class Weigh(Stage):
     """Draws rows by weight; ``drawn`` marks a seed that the user did not give and that follows the shuffle's seed."""
 
     verb: ClassVar[str] = "weigh"
-    weights: Weights
+    weights: Annotated[Weights, STORED_PART]
     num_items: int | None = None
     seed: Seed = 0
     drawn: bool = field(default=False, compare=False, repr=False)
@@ -237,10 +204,6 @@ class Weigh(Stage):
     def decides(self) -> Decision:
         return Decision.WEIGHTS
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.weights.reads
-
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.reads:
             [found] = resolve([re.escape(name)])
@@ -249,9 +212,6 @@ class Weigh(Stage):
                     f"weigh: field '{name}' is stored encoded ({type(found.storage).__name__}), so its values cannot "
                     "be weights. Name another field, or pass an array with a weight for each row."
                 )
-
-    def in_names_before(self, names: NewNames) -> Weigh:
-        return replace(self, weights=self.weights.in_names_before(names))
 
     @property
     def measure(self) -> Stage:
@@ -271,9 +231,6 @@ class Weigh(Stage):
     @property
     def shortened_identity(self) -> str | None:
         return None
-
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "weights": self.weights.to_json()}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:

@@ -6,27 +6,18 @@ A filter reads stored values, so it runs before every stage that does not itself
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate, contains, predicate_from_json
-from ..predicates.expression import (
-    FieldRef,
-    as_expression,
-    expression_from_json,
-    expression_key,
-    expression_to_json,
-    parse_expression,
-    walk,
-    with_other_names,
-)
+from ..predicates.column_predicates import ColumnPredicate, contains
+from ..predicates.expression import as_expression, expression_from_json, expression_key, expression_to_json
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
 from .functions import UserFunction
-from .names import NewNames, RenamedRows
+from .names import MadeText, RowFunction, StoredExpression, StoredPattern, StoredPredicate
 
 _LINE_BREAK = re.compile(r"\n *")
 
@@ -48,13 +39,16 @@ class Where(Filter):
     """Keeps the rows for which an Arrow expression is true; holds it serialized."""
 
     verb: ClassVar[str] = "where"
-    serialised: str
-    text: str
+    serialised: StoredExpression
+    text: MadeText = ""
 
     @classmethod
     def of(cls, expression: object) -> Where:
         """Creates the stage from a ``pyarrow.compute.Expression``."""
         return cls(expression_to_json(expression), str(expression))
+
+    def check(self) -> None:
+        object.__setattr__(self, "text", self.text or str(self.expression))
 
     @classmethod
     def sample(cls) -> Stage:
@@ -64,13 +58,6 @@ class Where(Filter):
     def expression(self) -> Any:
         """The expression."""
         return expression_from_json(self.serialised)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(node.name for node in walk(parse_expression(self.expression)) if isinstance(node, FieldRef))
-
-    def in_names_before(self, names: NewNames) -> Where:
-        return Where.of(with_other_names(self.expression, names.before))
 
     @property
     def identity(self) -> str:
@@ -89,8 +76,9 @@ class WhereFunction(Filter):
     """Keeps the rows for which a Python function is true."""
 
     verb: ClassVar[str] = "where_function"
-    function: UserFunction
-    fields: tuple[str, ...]
+    repeatable: ClassVar[bool] = False  # nothing shows whether a function still does the same
+    function: RowFunction
+    fields: tuple[StoredPattern, ...]
     batched: bool = False
 
     @classmethod
@@ -104,20 +92,9 @@ class WhereFunction(Filter):
     def check_fields(self, resolve: ResolveFields) -> None:
         resolve(self.fields)
 
-    def in_names_before(self, names: NewNames) -> WhereFunction:
-        function = UserFunction(RenamedRows(self.function.function, names), self.function.digest)
-        return replace(self, function=function, fields=names.patterns_before(self.fields))
-
     @property
     def shortened_identity(self) -> str | None:
         return None
-
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "function": self.function.to_json()}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        return cls(**{**parameters, "function": UserFunction.from_json(parameters["function"])})
 
     def __str__(self) -> str:
         return f"where({self.function!r}, fields={list(self.fields)})"
@@ -128,25 +105,11 @@ class WhereColumn(Filter):
     """Keeps the rows for which a column predicate (``contains``, ``hash_split``) is true."""
 
     verb: ClassVar[str] = "where_column"
-    predicate: ColumnPredicate
+    predicate: StoredPredicate
 
     @classmethod
     def sample(cls) -> Stage:
-        return cls(contains("x", [0]))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.predicate.field,)
-
-    def in_names_before(self, names: NewNames) -> WhereColumn:
-        return WhereColumn(self.predicate.on(names.before(self.predicate.field)))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"verb": self.verb, "predicate": self.predicate.to_json()}
-
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        return cls(predicate_from_json(parameters["predicate"]))
+        return cls(contains("x", 0))
 
     def __str__(self) -> str:
         return f"where({self.predicate})"

@@ -84,16 +84,11 @@ class OpenFiles:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FileCells:
-    """Values of a column as byte ranges of a file.
-
-    Attributes:
-        starts, ends: the file offsets of each value's first byte and of the byte after its last; int64.
-    """
+class _Ranges:
+    """Values as byte ranges; ``starts`` and ``ends`` are the offsets of each value, int64."""
 
     starts: np.ndarray
     ends: np.ndarray
-    file: OpenFile
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -102,6 +97,13 @@ class FileCells:
     def nbytes(self) -> int:
         """Bytes in memory."""
         return 16 * len(self.starts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileCells(_Ranges):
+    """Values of a column as byte ranges of a file: the offsets of each value's first byte and after its last."""
+
+    file: OpenFile
 
     @property
     def data(self) -> FileData:
@@ -146,24 +148,12 @@ class FileCells:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WholeFiles:
-    """Values that are local files of their own, each read when it is decoded. Has the interface of `FileCells`.
-
-    Attributes:
-        starts, ends: the offsets of each value as if all files were concatenated; int64.
+class WholeFiles(_Ranges):
+    """Values that are local files of their own, each read when it is decoded. Has the interface of `FileCells`; the
+    offsets count as if all files were concatenated.
     """
 
-    starts: np.ndarray
-    ends: np.ndarray
     versions: Sequence[FileVersion]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return 16 * len(self.starts)
 
     @property
     def data(self) -> WholeFilesData:

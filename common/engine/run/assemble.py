@@ -17,10 +17,7 @@ from ...native.gather import gather as gather_rows
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
-from ...stages.image_base import ImageStep
-from ...stages.pack import PackStep
 from ...stages.steps import Step, WindowStep
-from ...stages.transform import TransformStep
 from ..columns.arena import Arena, Heap
 from ..columns.batch import (
     Column,
@@ -34,13 +31,11 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.columns import CodedColumn
-from ..steps.apply import BatchRows, apply_step
+from ..steps.apply import BatchRows, apply_dropping, apply_step, gather_step
 from ..steps.chance import ItemKeys, concat_keys
-from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
+from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
-from ..steps.pack import apply_pack, gather_packed
-from ..steps.source import Source, as_slice
-from ..steps.transform import apply_dropping
+from ..steps.source import Source, Taken, as_slice
 
 _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time
 
@@ -99,8 +94,8 @@ def _dropping(
     """Applies steps of which some drop rows. One more column holds the numbers of the remaining rows."""
     kept, left, begin = np.arange(rows.count), rows, time.perf_counter()
     for step in program.item_steps:
-        if isinstance(step, TransformStep) and step.drops:
-            columns, chosen = apply_dropping(step, columns, left.count, left.describe)
+        if step.drops_rows:
+            columns, chosen = apply_dropping(step, columns, left)
             kept = kept[chosen]
             left = _some_rows(rows, kept)
         else:
@@ -204,22 +199,18 @@ def _input(
         _, leaf, offset = window.leaves[wanted.leaves[0]]
         steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
         lead = (count, len(steps)) if offset is None else (count,)
-    places = [_places(source, count) for source in sources]
-    if isinstance(step, PackStep) and all(source.block.packed(step) is not None for source in sources):
-        return gather_packed(step, sources, steps, places, lead, arena)
-    if isinstance(step, ImageStep) and fits(step, sources, leaf):
-        return gather_images(step, leaf, sources, steps, places, lead, arena, rows.keys, rows.check)
+    if step is not None:
+        places = [_places(source, count) for source in sources]
+        taken = Taken(leaf=leaf, sources=sources, steps=steps, places=places, lead=lead)
+        made = gather_step(step, taken, rows, arena)
+        if made is not None:
+            return made
     heap = arena if step is None else Heap()
     if window is None:
         columns = [gather(program.fields[number], number, sources, count, heap) for number in wanted.leaves]
     else:
         columns = _windows(program, window, wanted.leaves, sources, count, heap)
-    numbers = tuple(range(len(columns)))
-    if isinstance(step, PackStep):
-        return apply_pack(replace(step, numbers=numbers, keep=()), columns, rows.describe)[0]
-    if isinstance(step, ImageStep):
-        return apply_images(replace(step, number=0), columns, rows.describe, rows.keys, rows.check)[0]
-    return columns[0]
+    return columns[0] if step is None else apply_step(step.on_columns(step.taken or ()), columns, rows)[-1]
 
 
 def _windows(

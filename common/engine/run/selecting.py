@@ -5,15 +5,13 @@ Predicates that are Python functions see rows in the form in which an iteration 
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ...errors import ParquetryError, TransformError
+from ...errors import TransformError
 from ...layout.dataset import StoredDataset
 from ...plan.draws import BlockRows
 from ...progress import stop_if_unwanted
@@ -25,11 +23,11 @@ from ...stages.base import Stage
 from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
-from ...tracebacks import missing_key, shorten
 from ..columns.arena import Heap
 from ..columns.batch import rows_of, to_numpy
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.source import Source
+from ..steps.transform import call_with
 from .assemble import gather
 
 _THREADS = 8
@@ -81,17 +79,16 @@ def test_rows(
     wanted = BlockRows(row_groups=(row_group,), rows=(rows,), cells=np.arange(len(rows))[:, None])
     block = fetcher.load(wanted)
     source = Source(block=block, cells=wanted.cells, places=None)
-    outputs = [output_of(field) for field in fields]
+    outputs, called = [output_of(field) for field in fields], f"where({step.function.name})"
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:
         batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
         with lock_of(step.function.function):
-            answer = _call(step, batch, block.describe(0) if len(rows) else "no rows")
+            answer = call_with(step.function, batch, called, lambda: block.describe(0) if len(rows) else "no rows")
             mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
         if mask.shape != (len(rows),) or mask.dtype != bool:
             raise TransformError(
-                f"where({step.function.name}): expected a bool array of shape ({len(rows)},), "
-                f"got {mask.dtype} {mask.shape}."
+                f"{called}: expected a bool array of shape ({len(rows)},), got {mask.dtype} {mask.shape}."
             )
         return mask
     values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]
@@ -101,25 +98,10 @@ def test_rows(
         stop_if_unwanted()
         row = nest(outputs, [column[number] for column in values])
         with lock:
-            answer = _call(step, row, block.describe(number))
+            answer = call_with(step.function, row, called, partial(block.describe, number))
         if not isinstance(answer, bool | np.bool_ | int):
             raise TransformError(
-                f"where({step.function.name}), {block.describe(number)}: expected True or False, "
-                f"got {type(answer).__name__}."
+                f"{called}, {block.describe(number)}: expected True or False, got {type(answer).__name__}."
             )
         result[number] = bool(answer)
     return result
-
-
-def _call(step: WhereFunction, argument: object, where: str) -> Any:
-    try:
-        return step.function(argument)
-    except ParquetryError as error:
-        shorten(error)
-        error.frames = "".join(traceback.format_exception(error)).rstrip()
-        raise
-    except Exception as error:
-        near = missing_key(error, argument)
-        shorten(error)
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        raise TransformError(f"where({step.function.name}) failed for {where}: {error!r}.{near}\n{trace}") from error

@@ -1,4 +1,4 @@
-"""`apply_step`: applies a step of any kind to columns.
+"""`apply_step` applies a step of any kind to columns; `gather_step` applies it to values on their way into the batch.
 
 Each kind of step is implemented in its own module of this package.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ...stages.cast import CastStep
 from ...stages.encode import EncodeStep
@@ -19,14 +21,16 @@ from ...stages.permute import PermuteStep
 from ...stages.select import Projection
 from ...stages.steps import Step
 from ...stages.transform import TransformStep
+from ..columns.arena import Arena
 from ..columns.batch import Column
 from .cast import apply_cast
 from .chance import ItemKeys
 from .encode import apply_encode
-from .image_columns import SizeCheck, apply_images
-from .pack import apply_pack
+from .image_columns import SizeCheck, apply_images, gather_images
+from .pack import apply_pack, gather_packed
 from .shaping import apply_nulls, apply_pad, apply_permute
-from .transform import apply_transform
+from .source import Taken
+from .transform import apply_to_rows, apply_transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,16 @@ def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[C
     return _WORK[type(step)](step, columns, rows)
 
 
+def apply_dropping(step: Step, columns: Sequence[Column], rows: BatchRows) -> tuple[list[Column], np.ndarray]:
+    """Like `apply_step`, for a step that may drop rows. Also returns the numbers of the remaining rows."""
+    return _DROPPING[type(step)](step, columns, rows)
+
+
+def gather_step(step: Step, taken: Taken, rows: BatchRows, arena: Arena) -> Column | None:
+    """Returns what a step makes of stored values, or ``None`` if it cannot read these directly."""
+    return _GATHERING[type(step)](step, taken, rows, arena)
+
+
 _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column]]] = {
     Projection: lambda step, columns, rows: [columns[number] for number in step.keep],
     CastStep: lambda step, columns, rows: apply_cast(step, columns, rows.describe),
@@ -65,4 +79,11 @@ _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column
     ImageStep: lambda step, columns, rows: apply_images(step, columns, rows.describe, rows.keys, rows.check),
     PackStep: lambda step, columns, rows: apply_pack(step, columns, rows.describe),
     TransformStep: lambda step, columns, rows: apply_transform(step, columns, rows.count, rows.describe),
+}
+_DROPPING: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], tuple[list[Column], np.ndarray]]] = {
+    TransformStep: lambda step, columns, rows: apply_to_rows(step, columns, rows.count, rows.describe),
+}
+_GATHERING: dict[type[Step], Callable[[Any, Taken, BatchRows, Arena], Column | None]] = {
+    ImageStep: lambda step, taken, rows, arena: gather_images(step, taken, arena, rows.keys, rows.check),
+    PackStep: lambda step, taken, rows, arena: gather_packed(step, taken, arena),
 }

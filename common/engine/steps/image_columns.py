@@ -21,7 +21,7 @@ from ..columns.columns import CodedColumn, FixedColumn
 from .chance import ItemKeys
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
-from .source import Source
+from .source import Taken
 
 Describe = Callable[[int], str]
 Keys = Callable[[], ItemKeys]
@@ -52,47 +52,29 @@ class SizeCheck:
                 )
 
 
-def fits(step: ImageStep, sources: Sequence[Source], leaf: int) -> bool:
-    """Returns whether the step can take its images straight from storage."""
-    if step.output.ragged:
-        return False
-    return all(isinstance(source.block.column(leaf), FixedColumn | CodedColumn) for source in sources)
-
-
-def gather_images(
-    step: ImageStep,
-    leaf: int,
-    sources: Sequence[Source],
-    steps: Sequence[int],
-    places: Sequence[np.ndarray],
-    lead: tuple[int, ...],
-    arena: Arena,
-    keys: Keys,
-    check: SizeCheck,
-) -> Column:
-    """Returns the finished images of a stored field.
+def gather_images(step: ImageStep, taken: Taken, arena: Arena, keys: Keys, check: SizeCheck) -> Column | None:
+    """Returns the finished images of a stored field, or ``None`` if they cannot come straight from storage.
 
     Args:
         step: the image step.
-        leaf: the field's number.
-        sources: the rows of the batch.
-        steps: the steps of each item to take (all of a stacked window, or one).
-        places: for each source, the item to which each of its rows belongs.
-        lead: ``(items,)``, or ``(items, steps)`` for stacked windows.
+        taken: the field's rows.
         arena: allocates the result.
         keys: returns the keys of the items, for random numbers.
         check: checks images that are cropped together.
     """
+    stored = [source.block.column(taken.leaf) for source in taken.sources]
+    if step.output.ragged or not all(isinstance(column, FixedColumn | CodedColumn) for column in stored):
+        return None
+    lead, steps = taken.lead, list(taken.steps)
     output = step.output
     out = arena.allocate(output.dtype, (*lead, *(axis or 0 for axis in output.shape)))
     flat = out.reshape(lead[0] * len(steps), *out.shape[len(lead) :])
     valid = np.ones((lead[0], len(steps)), dtype=bool)
     sizes = np.zeros((lead[0], 2), dtype=np.int64)
     numbers = drawn_numbers(step, keys)
-    for source, items in zip(sources, places, strict=True):
-        column = source.block.column(leaf)
+    for source, items, column in zip(taken.sources, taken.places, stored, strict=True):
         assert isinstance(column, FixedColumn | CodedColumn)
-        rows = source.cells[:, list(steps)].reshape(-1)
+        rows = source.cells[:, steps].reshape(-1)
         images = (items[:, None] * len(steps) + np.arange(len(steps))).reshape(-1)
         present = column.valid(rows)
         if present is not None:
@@ -201,7 +183,7 @@ def apply_images(
     numbers = drawn_numbers(step, keys)
     result = list(columns)
     window = step.field.window or 1
-    images, valid = _cells(column, step, window)
+    images, valid = _cells(column, step)
     items = len(images) // window
     sizes = np.zeros((items, 2), dtype=np.int64)
     shapes = np.zeros((len(images), len(step.output.shape)), dtype=np.int64)
@@ -229,7 +211,7 @@ def apply_images(
     return result
 
 
-def _cells(column: Column, step: ImageStep, window: int) -> tuple[list[np.ndarray], np.ndarray | None]:
+def _cells(column: Column, step: ImageStep) -> tuple[list[np.ndarray], np.ndarray | None]:
     """Returns every image of a column, and a mask of those that are not null (``None`` = all)."""
     valid = None if column.valid is None else column.valid.reshape(-1)
     if isinstance(column, Dense):

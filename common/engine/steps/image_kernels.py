@@ -11,7 +11,6 @@ import math
 import os
 from functools import lru_cache
 from types import ModuleType
-from typing import Literal
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from ...forks import importing
 from ...native.pixels import normalise
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH
-
-Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
 
 
 @lru_cache(maxsize=1)

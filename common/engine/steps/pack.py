@@ -15,7 +15,7 @@ from ...schema.element import OutputField
 from ...stages.pack import PackStep
 from ..columns.arena import Arena, array_bytes
 from ..columns.batch import Column, Dense
-from .source import Source, as_slice
+from .source import Taken, as_slice
 
 Describe = Callable[[int], str]
 _BLOCK_ROWS = 8192  # a block of the matrix stays in the processor's cache while its columns are written
@@ -45,27 +45,19 @@ def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None], a
     return matrix
 
 
-def gather_packed(
-    step: PackStep,
-    sources: Sequence[Source],
-    steps: Sequence[int],
-    places: Sequence[np.ndarray],
-    lead: tuple[int, ...],
-    arena: Arena,
-) -> Column:
-    """Returns the matrix of a batch, made from the matrices of its blocks.
-
-    The arguments are those of `image_columns.gather_images`.
-    """
-    width = sum(step.widths)
-    out = arena.allocate(step.output.dtype, (*lead, width))
-    cells = out.reshape(lead[0], len(steps), width)
-    for source, items in zip(sources, places, strict=True):
-        packed = source.block.packed(step)
-        assert packed is not None
-        every = list(steps) == list(range(source.cells.shape[1]))
-        rows = source.cells if every else source.cells[:, list(steps)]
-        following = slice(0, lead[0]) if source.places is None else as_slice(items)
+def gather_packed(step: PackStep, taken: Taken, arena: Arena) -> Column | None:
+    """Returns the matrix of a batch, made from the matrices of its blocks, or ``None`` if a block has none."""
+    matrices = [source.block.packed(step) for source in taken.sources]
+    known = [matrix for matrix in matrices if matrix is not None]
+    if len(known) < len(matrices):
+        return None
+    width, steps = sum(step.widths), list(taken.steps)
+    out = arena.allocate(step.output.dtype, (*taken.lead, width))
+    cells = out.reshape(taken.lead[0], len(steps), width)
+    for source, items, packed in zip(taken.sources, taken.places, known, strict=True):
+        every = steps == list(range(source.cells.shape[1]))
+        rows = source.cells if every else source.cells[:, steps]
+        following = slice(0, taken.lead[0]) if source.places is None else as_slice(items)
         if isinstance(following, slice):
             packed.take(rows.reshape(-1), 0, cells[following].reshape(-1, width), "wrap")  # as in `FixedColumn`
         else:

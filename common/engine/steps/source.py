@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +56,25 @@ class Source:
     items: np.ndarray | None = None
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The stored values that a step reads on the way into the batch.
+
+    Attributes:
+        leaf: the number of the step's first field.
+        sources: the rows of the batch.
+        steps: the steps of each item to take (all of a stacked window, or one).
+        places: for each source, the item to which each of its rows belongs.
+        lead: ``(items,)``, or ``(items, steps)`` for stacked windows.
+    """
+
+    leaf: int
+    sources: Sequence[Source]
+    steps: Sequence[int]
+    places: Sequence[np.ndarray]
+    lead: tuple[int, ...]
 
 
 def as_slice(numbers: np.ndarray) -> Numbers:

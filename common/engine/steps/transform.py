@@ -44,19 +44,15 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
         return _apply_to_arrow(step, columns, count, describe)
     if step.form == "batch":
         return _apply_to_batch(step, columns, count, describe)
-    return _apply_to_rows(step, columns, count, describe)[0]
+    return apply_to_rows(step, columns, count, describe)[0]
 
 
-def apply_dropping(
+def apply_to_rows(
     step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
 ) -> tuple[list[Column], np.ndarray]:
-    """Like `apply_transform`, for a function that may drop rows. Also returns the numbers of the remaining rows."""
-    return _apply_to_rows(step, columns, count, describe)
-
-
-def _apply_to_rows(
-    step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
-) -> tuple[list[Column], np.ndarray]:
+    """Like `apply_transform`, for a function of rows, which may drop some. Also returns the numbers of the remaining
+    rows.
+    """
     pairs = zip(step.inputs, columns, strict=True)
     inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
@@ -65,7 +61,7 @@ def _apply_to_rows(
     for number in range(count):
         row = nest(step.inputs, [values[number] for values in inputs])
         with lock:
-            result = _call(step, row, partial(describe, number))
+            result = call_with(step.function, row, f"transform {step.name}", partial(describe, number))
             if result is None and step.drops:
                 continue
             kept.append(number)
@@ -81,7 +77,7 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
     argument = nest(step.inputs, values)
     given = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
     with lock_of(step.function):
-        outputs = _picked(step, _call(step, argument, where), where)
+        outputs = _picked(step, call_with(step.function, argument, f"transform {step.name}", where), where)
         made: list[Column] = []
         for number, field in enumerate(step.outputs):
             found = _length(outputs[number])
@@ -112,7 +108,8 @@ def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, 
     arrays = [to_arrow(field, column) for field, column in zip(step.inputs, columns, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
     with lock_of(step.function):
-        return _from_arrow(step, _call(step, batch, where), count, describe, where)
+        result = call_with(step.function, batch, f"transform {step.name}", where)
+        return _from_arrow(step, result, count, describe, where)
 
 
 def _from_arrow(
@@ -139,9 +136,14 @@ def _from_arrow(
     return [from_arrow(field, result.column(field.name), f"transform {step.name}", describe) for field in step.outputs]
 
 
-def _call(step: TransformStep, argument: object, where: Callable[[], str]) -> Any:
+def call_with(function: Callable[[Any], Any], argument: object, called: str, where: Callable[[], str]) -> Any:
+    """Calls a user's function; ``called`` and ``where`` are for its errors.
+
+    Raises:
+        TransformError: the function raised another error than ours.
+    """
     try:
-        return step.function(argument)
+        return function(argument)
     except ParquetryError as error:
         shorten(error)
         error.frames = "".join(traceback.format_exception(error)).rstrip()
@@ -150,7 +152,7 @@ def _call(step: TransformStep, argument: object, where: Callable[[], str]) -> An
         near = missing_key(error, argument)
         shorten(error)
         trace = "".join(traceback.format_exception(error)).rstrip()
-        raise TransformError(f"transform {step.name} failed for {where()}: {error!r}.{near}\n{trace}") from error
+        raise TransformError(f"{called} failed for {where()}: {error!r}.{near}\n{trace}") from error
 
 
 def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:
@@ -255,7 +257,7 @@ class NestedCells:
         leaves = [replace(leaf, window=None) for leaf in field.leaves]
         self._leaves = [Cells(step, leaf, rows * steps, lambda cell: describe(cell // steps)) for leaf in leaves]
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """Adds the value of the next row."""
         window = self._field.window
         try:
@@ -289,7 +291,7 @@ class NestedCells:
         where = f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
         return TransformError(f"{where}: expected {expected}, got {found}.")
 
-    def _taken_apart(self, cell: Any) -> list[Any]:
+    def _taken_apart(self, cell: object) -> list[Any]:
         """Returns the lengths of the lists at each level except the first, and the values, end to end."""
         levels, shape = self._field.levels, self._field.shape
         lists, lengths = [_as_list(cell)], []
@@ -323,7 +325,7 @@ class NestedCells:
         self._check_values(items, len(shape) - levels)
         return [*lengths, items]
 
-    def _inside(self, part: Any, level: int) -> Any:
+    def _inside(self, part: object, level: int) -> Any:
         """Returns a list inside a list. Raises `TransformError` if it is null, in any form."""
         unmasked = self._leaves[-1].unmasked(part)
         if unmasked is None:
@@ -349,7 +351,7 @@ class NestedCells:
             items = [part for item in items if isinstance(item, list | tuple) for part in item]
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> Any:
     """Returns a list as it is, and anything array-like as an array.
 
     Raises:
