@@ -1,26 +1,31 @@
 """`SharedEpochs`: epochs whose batches are divided among several clients; each batch goes to exactly one of them.
 
 Epochs are identified by number. A client joins an epoch at its current position; an epoch that has ended yields nothing
-more. Batches that were sent to a client that died are not sent again.
+more. The work for an epoch stops when its last client leaves. The next client continues it where it was left. Batches
+that were sent to a client that died are not sent again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 
+from ..errors import SidecarError
 from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
+from .epoch_log import EpochLog
 from .sending import Step, open_steps
 
 
 class SharedEpoch:
-    """One epoch of one pipeline. Thread-safe."""
+    """One epoch of one pipeline, from a position on. Thread-safe."""
 
-    def __init__(self, pipeline: Pipeline, epoch: int, *, strict_nulls: bool) -> None:
-        self._steps = open_steps(pipeline, Cursor(iteration=epoch), strict_nulls=strict_nulls)
+    def __init__(self, pipeline: Pipeline, epoch: int, position: int, *, strict_nulls: bool) -> None:
+        self._steps = open_steps(pipeline, Cursor(iteration=epoch, start=position), strict_nulls=strict_nulls)
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        self.position = position
         self.clients = 0
         self.finished = False
 
@@ -32,18 +37,19 @@ class SharedEpoch:
             try:
                 count, columns = next(self._steps)
             except StopIteration:
+                if not self._steps.ended:
+                    raise SidecarError("server: expected more of a shared epoch, but the server is closing.") from None
                 self.finished = True
                 return None
             except Exception as error:
                 self._error = error
                 raise
-            return count, columns, self._steps.position
+            self.position = self._steps.position
+            return count, columns, self.position
 
     def close(self) -> None:
-        """Stops all work. Idempotent."""
-        with self._lock:
-            self.finished = True
-            self._steps.close()
+        """Stops all work, also while another thread waits for a step. Idempotent."""
+        self._steps.close()
 
 
 class SharedEpochs:
@@ -51,8 +57,9 @@ class SharedEpochs:
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, int], SharedEpoch] = {}
-        self._finished: dict[str, int] = {}
+        self._log = EpochLog()
         self._lock = threading.Lock()
+        self._closed = False
 
     def steps(
         self, key: str, pipeline: Pipeline, epoch: int, *, strict_nulls: bool, asked: Callable[[], bool]
@@ -66,52 +73,48 @@ class SharedEpochs:
             strict_nulls: as for `open_steps`.
             asked: waits until the client asks for a step; returns False if it left instead.
         """
-        shared = self._join(f"{key} {strict_nulls}", pipeline, epoch, strict_nulls=strict_nulls)
+        name = hashlib.sha256(f"{key} {strict_nulls}".encode()).hexdigest(), epoch  # keys may be long, and are kept
+        shared = self._join(name, pipeline, strict_nulls=strict_nulls)
         if shared is None:
             return
         try:
             while asked() and (step := shared.next()) is not None:
                 yield step
         finally:
-            self._leave(shared)
+            self._leave(name, shared)
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
         with self._lock:
-            left, self._epochs = list(self._epochs.values()), {}
+            self._closed = True
+            left = list(self._epochs.values())
         for epoch in left:
             epoch.close()
 
-    def _join(self, key: str, pipeline: Pipeline, epoch: int, *, strict_nulls: bool) -> SharedEpoch | None:
+    def _join(self, name: tuple[str, int], pipeline: Pipeline, *, strict_nulls: bool) -> SharedEpoch | None:
+        """Returns the epoch, or ``None`` if it has ended."""
         with self._lock:
-            if epoch <= self._finished.get(key, -1):
-                return None
-            if (key, epoch) not in self._epochs:
-                self._epochs[key, epoch] = SharedEpoch(pipeline, epoch, strict_nulls=strict_nulls)
-            shared = self._epochs[key, epoch]
+            if self._closed:
+                raise SidecarError("server: expected to join a shared epoch, but the server is closing.")
+            shared = self._epochs.get(name)
+            if shared is None:
+                position = self._log.position(*name)
+                if position is None:
+                    return None
+                shared = SharedEpoch(pipeline, name[1], position, strict_nulls=strict_nulls)
+                self._epochs[name] = shared
             shared.clients += 1
-            over = self._over(key, epoch)
-        for earlier in over:
-            earlier.close()
-        return shared
+            return shared
 
-    def _over(self, key: str, epoch: int) -> list[SharedEpoch]:
-        """Removes and returns earlier epochs that have no readers left."""
-        over = []
-        for name, number in list(self._epochs):
-            earlier = self._epochs[name, number]
-            if name == key and number < epoch and earlier.clients == 0:
-                over.append(self._epochs.pop((name, number)))
-                self._finished[key] = max(number, self._finished.get(key, -1))
-        return over
-
-    def _leave(self, shared: SharedEpoch) -> None:
+    def _leave(self, name: tuple[str, int], shared: SharedEpoch) -> None:
         with self._lock:
             shared.clients -= 1
+            if shared.clients:
+                return
+            del self._epochs[name]
+            in_use = {key for key, _ in self._epochs}
             if shared.finished:
-                for (key, number), epoch in list(self._epochs.items()):
-                    if epoch is shared:
-                        del self._epochs[key, number]
-                        self._finished[key] = max(number, self._finished.get(key, -1))
-        if shared.finished:
-            shared.close()
+                self._log.end(*name, in_use=in_use)
+            else:
+                self._log.leave(*name, shared.position, in_use=in_use)
+        shared.close()
