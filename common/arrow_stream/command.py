@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=NUMBER",
         action="append",
         default=[],
-        help="a limit for each client: max_connections, hello_s, idle_s, plan_s, memory_bytes, max_shards, "
-        "max_batch_rows, max_rows, max_stages, max_request_bytes; can be repeated",
+        help="a limit for clients: max_connections, max_streams, total_memory_bytes, cpu_s, hello_s, idle_s, plan_s, "
+        "memory_bytes, max_shards, max_batch_rows, max_rows, max_stages, max_request_bytes; can be repeated",
     )
     return parser

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ..errors import SidecarError
 from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
+from .accounts import Account, StreamShare
 from .epoch_log import EpochLog
-from .sending import Step, open_steps
+from .sending import Step, WorkMeter, memory_of, open_steps
 
 
 class SharedEpoch:
@@ -23,29 +25,37 @@ class SharedEpoch:
 
     def __init__(self, pipeline: Pipeline, epoch: int, position: int, *, strict_nulls: bool) -> None:
         self._steps = open_steps(pipeline, Cursor(iteration=epoch, start=position), strict_nulls=strict_nulls)
+        self._meter = WorkMeter(self._steps)
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self.position = position
-        self.clients = 0
+        self.clients: Counter[Account] = Counter()
+        self.shares: dict[Account, StreamShare] = {}  # each peer pays for the epoch, as any of them may be the last
         self.finished = False
 
-    def next(self) -> Step | None:
+    def next(self, account: Account) -> Step | None:
         """Returns the next step, or ``None`` at the end. An error is raised to every client."""
         with self._lock:
-            if self._error is not None:
-                raise self._error
             try:
-                count, columns = next(self._steps)
-            except StopIteration:
-                if not self._steps.ended:
-                    raise SidecarError("server: expected more of a shared epoch, but the server is closing.") from None
-                self.finished = True
-                return None
-            except Exception as error:
-                self._error = error
-                raise
-            self.position = self._steps.position
-            return count, columns, self.position
+                return self._next()
+            finally:
+                self._meter.charge(account)
+
+    def _next(self) -> Step | None:
+        if self._error is not None:
+            raise self._error
+        try:
+            count, columns = next(self._steps)
+        except StopIteration:
+            if not self._steps.ended:
+                raise SidecarError("server: expected more of a shared epoch, but the server is closing.") from None
+            self.finished = True
+            return None
+        except Exception as error:
+            self._error = error
+            raise
+        self.position = self._steps.position
+        return count, columns, self.position
 
     def close(self) -> None:
         """Stops all work, also while another thread waits for a step. Idempotent."""
@@ -62,7 +72,14 @@ class SharedEpochs:
         self._closed = False
 
     def steps(
-        self, key: str, pipeline: Pipeline, epoch: int, *, strict_nulls: bool, asked: Callable[[], bool]
+        self,
+        key: str,
+        pipeline: Pipeline,
+        epoch: int,
+        *,
+        strict_nulls: bool,
+        asked: Callable[[], bool],
+        account: Account,
     ) -> Iterator[Step]:
         """Yields this client's part of an epoch: the steps that it asks for before another client does.
 
@@ -72,16 +89,20 @@ class SharedEpochs:
             epoch: the number of the epoch.
             strict_nulls: as for `open_steps`.
             asked: waits until the client asks for a step; returns False if it left instead.
+            account: pays for the work. All clients of one account in an epoch count as one stream.
+
+        Raises:
+            PipelineError: the account has no room for another stream.
         """
         name = hashlib.sha256(f"{key} {strict_nulls}".encode()).hexdigest(), epoch  # keys may be long, and are kept
-        shared = self._join(name, pipeline, strict_nulls=strict_nulls)
+        shared = self._join(name, pipeline, account, strict_nulls=strict_nulls)
         if shared is None:
             return
         try:
-            while asked() and (step := shared.next()) is not None:
+            while asked() and (step := shared.next(account)) is not None:
                 yield step
         finally:
-            self._leave(name, shared)
+            self._leave(name, shared, account)
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
@@ -91,7 +112,9 @@ class SharedEpochs:
         for epoch in left:
             epoch.close()
 
-    def _join(self, name: tuple[str, int], pipeline: Pipeline, *, strict_nulls: bool) -> SharedEpoch | None:
+    def _join(
+        self, name: tuple[str, int], pipeline: Pipeline, account: Account, *, strict_nulls: bool
+    ) -> SharedEpoch | None:
         """Returns the epoch, or ``None`` if it has ended."""
         with self._lock:
             if self._closed:
@@ -101,14 +124,21 @@ class SharedEpochs:
                 position = self._log.position(*name)
                 if position is None:
                     return None
-                shared = SharedEpoch(pipeline, name[1], position, strict_nulls=strict_nulls)
-                self._epochs[name] = shared
-            shared.clients += 1
+                share = account.open_stream(memory_of(pipeline))
+                limited = pipeline.with_options(memory_limit=share.memory_bytes)
+                shared = self._epochs[name] = SharedEpoch(limited, name[1], position, strict_nulls=strict_nulls)
+                shared.shares[account] = share
+            elif account not in shared.shares:
+                shared.shares[account] = account.open_stream(memory_of(pipeline))
+            shared.clients[account] += 1
             return shared
 
-    def _leave(self, name: tuple[str, int], shared: SharedEpoch) -> None:
+    def _leave(self, name: tuple[str, int], shared: SharedEpoch, account: Account) -> None:
         with self._lock:
-            shared.clients -= 1
+            shared.clients[account] -= 1
+            if not shared.clients[account]:
+                del shared.clients[account]
+                shared.shares.pop(account).close()
             if shared.clients:
                 return
             del self._epochs[name]

@@ -189,6 +189,7 @@ def _connect(address: ServerAddress) -> socket.socket:
             result.connect(endpoint.path)
         else:
             result = socket.create_connection((endpoint.host, endpoint.port), timeout=_CONNECT_S)
+            result.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the server waits for each request
             if context is not None:
                 result = context.wrap_socket(result, server_hostname=endpoint.host)
             result.settimeout(None)

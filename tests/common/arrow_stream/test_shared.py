@@ -15,8 +15,9 @@ from builders import Built, build
 from processes import PATIENCE_S, WITHIN_S, settled
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ArrowServer, ServerAddress, serve
+from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, serve
 from parquetry.common.arrow_stream import epoch_log as logs
+from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.epoch_log import EpochLog
 from parquetry.common.arrow_stream.shared import SharedEpochs
 from parquetry.common.errors import SidecarError
@@ -132,8 +133,8 @@ def test_epochs_that_were_begun_in_any_order_leave_nothing_behind(server: ArrowS
 def test_a_closed_server_ends_no_shared_epoch_quietly(built: Built) -> None:
     shared, pipeline = SharedEpochs(), built.pipeline("id", executor="threads").batch(4)
 
-    def steps() -> Iterator[Any]:
-        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
+    def steps() -> Any:
+        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True, account=account())
 
     begun = steps()
     next(begun)
@@ -155,7 +156,7 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
 
     shared = SharedEpochs()
     pipeline = built.pipeline("id", executor="threads").transform(wait)
-    steps = shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
+    steps = shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True, account=account())
     reader = threading.Thread(target=lambda: list(suppressed(steps)), daemon=True)
     reader.start()
     assert entered.wait(PATIENCE_S)
@@ -169,6 +170,10 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
     assert not reader.is_alive()
 
 
+def account() -> Account:
+    return Account("a peer", ClientLimits())
+
+
 def suppressed(steps: Iterator[Any]) -> Iterator[Any]:
     with suppress(Exception):
         yield from steps
@@ -176,7 +181,8 @@ def suppressed(steps: Iterator[Any]) -> Iterator[Any]:
 
 def test_a_log_knows_every_epoch_in_any_order() -> None:
     log, draw = EpochLog(), np.random.default_rng(5)
-    ended, left = set(), {}
+    ended: set[int] = set()
+    left: dict[int, int] = {}
     for _ in range(300):
         epoch = int(draw.integers(40))
         if draw.integers(2):
