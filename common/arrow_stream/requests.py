@@ -124,7 +124,7 @@ class Client:
 
     def _told(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about a pipeline."""
-        _, pipeline = self._server.variants.of(request)
+        _, pipeline = self._server.variants.of(request, self._account.peer)
         if do == "describe":
             return describe(pipeline)
         if do == "length":
@@ -139,7 +139,7 @@ class Client:
         """Plans the pipeline of a request; returns its key and the pipeline."""
 
         def plan() -> tuple[str, Pipeline]:
-            key, pipeline = self._server.variants.of(request)
+            key, pipeline = self._server.variants.of(request, self._account.peer)
             pipeline.plan()
             return key, pipeline
 

@@ -27,6 +27,7 @@ from ..transport.source import DEFAULT_MEMORY_BYTES
 from .accounts import Account
 
 _LOGGER = logging.getLogger(__name__)
+_LONGEST_TEXT = 16_384
 Step = tuple[int, list[Column], int]
 """Rows, columns, and the position after the step."""
 
@@ -140,11 +141,17 @@ def error_to_json(error: BaseException, *, to_stranger: bool = False) -> dict[st
     ``to_stranger`` leaves out the traceback, which shows the server's paths and names.
     """
     name = type(error).__name__ if isinstance(error, ParquetryError) else "ParquetryError"
-    message = str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}"
+    message = _shortened(str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}")
     if to_stranger:
         return {"error": name, "message": message}
-    text = "".join(traceback.format_exception(error)).rstrip()
+    text = _shortened("".join(traceback.format_exception(error)).rstrip())
     return {"error": name, "message": f"{message}\n\nOn the server:\n{text}"}
+
+
+def _shortened(text: str) -> str:
+    """Cuts out the middle of a long text, which may quote a request. The end of a traceback names the cause."""
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n[... cut ...]\n{text[-half:]}"
 
 
 def _encoder(

@@ -7,7 +7,6 @@ that were sent to a client that died are not sent again.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -84,7 +83,7 @@ class SharedEpochs:
         """Yields this client's part of an epoch: the steps that it asks for before another client does.
 
         Args:
-            key: identifies the pipeline.
+            key: identifies the pipeline; short, because it is kept.
             pipeline: the pipeline to read.
             epoch: the number of the epoch.
             strict_nulls: as for `open_steps`.
@@ -94,7 +93,7 @@ class SharedEpochs:
         Raises:
             PipelineError: the account has no room for another stream.
         """
-        name = hashlib.sha256(f"{key} {strict_nulls}".encode()).hexdigest(), epoch  # keys may be long, and are kept
+        name = f"{key} {strict_nulls}", epoch
         shared = self._join(name, pipeline, account, strict_nulls=strict_nulls)
         if shared is None:
             return

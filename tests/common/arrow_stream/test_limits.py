@@ -14,7 +14,7 @@ import pytest
 from builders import Built, build
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ClientLimits, ServerAddress, listener, serve
+from parquetry.common.arrow_stream import ClientLimits, ServerAddress, listener, serve, variants
 from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.limits import check_pattern, within
 from parquetry.common.arrow_stream.sending import own_steps, send_stream
@@ -245,3 +245,27 @@ def test_a_wrong_limit_is_told(text: str, why: str) -> None:
     with pytest.raises(PipelineError, match=why):
         ClientLimits.parse([text])
     assert ClientLimits.parse(["idle_s=600", "max_shards=8"]) == ClientLimits(idle_s=600, max_shards=8)
+
+
+def test_an_error_that_quotes_a_long_request_is_short(built: Built) -> None:
+    stage = {"verb": "take", "count": [[1] * 50_000]}
+    with serve(built.pipeline("id")) as server:
+        with pytest.raises(
+            PipelineError, match=r"(?s)take: .*\[\.\.\. cut \.\.\.\].*On the server:.*PipelineError"
+        ) as caught:
+            ask_once(ServerAddress.of(server), {"do": "describe", "stages": [stage]})
+        assert len(str(caught.value)) < 40_000
+
+
+def test_a_peer_that_asks_for_many_pipelines_drops_none_of_the_others(built: Built) -> None:
+    made = variants.Variants(built.pipeline("id"), ClientLimits())
+    mine = {number: made.of(taking(number), "mine")[1] for number in range(3)}
+    for number in range(3, 3 * variants._MOST_KEPT):
+        made.of(taking(number), "other")
+    assert all(made.of(taking(number), "mine")[1] is pipeline for number, pipeline in mine.items())
+    assert len(made._made) == len(made._peers) == variants._MOST_KEPT
+
+
+def taking(count: int) -> dict[str, Any]:
+    """A request for the first elements."""
+    return {"stages": [{"verb": "take", "count": count}]}

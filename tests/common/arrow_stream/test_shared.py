@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -114,6 +115,30 @@ def test_an_epoch_that_was_left_before_its_end_or_its_first_batch_goes_on_there(
         assert [last() for _ in expected] == expected
     until_nobody(server)
     assert ids(trainer(server)) == []
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_an_epoch_whose_rows_are_dropped_goes_on_where_it_was_left(
+    built: Built, executor: str, batch: int | None
+) -> None:
+    def odd(row: dict[str, Any]) -> dict[str, Any] | None:
+        return row if row["id"] % 2 else None
+
+    pipeline = built.pipeline("id", executor=executor).transform(odd, drops=True)
+    pipeline = pipeline if batch is None else pipeline.batch(batch)
+    shared = SharedEpochs()
+    found: list[int] = []
+
+    def part() -> Any:
+        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True, account=account())
+
+    while shared._log.position("k True", 0) is not None:
+        steps = part()
+        for _, columns, _ in itertools.islice(steps, 2):
+            found += columns[0].values.tolist()
+        steps.close()
+    assert found == [row for row in range(88) if row % 2]
 
 
 def test_epochs_that_were_begun_in_any_order_leave_nothing_behind(server: ArrowServer) -> None:
