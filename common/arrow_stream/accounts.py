@@ -39,7 +39,9 @@ class Accounts:
     def of(self, peer: str) -> Iterator[Account]:
         """Yields a peer's account, for one connection."""
         with self._lock:
-            account = self._accounts.setdefault(peer, Account(peer, self._limits, self._clock))
+            account = self._accounts.get(peer)
+            if account is None:
+                account = self._accounts[peer] = Account(peer, self._limits, self._clock)
             account.connections += 1
         try:
             yield account
@@ -64,6 +66,7 @@ class Account:
         self._clock = clock
         self._lock = threading.Lock()
         self._streams = 0
+        self._told = False
         total_bytes = limits.total_memory_bytes or usable_memory_bytes() // 2
         self._least_bytes = max(1, total_bytes // (2 * limits.max_streams))
         self._free_bytes = max(0, total_bytes - limits.max_streams * self._least_bytes)
@@ -104,13 +107,16 @@ class Account:
             self._streams += 1
             self._free_bytes -= extra_bytes
             number = self._streams
-        if granted_bytes < wanted_bytes:
-            _LOGGER.info(
-                "stream %d of %s gets %d of %d bytes of memory; the limit total_memory_bytes sets how much all get",
+            tell = granted_bytes < wanted_bytes and not self._told
+            self._told = self._told or tell
+        if tell:
+            _LOGGER.warning(
+                "stream %d of %s gets %s of %s bytes of memory, and later ones less, so they may be slower. Raise the "
+                "limit total_memory_bytes if this machine has more.",
                 number,
                 self.peer,
-                granted_bytes,
-                wanted_bytes,
+                f"{granted_bytes:,}",
+                f"{wanted_bytes:,}",
             )
         return StreamShare(granted_bytes, lambda: self._close_stream(extra_bytes))
 

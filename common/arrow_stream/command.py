@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..pipeline.pipeline import Pipeline
     from .server import ArrowServer
 
+_OWN_LIMITS = (f"total_memory_bytes={1 << 62}",)  # a trainer's own server: the pipeline's memory_limit is what it wants
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is stopped by a signal; returns the exit status."""
@@ -89,7 +91,8 @@ def _run(
     from .server import ArrowServer
 
     pipeline = _pipeline(given) if isinstance(given, str) else given
-    with ArrowServer(pipeline, listen, limits=ClientLimits.parse(limits), **security) as server:
+    defaults = _OWN_LIMITS if given == "-" else ()
+    with ArrowServer(pipeline, listen, limits=ClientLimits.parse([*defaults, *limits]), **security) as server:
         announce(f"serving at {server.address}")
         sys.stdout.flush()
         if given == "-":

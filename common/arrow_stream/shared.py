@@ -124,8 +124,13 @@ class SharedEpochs:
                 if position is None:
                     return None
                 share = account.open_stream(memory_of(pipeline))
-                limited = pipeline.with_options(memory_limit=share.memory_bytes)
-                shared = self._epochs[name] = SharedEpoch(limited, name[1], position, strict_nulls=strict_nulls)
+                try:
+                    limited = pipeline.with_options(memory_limit=share.memory_bytes)
+                    shared = SharedEpoch(limited, name[1], position, strict_nulls=strict_nulls)
+                except BaseException:
+                    share.close()
+                    raise
+                self._epochs[name] = shared
                 shared.shares[account] = share
             elif account not in shared.shares:
                 shared.shares[account] = account.open_stream(memory_of(pipeline))

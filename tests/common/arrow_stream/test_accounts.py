@@ -10,7 +10,7 @@ import pytest
 from builders import Built, build
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, sending, serve
+from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, command, sending, serve
 from parquetry.common.arrow_stream.accounts import Account, Accounts
 from parquetry.common.arrow_stream.sending import own_steps
 from parquetry.common.arrow_stream.shared import SharedEpochs
@@ -71,6 +71,19 @@ def test_a_few_streams_get_all_they_want_by_default() -> None:
     account = Account("a peer", ClientLimits(total_memory_bytes=64 * GIB))
     assert [account.open_stream(GIB).memory_bytes for _ in range(16)] == [GIB] * 16
     assert usable_memory_bytes() > 1 << 20
+
+
+def test_the_first_stream_that_gets_less_memory_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    account = Account("a peer", ClientLimits(total_memory_bytes=4 * GIB))
+    for _ in range(9):
+        account.open_stream(GIB)
+    assert caplog.text.count("of memory") == 1
+    assert "Raise the limit total_memory_bytes" in caplog.text
+
+
+def test_a_trainers_own_server_gives_each_stream_the_memory_it_wants() -> None:
+    account = Account("a peer", ClientLimits.parse(command._OWN_LIMITS))
+    assert [account.open_stream(64 * GIB).memory_bytes for _ in range(512)] == [64 * GIB] * 512
 
 
 def test_a_peer_has_so_many_streams_and_gets_another_when_one_is_closed(built: Built) -> None:
