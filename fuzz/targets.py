@@ -25,6 +25,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.limits import ClientLimits
 from parquetry.common.arrow_stream.requests import Client
 from parquetry.common.arrow_stream.shared import SharedEpochs
@@ -210,7 +211,7 @@ def requests(data: bytes) -> None:
         theirs.settimeout(60)
         theirs.sendall(MAGIC + struct.pack("<I", min(len(data), 50_000)) + data[:50_000])
         theirs.shutdown(socket.SHUT_WR)
-        Client(_served(), ours).serve()
+        Client(_served(), ours, _served().account).serve()
         ours.close()
         found = receive_json(theirs)
     assert found is not None
@@ -285,6 +286,7 @@ class _Served:
         self.limits = ClientLimits(hello_s=60, idle_s=60, plan_s=60)
         self.variants = Variants(sample(), self.limits)
         self.shared = SharedEpochs()
+        self.account = Account("the fuzzer", self.limits)
 
     def new_endpoint(self, send: Callable[..., None]) -> None:
         """Returns None."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..pipeline.pipeline import Pipeline
     from .server import ArrowServer
 
+_OWN_LIMITS = (f"total_memory_bytes={1 << 62}",)  # a trainer's own server: the pipeline's memory_limit is what it wants
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is stopped by a signal; returns the exit status."""
@@ -89,7 +91,8 @@ def _run(
     from .server import ArrowServer
 
     pipeline = _pipeline(given) if isinstance(given, str) else given
-    with ArrowServer(pipeline, listen, limits=ClientLimits.parse(limits), **security) as server:
+    defaults = _OWN_LIMITS if given == "-" else ()
+    with ArrowServer(pipeline, listen, limits=ClientLimits.parse([*defaults, *limits]), **security) as server:
         announce(f"serving at {server.address}")
         sys.stdout.flush()
         if given == "-":
@@ -152,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=NUMBER",
         action="append",
         default=[],
-        help="a limit for each client: max_connections, hello_s, idle_s, plan_s, memory_bytes, max_shards, "
-        "max_batch_rows, max_rows, max_stages, max_request_bytes; can be repeated",
+        help="a limit for clients: max_connections, max_streams, total_memory_bytes, cpu_s, hello_s, idle_s, plan_s, "
+        "memory_bytes, max_shards, max_batch_rows, max_rows, max_stages, max_request_bytes; can be repeated",
     )
     return parser

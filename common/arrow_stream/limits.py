@@ -37,8 +37,16 @@ _MOST_REPEATS = 2
 class ClientLimits(PlainFields):
     """How much each client of a server may request, and how long it may take.
 
+    A peer is a machine, or a user of a Unix socket. Its connections share one account.
+
     Attributes:
-        max_connections: open connections from one machine; all clients of a Unix socket count as one.
+        max_connections: open connections of one peer.
+        max_streams: open streams of one peer. Clients of a shared epoch that belong to one peer count as one.
+        total_memory_bytes: memory that all streams of one peer may fill ahead of their clients. The first streams get
+            up to ``memory_bytes`` each, later ones less, and each of ``max_streams`` at least an equal part of one
+            half. ``None`` means half of the memory of this machine or its container.
+        cpu_s: seconds of processor time per minute that work for one peer may take, on all processors together.
+            ``None`` means any. A peer may save up at most one minute's worth.
         hello_s: seconds a new client has to complete its first request.
         idle_s: seconds a client may go without a request or a read. A trainer is idle while it evaluates.
         plan_s: seconds that planning one request may take.
@@ -56,6 +64,9 @@ class ClientLimits(PlainFields):
     """
 
     max_connections: int = 1024
+    max_streams: int = 512
+    total_memory_bytes: int | None = None
+    cpu_s: float | None = None
     hello_s: float = 10.0
     idle_s: float = 3600.0
     plan_s: float = 120.0

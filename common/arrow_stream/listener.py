@@ -1,7 +1,7 @@
 """`Listener`: a listening socket that handles each connection in its own thread.
 
 Only its user can access a Unix socket's file. `close` removes the file, and `stop` also ends all connections.
-A Unix socket refuses processes of other users, and every socket refuses clients with too many connections.
+A Unix socket refuses processes of other users, and every socket refuses peers with too many connections.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from functools import partial
 from ..errors import PipelineError
 from ..transport.processes import start_vital
 from ..transport.served.address import Endpoint
+from .peers import THIS_MACHINE, peer_of
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 64
@@ -32,6 +33,7 @@ _JOIN_S = 5.0
 _HANDSHAKE_S = 10.0
 _PAUSE_S = 0.1
 _PEER = struct.Struct("3i")  # process, user and group, as SO_PEERCRED gives them
+_MOST_REFUSALS = 8
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -40,9 +42,10 @@ class Listener:
 
     Args:
         endpoint: the address to listen on; port 0 becomes a free port.
-        handle: called with each connection in its own thread; the connection is closed when it returns.
+        handle: called with each connection and its peer in its own thread; the connection is closed when it returns.
         context: the server's TLS context, if any.
-        most: maximum number of connections from one machine; all connections to a Unix socket count together.
+        most: maximum number of connections of one peer.
+        refuse: called like ``handle`` with connections over the maximum, a few at once. Others are closed.
 
     Raises:
         PipelineError: it cannot listen on the address.
@@ -51,18 +54,21 @@ class Listener:
     def __init__(
         self,
         endpoint: Endpoint,
-        handle: Callable[[socket.socket], None],
+        handle: Callable[[socket.socket, str], None],
         *,
         context: ssl.SSLContext | None = None,
         most: int,
+        refuse: Callable[[socket.socket, str], None] | None = None,
     ) -> None:
         self._handle = handle
+        self._refuse = refuse
+        self._refusals = 0
         self._context = context
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._most = most
-        self._hosts: Counter[str] = Counter()
+        self._peers: Counter[str] = Counter()
         try:
             self._socket, self.endpoint = _listening(endpoint)
         except OSError as error:
@@ -131,15 +137,24 @@ class Listener:
     def _begin(self, connection: socket.socket, host: str) -> None:
         """Serves a client in a thread; call with the lock held."""
         try:
-            if self.endpoint.kind == "unix":
-                _check_peer(connection)
-            elif self._hosts[host] < self._most:
+            if host:
+                peer = peer_of(host)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects machines that are gone
-            if self._hosts[host] >= self._most:
-                raise PermissionError(f"it has {self._most} connections, the maximum for one machine")
-            serve = partial(self._serve, connection, host)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a client that asks waits for it all
+            else:
+                peer = _user_of(connection)
+            refused = self._peers[peer] >= self._most
+            if refused:
+                _LOGGER.error("a client of %s was refused: it has %d connections, the maximum", peer, self._most)
+                if self._refuse is None or self._refusals >= _MOST_REFUSALS:
+                    connection.close()
+                    return
+            serve = partial(self._serve, connection, peer, refused)
             self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._tell)
-            self._hosts[host] += 1
+            if refused:
+                self._refusals += 1
+            else:
+                self._peers[peer] += 1
         except (OSError, RuntimeError) as error:  # RuntimeError: the system is out of threads
             _LOGGER.error("a client %s was refused: %s", host or "of the socket", error)
             connection.close()
@@ -152,7 +167,7 @@ class Listener:
         _LOGGER.exception("server stopped because of an internal error")
         self.stop()
 
-    def _serve(self, connection: socket.socket, host: str) -> None:
+    def _serve(self, connection: socket.socket, peer: str, refused: bool) -> None:
         own = connection
         try:
             if self._context is not None:
@@ -162,15 +177,19 @@ class Listener:
                 with self._lock:
                     self._connections[connection] = self._connections.pop(own)
                 own = connection
-            self._handle(connection)
+            answer = self._refuse if refused and self._refuse is not None else self._handle
+            answer(connection, peer)
         except OSError as error:  # the client's fault: it left, or does not use TLS
             _LOGGER.debug("connection ended: %s", error)
         finally:
             with self._lock:
                 self._connections.pop(own, None)
-                self._hosts[host] -= 1
-                if not self._hosts[host]:
-                    del self._hosts[host]
+                if refused:
+                    self._refusals -= 1
+                else:
+                    self._peers[peer] -= 1
+                    if not self._peers[peer]:
+                        del self._peers[peer]
             connection.close()
 
 
@@ -191,12 +210,18 @@ def _listening(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
     return result, replace(endpoint, port=result.getsockname()[1])
 
 
-def _check_peer(connection: socket.socket) -> None:
-    """Raises `PermissionError` for a process of another user, except root, who can become any user."""
-    if sys.platform == "linux":
-        user = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
-        if user not in (os.geteuid(), 0):
-            raise PermissionError(f"expected a process of user {os.geteuid()}, got one of user {user}")
+def _user_of(connection: socket.socket) -> str:
+    """Returns the name of the peer of a Unix socket.
+
+    Raises:
+        PermissionError: it is a process of another user, except root, who can become any user.
+    """
+    if sys.platform != "linux":
+        return THIS_MACHINE
+    user = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
+    if user not in (os.geteuid(), 0):
+        raise PermissionError(f"expected a process of user {os.geteuid()}, got one of user {user}")
+    return f"user {user}"
 
 
 def _remove_left_over(path: str) -> None:

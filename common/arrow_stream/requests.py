@@ -7,8 +7,9 @@ messages.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import ParquetryError, PipelineError, SidecarError
 from ..order.cursor import START, Cursor
@@ -18,12 +19,14 @@ from ..plan.state import plan_hash
 from ..schema.plain import integer
 from ..transport.served.security import same_token
 from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, element_to_json, receive_json, send_json
+from .accounts import Account
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits, within
-from .sending import Step, error_to_json, own_steps, send_stream
+from .sending import Step, charged, error_to_json, own_steps, send_stream
 from .shared import SharedEpochs
 from .variants import Variants, accepted
 
+Value = TypeVar("Value")
 _REST_S, _REST_PIECES = 1.0, 16
 
 
@@ -46,11 +49,12 @@ class Serving(Protocol):
 
 
 class Client:
-    """Answers one client until it leaves."""
+    """Answers one client until it leaves. Its work is charged to an account."""
 
-    def __init__(self, server: Serving, connection: socket.socket) -> None:
+    def __init__(self, server: Serving, connection: socket.socket, account: Account) -> None:
         self._server = server
         self._connection = connection
+        self._account = account
         self._endpoint: StreamEndpoint | None = None
         self._let_in = False
 
@@ -74,22 +78,14 @@ class Client:
             most_bytes = self._server.limits.max_request_bytes
             return receive_json(self._connection, most_bytes=most_bytes, within_s=within_s)
         except SidecarError as error:
-            send_json(self._connection, error_to_json(error, to_stranger=not self._let_in))
-            self._drop_rest()
+            refuse(self._connection, error, to_stranger=not self._let_in)
             return None
-
-    def _drop_rest(self) -> None:
-        """Reads what the client still sends: closing a socket with unread bytes would discard our answer."""
-        self._connection.shutdown(socket.SHUT_WR)
-        self._connection.settimeout(_REST_S)
-        for _ in range(_REST_PIECES):
-            if not self._connection.recv(1 << 16):
-                return
 
     def _answer(self, request: dict[str, Any]) -> bool:
         """Answers a request; returns False if it was the last one."""
         try:
             self._check(request)
+            self._account.check_cpu()
             if request.get("do") == "stream":
                 self._stream(request)
                 return False
@@ -124,11 +120,11 @@ class Client:
         if do == "endpoint":
             _, pipeline = self._planned(request)
             return self._open_endpoint(pipeline, request)
-        return within(self._server.limits.plan_s, lambda: self._told(str(do), request))
+        return self._within_limits(lambda: self._told(str(do), request))
 
     def _told(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about a pipeline."""
-        _, pipeline = self._server.variants.of(request)
+        _, pipeline = self._server.variants.of(request, self._account.peer)
         if do == "describe":
             return describe(pipeline)
         if do == "length":
@@ -143,11 +139,23 @@ class Client:
         """Plans the pipeline of a request; returns its key and the pipeline."""
 
         def plan() -> tuple[str, Pipeline]:
-            key, pipeline = self._server.variants.of(request)
+            key, pipeline = self._server.variants.of(request, self._account.peer)
             pipeline.plan()
             return key, pipeline
 
-        return within(self._server.limits.plan_s, plan)
+        return self._within_limits(plan)
+
+    def _within_limits(self, make: Callable[[], Value]) -> Value:
+        """Returns ``make()``, with the time limit of planning, and charges its processor time."""
+
+        def charged_make() -> Value:
+            begin_s = time.thread_time()
+            try:
+                return make()
+            finally:
+                self._account.use_cpu(time.thread_time() - begin_s)
+
+        return within(self._server.limits.plan_s, charged_make)
 
     def _origin_after(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
         plan = pipeline.plan()
@@ -173,12 +181,12 @@ class Client:
         if request.get("shared"):
             _check_shareable(pipeline, cursor)
             steps = self._server.shared.steps(
-                key, pipeline, cursor.iteration, strict_nulls=strict, asked=self._is_asked
+                key, pipeline, cursor.iteration, strict_nulls=strict, asked=self._is_asked, account=self._account
             )
         else:
-            steps = own_steps(pipeline, cursor, strict_nulls=strict)
+            steps = own_steps(pipeline, cursor, strict_nulls=strict, account=self._account)
         send_json(self._connection, {"stream": True})
-        send_stream(self._connection, element, steps, layout)
+        send_stream(self._connection, element, charged(steps, self._account), layout)
         self._connection.shutdown(socket.SHUT_WR)
 
     def _is_asked(self) -> bool:
@@ -196,8 +204,8 @@ class Client:
 
         def send(connection: socket.socket, cursor: Cursor) -> None:
             connection.settimeout(self._server.limits.idle_s)
-            steps: Iterator[Step] = own_steps(pipeline, cursor, strict_nulls=strict)
-            send_stream(connection, pipeline.element, steps, layout)
+            steps: Iterator[Step] = own_steps(pipeline, cursor, strict_nulls=strict, account=self._account)
+            send_stream(connection, pipeline.element, charged(steps, self._account), layout)
 
         if self._endpoint is None:
             self._endpoint = self._server.new_endpoint(send)
@@ -210,6 +218,16 @@ class Client:
             raise PipelineError("server: expected an endpoint that was opened on this connection, got none.")
         self._endpoint.start_next_at(cursor_of(request.get("numbers")))
         return {}
+
+
+def refuse(connection: socket.socket, error: ParquetryError, *, to_stranger: bool = True) -> None:
+    """Sends an error to a client that will be disconnected."""
+    connection.settimeout(_REST_S)
+    send_json(connection, error_to_json(error, to_stranger=to_stranger))
+    connection.shutdown(socket.SHUT_WR)
+    for _ in range(_REST_PIECES):  # closing a socket with unread bytes would discard our answer
+        if not connection.recv(1 << 16):
+            return
 
 
 def describe(pipeline: Pipeline) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..counting.counters import Count
 from ..engine.columns.batch import Column
 from ..errors import ParquetryError
 from ..order.cursor import Cursor
@@ -21,8 +23,11 @@ from ..schema.element import Element
 from ..transport.served.cells import cells_schema, encode_cells, error_cells
 from ..transport.served.encode import encode_rows, rows_schema
 from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter
+from ..transport.source import DEFAULT_MEMORY_BYTES
+from .accounts import Account
 
 _LOGGER = logging.getLogger(__name__)
+_LONGEST_TEXT = 16_384
 Step = tuple[int, list[Column], int]
 """Rows, columns, and the position after the step."""
 
@@ -36,14 +41,67 @@ def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Ste
     return steps
 
 
-def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Iterator[Step]:
-    """Yields the steps of an iteration that is not shared with other clients."""
-    steps = open_steps(pipeline, cursor, strict_nulls=strict_nulls)
+def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, account: Account) -> Iterator[Step]:
+    """Yields the steps of an iteration that is not shared with other clients.
+
+    Raises:
+        PipelineError: the account has no room for another stream.
+    """
+    with account.open_stream(memory_of(pipeline)) as share:
+        limited = pipeline.with_options(memory_limit=share.memory_bytes)
+        steps = open_steps(limited, cursor, strict_nulls=strict_nulls)
+        meter = WorkMeter(steps)
+        try:
+            for count, columns in steps:
+                meter.charge(account)
+                yield count, columns, steps.position
+        finally:
+            steps.close()
+            meter.charge(account)
+
+
+def memory_of(pipeline: Pipeline) -> int:
+    """Returns the bytes that a stream of a pipeline fills ahead of its client, if nothing else limits it."""
+    return pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES
+
+
+class WorkMeter:
+    """Measures the processor time that makes the steps of an iteration, in all threads and processes."""
+
+    def __init__(self, steps: StepIterator[Any]) -> None:
+        self._steps = steps
+        self._before_s = 0.0
+
+    def charge(self, account: Account) -> None:
+        """Charges the time since the last call. Work that is in progress may count in the next call."""
+        if account.limits_cpu:
+            now_s = self._steps.counters.totals()[Count.CPU_S]
+            account.use_cpu(now_s - self._before_s)
+            self._before_s = now_s
+
+
+def charged(steps: Iterator[Step], account: Account) -> Iterator[Step]:
+    """Yields the steps, and charges the processor time of this thread, which encodes and sends them, to an account.
+
+    Raises:
+        PipelineError: the account has used up its processor time.
+    """
+    before_s = time.thread_time()
     try:
-        for count, columns in steps:
-            yield count, columns, steps.position
+        while True:
+            now_s = time.thread_time()
+            account.use_cpu(now_s - before_s)
+            before_s = now_s
+            account.check_cpu()
+            step = next(steps, None)
+            if step is None:
+                return
+            yield step
     finally:
-        steps.close()
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
+        account.use_cpu(time.thread_time() - before_s)
 
 
 def send_stream(connection: socket.socket, element: Element, steps: Iterator[Step], layout: Layout) -> None:
@@ -83,11 +141,17 @@ def error_to_json(error: BaseException, *, to_stranger: bool = False) -> dict[st
     ``to_stranger`` leaves out the traceback, which shows the server's paths and names.
     """
     name = type(error).__name__ if isinstance(error, ParquetryError) else "ParquetryError"
-    message = str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}"
+    message = _shortened(str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}")
     if to_stranger:
         return {"error": name, "message": message}
-    text = "".join(traceback.format_exception(error)).rstrip()
+    text = _shortened("".join(traceback.format_exception(error)).rstrip())
     return {"error": name, "message": f"{message}\n\nOn the server:\n{text}"}
+
+
+def _shortened(text: str) -> str:
+    """Cuts out the middle of a long text, which may quote a request. The end of a traceback names the cause."""
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n[... cut ...]\n{text[-half:]}"
 
 
 def _encoder(

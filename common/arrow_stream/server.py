@@ -18,10 +18,11 @@ from ..pipeline.pipeline import Pipeline
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from ..transport.served.security import OwnToken, Security
 from ..transport.source import DEFAULT_MEMORY_BYTES
+from .accounts import Accounts
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits
 from .listener import Listener
-from .requests import Client
+from .requests import Client, refuse
 from .shared import SharedEpochs
 from .variants import Variants
 
@@ -78,9 +79,12 @@ class ArrowServer:
             pipeline = pipeline.with_options(memory_limit=most)
         self.variants = Variants(pipeline, self.limits)
         self.shared = SharedEpochs()
+        self._accounts = Accounts(self.limits)
         self._endpoints: set[StreamEndpoint] = set()
         self._lock = threading.Lock()
-        self._listener = Listener(endpoint, self._handle, context=context, most=self.limits.max_connections)
+        self._listener = Listener(
+            endpoint, self._handle, context=context, most=self.limits.max_connections, refuse=self._refuse
+        )
         if self._own_token is not None:
             try:
                 self._own_token.publish(self._listener.endpoint)
@@ -153,8 +157,19 @@ class ArrowServer:
     def __repr__(self) -> str:
         return f"ArrowServer({self.address!r}, clients={self.clients})"
 
-    def _handle(self, connection: socket.socket) -> None:
-        Client(self, connection).serve()
+    def _handle(self, connection: socket.socket, peer: str) -> None:
+        with self._accounts.of(peer) as account:
+            Client(self, connection, account).serve()
+
+    def _refuse(self, connection: socket.socket, peer: str) -> None:
+        refuse(
+            connection,
+            PipelineError(
+                f"server: expected at most {self.limits.max_connections} connections from {peer} at once, got one "
+                "more. Close iterators that you no longer need, use fewer loader workers, or start the server with a "
+                "higher limit max_connections."
+            ),
+        )
 
 
 def serve(

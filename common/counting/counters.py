@@ -60,6 +60,7 @@ class Count(enum.IntEnum):
     SKIPPED_DECODE = 22  # rows left out, by reason
     SKIPPED_NULL = 23
     SKIPPED_TRANSFORM = 24
+    CPU_S = 31  # processor time of the threads that read and decode
 
 
 SKIPPED = {
@@ -497,6 +498,7 @@ class Reading:
             return
         end = time.perf_counter()
         busy = time.thread_time() - self._busy
+        row[Count.CPU_S] += busy
         idle = max(end - self._begin - busy, 0.0)
         if idle > _LEAST_IDLE_S:
             idle = max(idle - _newly_delayed(), 0.0)

@@ -61,7 +61,8 @@ class Options:
             a ``DataLoader`` counts its own rows.
         stall_timeout: the time in seconds after which a sidecar process that others wait for, and that has used no
             processor time meanwhile, is killed and replaced. Set it longer than any wait in your functions. ``None`` =
-            never; a warning is logged after 30 s.
+            never; a warning is logged after 30 s. With ``address=``: the time after which a server that has sent
+            nothing is asked whether it is alive. If it does not answer, the iteration ends with an error.
     """
 
     workers: int | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..counting.counters import Counters
@@ -15,6 +17,7 @@ from ..plan.plan import BasePlan
 from .served.address import ServerAddress
 
 DEFAULT_MEMORY_BYTES = 1 << 30
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +89,12 @@ def usable_processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not available on every platform
         return os.cpu_count() or 1
+
+
+def usable_memory_bytes() -> int:
+    """Returns the memory of this machine, or of its container if that has less."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _MEMORY_LIMITS:
+        with suppress(OSError, ValueError):  # absent, or "max"
+            found.append(int(Path(path).read_text()))
+    return min(found)

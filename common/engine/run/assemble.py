@@ -51,8 +51,11 @@ def assemble(
         DecodeError, TransformError: a value failed; names file, row group and row.
         NullValueError: a value is null and ``strict_nulls`` is set.
     """
-    begin, transformed = time.perf_counter(), counted(Count.TRANSFORM_S)
-    columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+    begin, busy, transformed = time.perf_counter(), time.thread_time(), counted(Count.TRANSFORM_S)
+    try:
+        columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+    finally:
+        add(Count.CPU_S, time.thread_time() - busy)
     took(Count.DECODE_S, begin, less=counted(Count.TRANSFORM_S) - transformed)
     return columns
 

@@ -7,33 +7,41 @@ import json
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from ...engine.columns.batch import Column, leading
-from ...errors import SidecarError, error_class
+from ...errors import ParquetryError, SidecarError, error_class
 from ...order.cursor import Cursor
 from ...stages.base import Stage
 from ..source import StepRequest
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
+from .liveness import CHECK_S, ServerWatch
 from .security import client_context, client_token
 from .wire import ERROR_KEY, POSITION_KEY, VERSION, Layout, SocketReader, cursor_to_json, receive_json, send_json
 
 _CONNECT_S = 10.0
+_TIME = struct.Struct("@ll")  # of the system: seconds and microseconds
 
 
 class Connection:
     """A connection to a server, which answers its requests one after the other.
 
+    Args:
+        stall_timeout: see `ServerWatch`.
+
     Raises:
         SidecarError: no server listens there, or the TLS certificate is not accepted.
     """
 
-    def __init__(self, address: ServerAddress) -> None:
+    def __init__(self, address: ServerAddress, *, stall_timeout: float | None = None) -> None:
         self.address = address
+        self._stall_timeout = stall_timeout
         self.pid = os.getpid()
         self._token = client_token(address)
         self.socket = _connect(address)
@@ -43,19 +51,27 @@ class Connection:
 
         Raises:
             ParquetryError: the server raised this error, which keeps its class.
-            SidecarError: the server is gone.
+            SidecarError: the server is gone, or has stalled.
         """
         if self._token is not None:
             request = {"token": self._token, **request}
+        before_s = self.socket.gettimeout()
         try:
             send_json(self.socket, {"version": VERSION, **request})
-            answer = receive_json(self.socket)
+            if before_s is None:
+                self.socket.settimeout(CHECK_S)
+            answer = receive_json(self.socket, waiting=self.watch() if before_s is None else None)
+            self.socket.settimeout(before_s)
         except OSError as error:
             raise self.lost(str(error)) from error
         if answer is None:
             raise self.lost("it closed the connection")
         raise_error(answer)
         return answer
+
+    def watch(self) -> ServerWatch:
+        """Watches a wait for this server that begins now."""
+        return ServerWatch(self.address.url, self._stall_timeout, partial(answers, self.address))
 
     def lost(self, how: str) -> SidecarError:
         """Returns the error for a server that is gone."""
@@ -69,6 +85,20 @@ class Connection:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+
+def answers(address: ServerAddress, within_s: float) -> bool:
+    """Returns whether a server answers a new connection within so many seconds, or at least refuses it."""
+    try:
+        connection = Connection(address)
+        try:
+            connection.socket.settimeout(within_s)
+            connection.ask({"do": "progress"})
+        finally:
+            connection.close()
+    except ParquetryError as error:
+        return not isinstance(error.__cause__, TimeoutError | BlockingIOError)
+    return True
 
 
 def request_of(address: ServerAddress, stages: Sequence[Stage]) -> dict[str, Any]:
@@ -86,10 +116,16 @@ def ask_once(address: ServerAddress, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_stream(
-    address: ServerAddress, stages: Sequence[Stage], cursor: Cursor, *, layout: Layout, strict_nulls: bool
+    address: ServerAddress,
+    stages: Sequence[Stage],
+    cursor: Cursor,
+    *,
+    layout: Layout,
+    strict_nulls: bool,
+    stall_timeout: float | None = None,
 ) -> Connection:
     """Requests an Arrow stream. Returns the connection over which it arrives."""
-    connection = Connection(address)
+    connection = Connection(address, stall_timeout=stall_timeout)
     try:
         connection.ask(
             {
@@ -123,8 +159,14 @@ class ServedSource:
         assert address is not None
         self.position = cursor.start
         self._connection: Connection | None = open_stream(
-            address, wanted.plan.stages, cursor, layout="rows", strict_nulls=wanted.strict_nulls
+            address,
+            wanted.plan.stages,
+            cursor,
+            layout="rows",
+            strict_nulls=wanted.strict_nulls,
+            stall_timeout=wanted.options.stall_timeout,
         )
+        self._connection.socket.settimeout(CHECK_S)
         self._shared = address.shared
         self._ask_for_one()
         self._leaves = wanted.plan.element.leaves
@@ -136,10 +178,14 @@ class ServedSource:
             raise StopIteration
         try:
             if self._reader is None:
-                self._reader = pa.ipc.open_stream(pa.PythonFile(SocketReader(connection.socket), mode="r"))
+                file = SocketReader(connection.socket, connection.watch)
+                self._reader = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
                 self._check_fields()
             batch, metadata = self._reader.read_next_batch_with_custom_metadata()
         except StopIteration:
+            self.close()
+            raise
+        except SidecarError:
             self.close()
             raise
         except (OSError, pa.ArrowException) as error:
@@ -186,9 +232,13 @@ def _connect(address: ServerAddress) -> socket.socket:
     try:
         if endpoint.kind == "unix":
             result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            # A timeout of Python's would make it fail at once while many clients connect.
+            result.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(int(_CONNECT_S), 0))
             result.connect(endpoint.path)
+            result.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(0, 0))
         else:
             result = socket.create_connection((endpoint.host, endpoint.port), timeout=_CONNECT_S)
+            result.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the server waits for each request
             if context is not None:
                 result = context.wrap_socket(result, server_hostname=endpoint.host)
             result.settimeout(None)

@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,9 +49,13 @@ def send_json(connection: socket.socket, value: dict[str, Any]) -> None:
 
 
 def receive_json(
-    connection: socket.socket, *, most_bytes: int = _MOST_BYTES, within_s: float | None = None
+    connection: socket.socket,
+    *,
+    most_bytes: int = _MOST_BYTES,
+    within_s: float | None = None,
+    waiting: Callable[[], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Returns the next message, or ``None`` at the end of the connection.
+    """Returns the next message, or ``None`` at the end of the connection. ``waiting`` is as for `receive_exactly`.
 
     Raises:
         SidecarError: the bytes are not a message.
@@ -58,7 +63,7 @@ def receive_json(
         OSError: the connection broke.
     """
     end_s = None if within_s is None else time.monotonic() + within_s
-    head = receive_exactly(connection, _HEAD.size, end_s=end_s)
+    head = receive_exactly(connection, _HEAD.size, end_s=end_s, waiting=waiting)
     if len(head) == 0:
         return None
     if len(head) < _HEAD.size:
@@ -69,7 +74,7 @@ def receive_json(
             f"connection: expected a parquetry message, which begins with {MAGIC!r}, got {bytes(head)!r}. "
             "Check the address: another program may listen there, or only one side uses TLS."
         )
-    body = receive_exactly(connection, length, end_s=end_s)
+    body = receive_exactly(connection, length, end_s=end_s, waiting=waiting)
     try:
         value = json.loads(bytes(body)) if len(body) == length else None
     except (ValueError, RecursionError):
@@ -79,8 +84,16 @@ def receive_json(
     return value
 
 
-def receive_exactly(connection: socket.socket, count: int, *, end_s: float | None = None) -> np.ndarray:
+def receive_exactly(
+    connection: socket.socket,
+    count: int,
+    *,
+    end_s: float | None = None,
+    waiting: Callable[[], None] | None = None,
+) -> np.ndarray:
     """Receives ``count`` bytes, or fewer at the end of the connection, into a new writable array.
+
+    ``waiting`` is called whenever the connection times out, and then the wait goes on.
 
     Raises:
         TimeoutError: the bytes have not arrived by ``end_s`` on the monotonic clock.
@@ -91,7 +104,13 @@ def receive_exactly(connection: socket.socket, count: int, *, end_s: float | Non
     while at < count:
         if end_s is not None:
             connection.settimeout(max(end_s - time.monotonic(), _SHORTEST_WAIT_S))
-        got = connection.recv_into(view[at:])
+        try:
+            got = connection.recv_into(view[at:])
+        except TimeoutError:
+            if waiting is None:
+                raise
+            waiting()
+            continue
         if not got:
             return buffer[:at]
         at += got
@@ -129,12 +148,17 @@ class SocketWriter:
 
 
 class SocketReader:
-    """A connection as a file that Arrow reads from."""
+    """A connection as a file that Arrow reads from.
+
+    Args:
+        watch: returns what to call whenever the connection times out during one read; see `receive_exactly`.
+    """
 
     closed = False
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, watch: Callable[[], Callable[[], None]] | None = None) -> None:
         self._connection = connection
+        self._watch = watch
 
     def read(self, count: int) -> np.ndarray:
         """Returns the next ``count`` bytes.
@@ -143,7 +167,8 @@ class SocketReader:
             ConnectionError: the connection ended early. A complete stream ends with a marker, after which Arrow reads
                 no further.
         """
-        found = receive_exactly(self._connection, count)
+        waiting = None if self._watch is None else self._watch()
+        found = receive_exactly(self._connection, count, waiting=waiting)
         if len(found) < count:
             raise ConnectionError("the stream was cut off")
         return found

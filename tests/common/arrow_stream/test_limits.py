@@ -14,7 +14,8 @@ import pytest
 from builders import Built, build
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ClientLimits, ServerAddress, listener, serve
+from parquetry.common.arrow_stream import ClientLimits, ServerAddress, listener, serve, variants
+from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.limits import check_pattern, within
 from parquetry.common.arrow_stream.sending import own_steps, send_stream
 from parquetry.common.errors import PipelineError, SidecarError
@@ -115,7 +116,7 @@ def test_a_machine_has_so_many_connections_and_gets_another_when_one_is_closed(b
         first, second = Connection(address), Connection(address)
         for connection in (first, second):
             assert connection.ask({"do": "length"}) == {"length": 50}
-        with pytest.raises(SidecarError, match="got the end of the connection"):
+        with pytest.raises(PipelineError, match=r"at most 2 connections from this machine .* limit max_connections"):
             ask_once(address, {"do": "length"})
         first.close()
         while server.clients > 1:
@@ -156,7 +157,12 @@ def test_a_client_that_does_not_read_is_dropped(built: Built, caplog: pytest.Log
     with left, right:
         left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         left.settimeout(0.02)
-        send_stream(left, pipeline.element, own_steps(pipeline, Cursor(), strict_nulls=True), "rows")
+        send_stream(
+            left,
+            pipeline.element,
+            own_steps(pipeline, Cursor(), strict_nulls=True, account=Account("x", ClientLimits())),
+            "rows",
+        )
     assert "a client that read nothing for 0.02 s was dropped" in caplog.text
 
 
@@ -239,3 +245,27 @@ def test_a_wrong_limit_is_told(text: str, why: str) -> None:
     with pytest.raises(PipelineError, match=why):
         ClientLimits.parse([text])
     assert ClientLimits.parse(["idle_s=600", "max_shards=8"]) == ClientLimits(idle_s=600, max_shards=8)
+
+
+def test_an_error_that_quotes_a_long_request_is_short(built: Built) -> None:
+    stage = {"verb": "take", "count": [[1] * 50_000]}
+    with serve(built.pipeline("id")) as server:
+        with pytest.raises(
+            PipelineError, match=r"(?s)take: .*\[\.\.\. cut \.\.\.\].*On the server:.*PipelineError"
+        ) as caught:
+            ask_once(ServerAddress.of(server), {"do": "describe", "stages": [stage]})
+        assert len(str(caught.value)) < 40_000
+
+
+def test_a_peer_that_asks_for_many_pipelines_drops_none_of_the_others(built: Built) -> None:
+    made = variants.Variants(built.pipeline("id"), ClientLimits())
+    mine = {number: made.of(taking(number), "mine")[1] for number in range(3)}
+    for number in range(3, 3 * variants._MOST_KEPT):
+        made.of(taking(number), "other")
+    assert all(made.of(taking(number), "mine")[1] is pipeline for number, pipeline in mine.items())
+    assert len(made._made) == len(made._peers) == variants._MOST_KEPT
+
+
+def taking(count: int) -> dict[str, Any]:
+    """A request for the first elements."""
+    return {"stages": [{"verb": "take", "count": count}]}
