@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parquetry.common.errors import PipelineError
-from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, meshes
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, meshes, mix
 from parquetry.torch_plugin.mesh_names import Role, role_of
 
 FACES = [ParquetIterable, ParquetPipe, ParquetNode]
@@ -209,3 +209,31 @@ def test_a_flattened_name_over_data_parallel_ranks_only_is_fine(
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     assert ids(ParquetPipe(url, ["id"]).shard(mesh=mesh["dp"]._flatten("dp_cp"))) == ROWS[30:]
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_dataset_made_with_a_mesh_reads_its_part_after_the_shuffle(
+    url: str, face: Any, rank: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank(2)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    plain, dealt = face(url, ["id"]).shuffle(10, seed=3), face(url, ["id"], mesh=mesh["dp"])
+    assert ids(dealt) == ROWS[30:]
+    expected = ids(plain.shard(mesh=mesh["dp"]))
+    assert expected != ROWS[30:]
+    assert ids(dealt.shuffle(10, seed=3)) == expected
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_dataset_is_dealt_only_once(url: str, face: Any, rank: Any) -> None:
+    rank(2)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    with pytest.raises(PipelineError, match=r"expected a dataset that is dealt once, got another shard\(\) as well"):
+        face(url, ["id"], mesh=mesh["dp"]).shard(2, 0)
+    with pytest.raises(PipelineError, match=r"dealt once, got a pipeline with shard\(\) as well. Leave one of them"):
+        face(ParquetPipe(url, ["id"]).shard(2, 0).pipeline, mesh=mesh["dp"])
+    with pytest.raises(PipelineError, match=r"expected data-parallel dimensions, got \{'tp': 2\}"):
+        face(url, ["id"], mesh=mesh["tp"])
+    with pytest.raises(PipelineError, match=r"mix: expected datasets that all have the same mesh=, got different"):
+        mix([face(url, ["id"], mesh=mesh["dp"]), face(url, ["id"])])
