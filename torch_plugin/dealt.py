@@ -1,4 +1,4 @@
-"""`DealtCarrier`: base of the faces that deal rows to ranks themselves; adds ``mesh=`` to their constructors.
+"""`DealtCarrier`: base of the faces that you iterate, which deal rows to ranks: ``mesh=``, and batches on a device.
 
 Rows are dealt where a dataset without ``shard()`` deals them in a process group (after the shuffle, before the rows are
 batched), but along the mesh. So the position of ``mesh=`` among the arguments does not decide the order, as that of
@@ -8,7 +8,7 @@ batched), but along the mesh. So the position of ``mesh=`` among the arguments d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self, Unpack
 
@@ -22,8 +22,10 @@ from parquetry.common.stages.shard import Shard
 from .carrier import PipelineCarrier
 from .meshes import part_of
 from .placement import shard_of
+from .prefetch import DevicePrefetcher, prefetch_to_device
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed.device_mesh import DeviceMesh
 
 Part = tuple[int, int]
@@ -57,6 +59,24 @@ class DealtCarrier(PipelineCarrier):
         if mesh is not None:
             check_undealt(self._pipeline)
             self._deal_along(part_of(mesh, None))
+
+    def prefetch_to_device(self, device: torch.device | str | int, depth: int = 2) -> DevicePrefetcher:
+        """Returns a loader of the same elements on ``device``, copied ahead of your step.
+
+            >>> with pipe.batch(64).prefetch_to_device("cuda") as batches:  # doctest: +SKIP
+            ...     for batch in batches:
+            ...         train(batch["image"], batch["label"])
+
+        It is no verb: call it last. See `parquetry.torch_plugin.prefetch_to_device`, also for loaders over this.
+
+        Args:
+            device: a ``torch.device``, or its name or index.
+            depth: how many elements are copied ahead of the one you took.
+
+        Raises:
+            PipelineError: torch has no such device, or ``depth`` is below 1.
+        """
+        return prefetch_to_device(cast("Iterable[Any]", self), device, depth)
 
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
