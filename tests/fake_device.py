@@ -65,7 +65,9 @@ class FakePageLock:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         begin = tensor.data_ptr()
-        return any(address <= begin and begin + tensor.nbytes <= address + size for address, size in self.locked.items())
+        return any(
+            address <= begin and begin + tensor.nbytes <= address + size for address, size in self.locked.items()
+        )
 
 
 class FakeDevice:

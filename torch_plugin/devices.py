@@ -11,7 +11,6 @@ import functools
 import logging
 import platform
 import re
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -95,7 +94,7 @@ class Accelerator:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.page_lock: PageLock | None = CudaPageLock() if device.type == "cuda" else None
+        self.page_lock: PageLock | None = CudaPageLock(device) if device.type == "cuda" else None
         self._module = getattr(torch, device.type, None)
         self._is_generic = hasattr(torch, "accelerator") and hasattr(torch.Stream, "__enter__")  # torch 2.7
         if not self._is_generic and not hasattr(self._module, "Stream"):
@@ -137,37 +136,41 @@ class CudaPageLock:
     """Locks memory by ``cudaHostRegister`` (CUDA Runtime API, "Memory Management"; ROCm has the same function).
 
     Args:
+        device: whose context is used; threads that decode have none, and would make one on the first device.
         runtime: what has ``cudaHostRegister`` and ``cudaHostUnregister``; torch's by default.
-        clear_error: clears the error of a call that failed, which the next check of torch would raise.
     """
 
-    def __init__(self, runtime: Any = None, clear_error: Callable[[], None] | None = None) -> None:
+    def __init__(self, device: torch.device, runtime: Any = None) -> None:
+        self._device = device
         self._runtime = runtime
-        self._clear_error = clear_error or _clear_cuda_error
         self._has_warned = False
 
     def lock(self, address: int, size_bytes: int) -> bool:
         if not _keeps_pages():
             return False
-        code = int(self._cudart().cudaHostRegister(address, size_bytes, _PORTABLE))
-        if code:
-            self._clear_error()
-            if not self._has_warned:
-                self._has_warned = True
-                _LOG.warning(
-                    "prefetch_to_device: cannot lock %d bytes of memory (CUDA error %d), so batches are copied to "
-                    "page-locked memory first. Raise the limit (ulimit -l) or lower memory_limit.",
-                    size_bytes,
-                    code,
-                )
+        code = self._call("cudaHostRegister", address, size_bytes, _PORTABLE)
+        if code and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "prefetch_to_device: cannot lock %d bytes of memory (CUDA error %d), so batches are copied to "
+                "page-locked memory first. Free memory of this host, or make batches smaller.",
+                size_bytes,
+                code,
+            )
         return not code
 
     def unlock(self, address: int) -> None:
-        if int(self._cudart().cudaHostUnregister(address)):
-            self._clear_error()
+        self._call("cudaHostUnregister", address)
 
-    def _cudart(self) -> Any:
-        return torch.cuda.cudart() if self._runtime is None else self._runtime
+    def _call(self, name: str, *args: int) -> int:
+        """Calls a function of the runtime; returns its error code, which torch does not meet again."""
+        if self._runtime is not None:
+            return int(getattr(self._runtime, name)(*args))
+        with torch.cuda.device(self._device):
+            code = int(getattr(torch.cuda.cudart(), name)(*args))
+            if code:
+                _clear_cuda_error()
+        return code
 
 
 @functools.cache

@@ -17,7 +17,16 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.engine.columns.arena import SHARED_REGIONS
 from parquetry.common.errors import DecodeError, PipelineError, StateError
-from parquetry.torch_plugin import NestedTensors, ParquetIterable, ParquetNode, ParquetPipe, as_is, prefetch_to_device
+from parquetry.torch_plugin import (
+    NestedTensors,
+    ParquetIterable,
+    ParquetNode,
+    ParquetPipe,
+    as_is,
+    devices,
+    prefetch_to_device,
+)
+from parquetry.torch_plugin.devices import CudaPageLock
 from parquetry.torch_plugin.moving import moved
 from parquetry.torch_plugin.pinned_regions import PINNED_BATCHES
 from parquetry.torch_plugin.prefetch import DevicePrefetcher
@@ -366,3 +375,48 @@ def test_a_device_or_depth_that_cannot_be_is_refused(url: str) -> None:
     for device in ("meta", "nothing", *([] if torch.cuda.is_available() else ["cuda"])):
         with pytest.raises(PipelineError, match=f"expected a device that this torch can copy to, got '{device}'"):
             prefetch_to_device(pipe, device)
+
+
+class Runtime:
+    """CUDA's functions, which give ``code``."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.calls: list[tuple[Any, ...]] = []
+
+    def cudaHostRegister(self, *args: int) -> int:  # noqa: N802  # CUDA's name
+        self.calls.append(("register", *args))
+        return self.code
+
+    def cudaHostUnregister(self, *args: int) -> int:  # noqa: N802  # CUDA's name
+        self.calls.append(("unregister", *args))
+        return self.code
+
+
+def test_cuda_locks_memory_for_all_devices_and_warns_once_if_it_cannot(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = Runtime(0)
+    lock = CudaPageLock(torch.device("cuda", 0), runtime)
+    monkeypatch.setattr(devices, "_keeps_pages", lambda: True)
+    assert lock.lock(4096, 8192)
+    lock.unlock(4096)
+    assert runtime.calls == [("register", 4096, 8192, 1), ("unregister", 4096)]
+    runtime.code = 2
+    assert not lock.lock(4096, 8192)
+    assert not lock.lock(4096, 8192)
+    assert caplog.text.count("cannot lock 8192 bytes of memory (CUDA error 2)") == 1
+    monkeypatch.setattr(devices, "_keeps_pages", lambda: False)
+    assert not lock.lock(4096, 8192)
+    assert len(runtime.calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("release", "keeps"), [("5.4.0-1", False), ("5.10.2", True), ("6.8.0-generic", True), ("", False)]
+)
+def test_memory_is_locked_only_where_a_fork_leaves_it_in_place(
+    monkeypatch: pytest.MonkeyPatch, release: str, keeps: bool
+) -> None:
+    monkeypatch.setattr(devices.platform, "release", lambda: release)
+    monkeypatch.setattr(devices.platform, "system", lambda: "Linux")
+    assert devices._keeps_pages.__wrapped__() is keeps
