@@ -51,7 +51,7 @@ class PinnedRegion(Region):
             memory.madvise(mmap.MADV_HUGEPAGE)  # before its pages are locked, which allocates them
         address = np.frombuffer(memory, np.uint8).ctypes.data
         if self._page_lock.lock(address, size_bytes):
-            self._unlock = weakref.finalize(self, _unlock, self._page_lock, address, os.getpid())
+            self._unlock = weakref.finalize(self, _unlock_here, self._page_lock, address, os.getpid())
             self._unlock.atexit = False  # the process's memory goes with it
         return memory
 
@@ -88,7 +88,7 @@ class PinnedRegions:
         self._users = 0
 
 
-def _unlock(page_lock: PageLock, address: int, pid: int) -> None:
+def _unlock_here(page_lock: PageLock, address: int, pid: int) -> None:
     if pid == os.getpid():  # a forked child drops its copy of the region
         page_lock.unlock(address)
 

@@ -225,6 +225,9 @@ class _Pass(Iterator[Any]):
             self._given += 1
             ahead = _Ahead(position=position_of(self._loader, self._given), value=batch)
             return ahead if self._copies is None else self._copied(ahead, self._copies)
+        except StopIteration:
+            # a new one, because the frames of this one hold the pass
+            return _Ahead(position=position_of(self._loader, self._given), error=StopIteration())
         except Exception as error:  # it is raised in its place, after the batches before it
             return _Ahead(position=position_of(self._loader, self._given), error=error)
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from parquetry.common.counting.watching import watch
 from parquetry.common.engine.columns.arena import SHARED_REGIONS
 from parquetry.common.errors import DecodeError, PipelineError, StateError
 from parquetry.torch_plugin import (
@@ -41,6 +42,10 @@ def on_fake(loader: Any, device: FakeDevice | None = None, depth: int = 2) -> De
 
 def batches(count: int) -> Iterator[dict[str, Any]]:
     return ({"x": torch.arange(4) + 10 * number, "name": [f"b{number}"]} for number in range(count))
+
+
+def ids_of(batch: dict[str, torch.Tensor]) -> list[int]:
+    return batch["id"].tolist()
 
 
 def plain(batch: Any) -> tuple[str, list[Any]]:
@@ -196,6 +201,35 @@ def test_a_loader_of_nodes_resumes_after_the_batch_you_took(url: str) -> None:
     state = prefetched.state_dict()
     resumed = prefetch_to_device(loader(), "cpu").load_state_dict(state)
     assert taken + [batch["id"].tolist() for batch in resumed] == every
+
+
+def test_pipes_of_torch_over_ours_resume_after_the_batch_you_took(url: str) -> None:
+    def pipe() -> Any:
+        return ParquetPipe(url, ["id"]).shuffle(10, seed=3).batch(4).map(ids_of)
+
+    every = list(pipe())
+    prefetched = prefetch_to_device(pipe(), "cpu")
+    pass_ = iter(prefetched)
+    taken = [next(pass_) for _ in range(6)]
+    resumed = prefetch_to_device(pipe(), "cpu").load_state_dict(prefetched.state_dict())
+    assert taken + list(resumed) == every
+
+
+def test_the_stats_of_what_it_reads_are_found(url: str) -> None:
+    prefetched = prefetch_to_device(DataLoader(ParquetIterable(url, ["id"]).batch(4), batch_size=None), "cpu")
+    assert len(list(watch(prefetched))) == 15
+
+
+def test_an_abandoned_prefetcher_is_freed_at_once(url: str) -> None:
+    prefetched = on_fake(ParquetIterable(url, ["id"]).batch(4))
+    assert len(list(prefetched)) == 15
+    reference = weakref.ref(iter(prefetched))
+    gc.disable()
+    try:
+        del prefetched
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_a_position_that_nobody_knows_is_an_error_only_when_you_ask(url: str) -> None:
