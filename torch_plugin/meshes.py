@@ -133,7 +133,8 @@ def _check_ranks(mesh: DeviceMesh) -> None:
                 raise PipelineError(
                     f"shard(mesh=...): expected ranks that read different rows, got {_sizes(mesh)} with the ranks "
                     f"{together}, which hold parts of one model along {each.name!r} of the mesh {_sizes(other)}. "
-                    f"Write {_by_mesh(data) if data else 'shard(1, 0): all ranks read the same rows'}."
+                    f"Write {_by_mesh(data) if data else 'shard(1, 0): all ranks read the same rows'}. If that mesh is "
+                    "another model's, pass a process group: shard(group=...)."
                 )
 
 

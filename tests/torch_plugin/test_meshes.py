@@ -193,6 +193,23 @@ def test_flattened_dimensions_with_ranks_of_one_model_are_refused(url: str, rank
     assert ids(pipe.shard(mesh=mesh["dp_shard"])) == ROWS[:30]
 
 
+def test_the_meshes_of_torchtitan_deal_along_batch_only(url: str, rank: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rank(1)
+    pipe = ParquetPipe(url, ["id"])
+    world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+    loading = init_device_mesh("cpu", (1, 2, 2, 1), mesh_dim_names=("pp", "batch", "cp", "tp"))
+    dense = init_device_mesh("cpu", (1, 1, 4, 1), mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp"))
+    for mesh in (world, dense["fsdp"], loading["batch", "cp"]._flatten("loss")):
+        with pytest.raises(
+            PipelineError, match=r"ranks \[0, 1\], which hold parts of one model along 'cp'.*\[\"batch\"\]"
+        ):
+            pipe.shard(mesh=mesh)
+    assert ids(pipe.shard(mesh=loading["batch"])) == ROWS[:30]
+    assert caplog.text == ""
+    ids(pipe)
+    assert 'write shard(mesh=device_mesh["batch"]).' in caplog.text
+
+
 def test_a_flattened_name_whose_parts_are_unknown_is_refused(url: str, rank: Any) -> None:
     rank(1)
     pipe = ParquetPipe(url, ["id"])
