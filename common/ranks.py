@@ -12,13 +12,15 @@ from .errors import PipelineError
 
 _LOGGER = logging.getLogger(__name__)
 _VARIABLES = (
-    ("WORLD_SIZE", "RANK"),
+    ("WORLD_SIZE", "RANK"),  # torchrun: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
     ("HOROVOD_SIZE", "HOROVOD_RANK"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),  # Open MPI: docs.open-mpi.org, tuning-apps/environment-var
     ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    ("PMI_SIZE", "PMI_RANK"),
-    ("SLURM_NTASKS", "SLURM_PROCID"),
-    ("WORLD_SIZE", "JOB_COMPLETION_INDEX"),
+    ("PMI_SIZE", "PMI_RANK"),  # MPICH, Intel MPI, srun --mpi=pmi2
+    ("WORLD_SIZE", "PMIX_RANK"),  # PMIx launchers (prterun) set no size
+    ("SLURM_NTASKS", "SLURM_PROCID"),  # slurm.schedmd.com/srun.html, "OUTPUT ENVIRONMENT VARIABLES"
+    ("SLURM_NPROCS", "SLURM_PROCID"),  # the same page: the older name of SLURM_NTASKS
+    ("WORLD_SIZE", "JOB_COMPLETION_INDEX"),  # kubernetes.io: indexed jobs have no variable for their size
 )
 _TF_ROLES = ("chief", "master", "worker")
 
@@ -40,12 +42,15 @@ def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
     """
     for size_name, index_name in _VARIABLES:
         if size_name in environment and index_name in environment:
+            if (
+                index_name == "SLURM_PROCID"
+                and environment.get("PMIX_RANK", environment[index_name]) != (environment[index_name])
+            ):
+                continue  # mpirun inside a batch script, where every process inherits the script's own number, 0
             return _rank(environment[size_name], environment[index_name], f"{size_name} and {index_name}")
     if "TF_CONFIG" in environment:
         return _from_tf_config(environment["TF_CONFIG"])
-    if "TPU_WORKER_HOSTNAMES" in environment and "TPU_WORKER_ID" in environment:
-        return _from_tpu_pod(environment)
-    return None
+    return _from_tpu_pod(environment)
 
 
 def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
@@ -62,14 +67,9 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
     found = rank_from_environment(os.environ)
     if num_shards is None or index is None:
         if found is None:
-            pod = os.environ.get("JOB_COMPLETION_INDEX")
             raise PipelineError(
                 "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; got "
-                + (
-                    "neither. Pass both, as in shard(8, 0), or start the script with torchrun, mpirun or srun."
-                    if pod is None
-                    else f"only JOB_COMPLETION_INDEX={pod}. Set WORLD_SIZE to the number of completions."
-                )
+                + _what_is_missing(os.environ)
             )
         return found.size, found.index
     if found is not None and not _agree(found, num_shards, index, os.environ):
@@ -110,16 +110,40 @@ def _rank(size: str, index: str, source: str) -> Rank:
     return rank
 
 
-def _from_tpu_pod(environment: Mapping[str, str]) -> Rank:
-    """Returns the rank of a host in a TPU pod, or in several slices of one job, with one process per host."""
-    hosts = len(environment["TPU_WORKER_HOSTNAMES"].split(","))
-    slices, number = environment.get("MEGASCALE_NUM_SLICES", "1"), environment.get("MEGASCALE_SLICE_ID", "0")
-    worker, source = environment["TPU_WORKER_ID"], "TPU_WORKER_HOSTNAMES and TPU_WORKER_ID"
+def _what_is_missing(environment: Mapping[str, str]) -> str:
+    for name, size in (("JOB_COMPLETION_INDEX", "completions"), ("PMIX_RANK", "processes")):
+        if name in environment:
+            return f"only {name}={environment[name]}. Set WORLD_SIZE to the number of {size}."
+    return "neither. Pass both, as in shard(8, 0), or start the script with torchrun, mpirun or srun."
+
+
+def _from_tpu_pod(environment: Mapping[str, str]) -> Rank | None:
+    """Returns the rank of a process in a TPU pod, or in several slices of one job.
+
+    Several processes per host have ``CLOUD_TPU_TASK_ID``, numbered over all hosts of the slice, and one entry each in
+    ``TPU_PROCESS_ADDRESSES`` (torch_xla, ``torch_xla/_internal/tpu.py``, ``configure_topology``). One process per host
+    has ``TPU_WORKER_ID``, and its slice's hosts are in either variable, the addresses first (JAX,
+    ``jax/_src/clusters/cloud_tpu_cluster.py``, ``GkeTpuCluster``).
+    """
+    addresses, hosts = environment.get("TPU_PROCESS_ADDRESSES"), environment.get("TPU_WORKER_HOSTNAMES")
+    by_process = addresses is not None and "CLOUD_TPU_TASK_ID" in environment
+    number_name = "CLOUD_TPU_TASK_ID" if by_process else "TPU_WORKER_ID"
+    if number_name not in environment or (addresses is None and hosts is None):
+        return None
+    size_name = "TPU_WORKER_HOSTNAMES" if addresses is None else "TPU_PROCESS_ADDRESSES"
+    size, number = len(environment[size_name].split(",")), environment[number_name]
+    source = f"{size_name} and {number_name}"
+    if not by_process and addresses is not None and hosts is not None and size > len(hosts.split(",")):
+        raise PipelineError(
+            f"{source}: expected one process per host, or CLOUD_TPU_TASK_ID, got {size} processes on "
+            f"{len(hosts.split(','))} hosts. Set CLOUD_TPU_TASK_ID to the number of this process among all of them."
+        )
+    slices, slice_number = environment.get("MEGASCALE_NUM_SLICES", "1"), environment.get("MEGASCALE_SLICE_ID", "0")
     try:
-        index = int(number) * hosts + int(worker)
-        return _rank(str(int(slices) * hosts), str(index), source)
+        whole, index = int(slices) * size, int(slice_number) * size + int(number)
     except ValueError as error:
-        raise PipelineError(f"{source}: expected integers, got slice {number!r}, worker {worker!r}.") from error
+        raise PipelineError(f"{source}: expected integers, got slice {slice_number!r}, worker {number!r}.") from error
+    return _rank(str(whole), str(index), source)
 
 
 def _from_tf_config(text: str) -> Rank | None:

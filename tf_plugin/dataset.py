@@ -39,6 +39,7 @@ from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
+from .devices import prefetched_to
 from .iterator import EagerIterator
 from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_dataset
 
@@ -371,6 +372,27 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return load_ops().parquetry_parquet_dataset_cardinality(
             request=self._request, dataset_key=self._dataset_key, command=self._command, name=name
         )
+
+    def prefetch_to_device(self, device: Any, buffer_size: int = 2) -> tf.data.Dataset:
+        """Returns the elements on a device, where up to ``buffer_size`` of them wait for your step.
+
+            >>> batches = dataset.batch(64).prefetch_to_device("/gpu:0")  # doctest: +SKIP
+            >>> for batch in batches: train(batch)  # doctest: +SKIP
+
+        It is tf.data's ``prefetch_to_device``, so it comes last: nothing of tf.data can follow, the length is unknown,
+        and ``tf.train.Checkpoint`` refuses its iterators. Save `state_dict` instead, with the number of elements you
+        took. Ragged tensors stay on the host until they are used; ``pad()`` makes them dense. On ``"/cpu:0"`` it is
+        `tf.data.Dataset.prefetch`, which has none of these limits.
+
+        Args:
+            device: a name such as ``"/gpu:0"``, or a ``tf.config.LogicalDevice``.
+            buffer_size: the number of elements on the device, or ``tf.data.AUTOTUNE``.
+
+        Raises:
+            PipelineError: no such device here, ``buffer_size`` out of range, or text fields for a device other than a
+                CPU: TensorFlow keeps text on the host.
+        """
+        return prefetched_to(self, device, buffer_size)
 
     # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or done by tf.data's own op ---
     # (tf.data's op returns a plain `tf.data.Dataset`; for type checkers, all of them return a `ParquetDataset`)

@@ -18,6 +18,7 @@ with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
     from .loader_state import rank_state
     from .map import ParquetMap
     from .nested import NestedTensors
+    from .prefetch import prefetch_to_device
     from .summaries import log_stats
     from .tensors import cu_seqlens, to_list
 
@@ -35,6 +36,7 @@ __all__ = [
     "cu_seqlens",
     "log_stats",
     "mix",
+    "prefetch_to_device",
     "rank_state",
     "read_parquet",
     "to_list",

@@ -50,7 +50,8 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
     if isinstance(end, Announced):
         pipeline: Pipeline = getattr(end, "pipeline")  # noqa: B009  # ParquetPipe is not imported here
         is_own = shard_of(pipeline) is not None and not getattr(end, "_sharding", False)
-        return (None if is_own or ranks == 1 else ("parts", len(pipeline))), workers
+        along = getattr(end, "_mesh_part", None)
+        return (None if is_own or (ranks == 1 and along is None) else ("parts", len(pipeline), along)), workers
     if _is_filter(end):
         return (None if ranks == 1 else "every nth"), workers
     if _dealt_below(end) is None or (workers, ranks) == (1, 1):

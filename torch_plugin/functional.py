@@ -16,6 +16,7 @@ from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
 from parquetry.common.order.mixing import Stop, Weights
 
+from .dealt import check_undealt, part_of_sources
 from .iterable import ParquetIterable
 from .map import ParquetMap
 
@@ -62,14 +63,21 @@ def mix(pipes: Sequence[Any], weights: Weights | None = None, seed: int | None =
         The type of the first pipe if that is a `ParquetIterable` or `ParquetMap`; a `ParquetPipe` otherwise.
 
     Raises:
-        PipelineError: batched pipes, or weights that do not fit.
+        PipelineError: batched pipes, weights that do not fit, or pipes with different ``mesh=``.
     """
-    mixed = mix_pipelines(pipes, weights, seed, stop)
-    if isinstance(pipes[0], ParquetIterable | ParquetMap):
-        return type(pipes[0]).from_pipeline(mixed)
-    from . import ParquetPipe
+    mixed, part = mix_pipelines(pipes, weights, seed, stop), part_of_sources(pipes)
+    if isinstance(pipes[0], ParquetMap):
+        return ParquetMap.from_pipeline(mixed)
+    if isinstance(pipes[0], ParquetIterable):
+        result = type(pipes[0]).from_pipeline(mixed)
+    else:
+        from . import ParquetPipe
 
-    return ParquetPipe.from_pipeline(mixed)
+        result = ParquetPipe.from_pipeline(mixed)
+    if part is not None:
+        check_undealt(mixed)
+        result._deal_along(part)
+    return result
 
 
 with suppress(ImportError):  # a torch without DataPipes

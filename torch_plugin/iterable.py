@@ -29,8 +29,8 @@ from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_h
 from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 
 from . import passes
-from .carrier import PipelineCarrier
 from .dealers import Dealer, length_for_dealer
+from .dealt import DealtCarrier
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
@@ -47,14 +47,15 @@ _AGREED: dict[int, int] = {}  # the seed a shuffle drew -> the seed this process
 passes.install()
 
 
-class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
+class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the form of each field).
 
     It wraps a `Pipeline` and has its verbs; each returns a new dataset. Pass it to any ``DataLoader``, alone or
     inside another dataset. Each pass of a loader, and each iterator outside a loader, is a new epoch.
 
     In a ``DataLoader`` worker it yields that worker's part. In a process group it yields the rank's part: the part its
-    own ``shard()`` names if it has one (``shard(1, 0)`` = everything), else part ``rank`` of ``world_size``.
+    own ``shard()`` names if it has one (``shard(1, 0)`` = everything), else the part along ``mesh``, else part ``rank``
+    of ``world_size``.
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
@@ -75,9 +76,12 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
             much per batch. ``None`` = 1 GiB.
         address: a server that makes the batches, in place of a URL; see `Pipeline`.
+        mesh: the data-parallel dimensions of a ``DeviceMesh``, such as ``device_mesh["dp"]``. The rows are dealt along
+            them, after the shuffle; ranks that differ in other dimensions read the same rows. See `shard`.
 
     Raises:
-        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+        PipelineError: arguments out of range, or a mesh that cannot deal rows, see `shard`. Everything that needs the
+            dataset is checked when it is first used.
     """
 
     def _start(self, pipeline: Pipeline) -> None:
@@ -294,7 +298,8 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._sharing.announce(begun.workers)
         if begun.dealer is not None:
             own = shard_of(self._pipeline)
-            begun.dealer.check(self._pipeline, own.num_shards if self._is_fixed and own else 1, begun.workers)
+            shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)
+            begun.dealer.check(self._pipeline, shards, begun.workers)
         if self._resume_announced:
             self._resume = None
         self._resume_announced = self._resume is not None
@@ -317,7 +322,12 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return Placement(num_shards=ranks, shard=rank, worker=worker, workers=workers)
 
     def _ranks(self) -> tuple[int, int]:
-        """Returns world size and rank; a spawned loader worker has no process group and uses those it was sent."""
+        """Returns the part along the mesh, or world size and rank.
+
+        A spawned loader worker has no process group and uses those it was sent.
+        """
+        if self._mesh_part is not None:
+            return self._mesh_part
         here = rank_here()
         return self._sent_ranks if here[0] == 1 and get_worker_info() is not None else here
 
@@ -331,7 +341,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
 
     def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
         pipeline, own = self._pipeline, shard_of(self._pipeline)
-        if not in_worker:
+        if not in_worker and self._mesh_part is None:
             warn_of_model_parallel(own.num_shards if self._is_fixed and own is not None else at.num_shards)
         if at.num_shards > 1 or (self._deals_itself and not self._is_fixed):
             _LOG.info("%s: part %d of %d", self._pipeline.urls[0], at.shard, at.num_shards)

@@ -1,7 +1,9 @@
 """This process's part of the data by device mesh or process group, and a warning if ranks need a mesh.
 
 Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. Rows are dealt only
-along a mesh's data-parallel dimensions; ranks with the same position in those read the same part.
+along a mesh's data-parallel dimensions; ranks with the same position in those read the same part. A dimension is judged
+by its name, and by the ranks in it: dealing to two ranks that another mesh of this process calls parts of one model is
+refused. What a name leaves open is settled by you: a dimension that you pass to ``shard(mesh=)`` is data parallel.
 """
 
 from __future__ import annotations
@@ -9,26 +11,48 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from parquetry.common.errors import PipelineError
 
+from .mesh_names import Role, role_of
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 _LOG = logging.getLogger(__name__)
-_DATA = ("dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard")  # prefixes of data-parallel dimension names
-_MODEL = ("tp", "tensor", "cp", "context", "sp", "sequence", "pp", "pipeline", "pipe", "model", "mp")
+_OPEN = (Role.EXPERT, Role.UNKNOWN)
+_dealt_along: set[tuple[str, frozenset[int]]] = set()  # dimensions that were passed to shard(mesh=), with their ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """One dimension of a mesh.
+
+    Attributes:
+        name: of the dimension; its number if the mesh has no names.
+        role: what its ranks read.
+        axis: its number.
+        ranks: this process's rank, and those that differ from it only in this dimension.
+    """
+
+    name: str
+    role: Role
+    axis: int
+    ranks: frozenset[int]
 
 
 def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, int]:
     """Returns ``(num_shards, index)`` of this process in a mesh's data-parallel dimensions, or in a process group.
 
     Raises:
-        PipelineError: both are given, the mesh has model-parallel dimensions, or this process is not a member.
+        PipelineError: both are given; this process is not a member; the mesh has model-parallel dimensions, or ranks
+            that hold parts of one model; or its names leave that open.
     """
     if mesh is not None and group is not None:
         raise PipelineError("shard: expected mesh= or group=, got both. Leave one out.")
@@ -41,38 +65,150 @@ def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, i
 
 def has_model_parallel() -> bool:
     """Whether a device mesh of this process has dimensions other than data-parallel ones."""
-    return any(_model_names(mesh) for mesh in _meshes())
+    return any(each.role is not Role.DATA for mesh in _meshes() for each in _judged(mesh))
 
 
 def warn_of_model_parallel(num_shards: int) -> None:
-    """Warns if every rank reads different rows although some ranks hold parts of one model."""
-    mesh = max(_meshes(), key=lambda found: len(_model_names(found)), default=None)
-    held = [] if mesh is None else _model_names(mesh)
-    if mesh is None or not held or num_shards != dist.get_world_size():
+    """Warns if every rank reads different rows although some ranks hold parts of one model, or may do so."""
+    meshes = _meshes()
+    if not meshes or num_shards != dist.get_world_size():
         return
-    data = ", ".join(f'"{name}"' for name in _sizes(mesh) if name not in held)
-    _LOG.warning(
-        "rows are dealt to all %d ranks, but a device mesh has the dimensions %s. Ranks that hold parts of one model "
-        "must read the same rows: write %s.",
-        num_shards,
-        _sizes(mesh),
-        f"shard(mesh=device_mesh[{data}])" if data else "shard(1, 0)",
-    )
+    data = [_ranks_of_data(mesh) for mesh in meshes]
+    found = []
+    for mesh in meshes:
+        judged = _judged(mesh)
+        doubtful = [
+            each
+            for each in judged
+            if each.role is Role.MODEL or (each.role is not Role.DATA and not _is_within(each.ranks, data))
+        ]
+        if doubtful:
+            roles = [each.role for each in judged]
+            order = roles.count(Role.MODEL), -roles.count(Role.BOTH), roles.count(Role.DATA)
+            found.append((order, mesh, judged))
+    if found:
+        _, mesh, judged = max(found, key=lambda each: each[0])
+        _LOG.warning(
+            "rows are dealt to all %d ranks, but a device mesh has the dimensions %s. Ranks that hold parts of one "
+            "model must read the same rows: %s.",
+            num_shards,
+            _sizes(mesh),
+            _advice(mesh, judged),
+        )
 
 
 def _place_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
-    held = [name for name, size in _sizes(mesh).items() if size > 1 and _is(_MODEL, name)]
-    if held:
-        raise PipelineError(
-            f"shard(mesh=...): expected data-parallel dimensions, got {_sizes(mesh)}. "
-            f'Leave out {", ".join(held)}: shard(mesh=device_mesh["dp"]), with your dimension\'s name.'
-        )
     place, index = mesh.get_coordinate(), 0
+    dimensions = [each for each in _dimensions(mesh) if len(each.ranks) > 1]
+    _check_names(mesh, dimensions)
     if place is None:
         return mesh.size(), -1
+    _check_ranks(mesh)
+    _check_flattened(mesh, dimensions)
     for axis, own in enumerate(place):
         index = index * mesh.size(axis) + int(own)
+    _dealt_along.update((each.name, each.ranks) for each in dimensions)
     return mesh.size(), index
+
+
+def _check_names(mesh: DeviceMesh, dimensions: list[Dimension]) -> None:
+    held = [each.name for each in dimensions if each.role is Role.MODEL]
+    if held:
+        data = [each.name for each in dimensions if each.role is not Role.MODEL]
+        raise PipelineError(
+            f"shard(mesh=...): expected data-parallel dimensions, got {_sizes(mesh)}. Leave out {', '.join(held)}: "
+            f"{_by_mesh(data or ['dp'])}{'' if data else ', with the name of your dimension'}."
+        )
+
+
+def _check_ranks(mesh: DeviceMesh) -> None:
+    """Refuses ranks that hold parts of one model, whatever the dimension's name, if another mesh says so."""
+    own = _ranks(mesh)
+    for other in _meshes():
+        dimensions = _dimensions(other)
+        for each in dimensions:
+            together = sorted(own & each.ranks)
+            if each.role is Role.MODEL and len(together) > 1:
+                data = [one.name for one in dimensions if one.role is Role.DATA and one.ranks & own]
+                raise PipelineError(
+                    f"shard(mesh=...): expected ranks that read different rows, got {_sizes(mesh)} with the ranks "
+                    f"{together}, which hold parts of one model along {each.name!r} of the mesh {_sizes(other)}. "
+                    f"Write {_by_mesh(data) if data else 'shard(1, 0): all ranks read the same rows'}. If that mesh is "
+                    "another model's, pass a process group: shard(group=...)."
+                )
+
+
+def _check_flattened(mesh: DeviceMesh, dimensions: list[Dimension]) -> None:
+    """Refuses names that join both kinds, unless other dimensions show that these ranks are data parallel."""
+    joined = [each for each in dimensions if each.role is Role.BOTH]
+    data = [_ranks_of_data(other) for other in _meshes()]
+    if any(not _is_within(each.ranks, data) for each in joined):
+        raise PipelineError(
+            f"shard(mesh=...): expected data-parallel dimensions, got {_sizes(mesh)}. The name "
+            f"{_quoted(each.name for each in joined)} joins data- and model-parallel dimensions, and no mesh shows "
+            f"which of these ranks hold parts of one model. {_by_mesh(['dp'])} needs the dimensions before they are "
+            f"flattened; if all ranks read different rows, write shard(group=mesh.get_group())."
+        )
+
+
+def _advice(mesh: DeviceMesh, judged: list[Dimension]) -> str:
+    """Returns what to write where rows are dealt to all ranks."""
+    if not mesh.mesh_dim_names:
+        return (
+            'name its dimensions, as in init_device_mesh(..., mesh_dim_names=("dp", "tp")), and pass the '
+            "data-parallel ones to shard(mesh=)"
+        )
+    names = {role: [each.name for each in judged if each.role is role] for role in Role}
+    data, doubtful, joined = names[Role.DATA], [*names[Role.EXPERT], *names[Role.UNKNOWN]], names[Role.BOTH]
+    if joined:
+        return (
+            f"{_quoted(joined)} joins data- and model-parallel dimensions. Make a mesh that has them apart, and write "
+            "shard(mesh=) with its data-parallel ones"
+        )
+    if doubtful:
+        wide = [each.name for each in judged if each.role is not Role.MODEL]
+        return (
+            f"write {_by_mesh(wide)} if ranks along {_quoted(doubtful)} read different rows, which the name does not "
+            f"say, or {_by_mesh(data)} if they read the same"
+        )
+    return f"write {_by_mesh(data)}"
+
+
+def _judged(mesh: DeviceMesh) -> list[Dimension]:
+    """Returns the dimensions with several ranks; a single one, without a telling name, says nothing."""
+    found = [each for each in _dimensions(mesh) if len(each.ranks) > 1]
+    return [] if len(found) == 1 and found[0].role in _OPEN else found
+
+
+def _dimensions(mesh: DeviceMesh) -> list[Dimension]:
+    place = mesh.get_coordinate()
+    if place is None:
+        return []
+    result = []
+    for axis, name in enumerate(_sizes(mesh)):
+        line: tuple[int | slice, ...] = (*place[:axis], slice(None), *place[axis + 1 :])
+        ranks = frozenset(mesh.mesh[line].tolist())
+        is_dealt = (name, ranks) in _dealt_along
+        result.append(Dimension(name=name, role=Role.DATA if is_dealt else role_of(name), axis=axis, ranks=ranks))
+    return result
+
+
+def _ranks_of_data(mesh: DeviceMesh) -> frozenset[int]:
+    """Returns this process's rank and those that differ from it in data-parallel dimensions only."""
+    place = mesh.get_coordinate()
+    if place is None:
+        return frozenset()
+    data = {each.axis for each in _dimensions(mesh) if each.role is Role.DATA}
+    plane = tuple(slice(None) if axis in data else own for axis, own in enumerate(place))
+    return frozenset(mesh.mesh[plane].flatten().tolist())
+
+
+def _is_within(ranks: frozenset[int], data: list[frozenset[int]]) -> bool:
+    return any(ranks <= each for each in data)
+
+
+def _ranks(mesh: DeviceMesh) -> frozenset[int]:
+    return frozenset(mesh.mesh.flatten().tolist())
 
 
 def _meshes() -> list[DeviceMesh]:
@@ -83,18 +219,14 @@ def _meshes() -> list[DeviceMesh]:
     return [found for found in gc.get_objects() if type(found) is kind]
 
 
-def _model_names(mesh: DeviceMesh) -> list[str]:
-    """Returns the dimensions along which ranks hold parts of one model, judging by their names."""
-    sizes = _sizes(mesh)
-    if len(sizes) == 1:
-        return [name for name, size in sizes.items() if size > 1 and _is(_MODEL, name)]
-    return [name for name, size in sizes.items() if size > 1 and not _is(_DATA, name)]
-
-
 def _sizes(mesh: DeviceMesh) -> dict[str, int]:
     names = mesh.mesh_dim_names or range(mesh.ndim)
     return {str(name): mesh.size(axis) for axis, name in enumerate(names)}
 
 
-def _is(kinds: tuple[str, ...], name: str) -> bool:
-    return any(name.lower() == kind or name.lower().startswith(f"{kind}_") for kind in kinds)
+def _by_mesh(names: list[str]) -> str:
+    return f"shard(mesh=device_mesh[{_quoted(names)}])" if names else "shard(1, 0)"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -12,12 +12,12 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.pipeline.iteration import Given
 
-from .carrier import PipelineCarrier
+from .dealt import DealtCarrier, Part
 from .iterable import ParquetIterable
 from .iterator import ElementIterator, parse
 
 
-class ParquetNode(PipelineCarrier, BaseNode[Given]):
+class ParquetNode(DealtCarrier, BaseNode[Given]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
     Each ``reset()`` without a state starts the next epoch; a pass that gave no element does not count. It has the
@@ -26,7 +26,7 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
 
     Args:
         url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
-            on_error, max_errors, address: as for `ParquetIterable`.
+            on_error, max_errors, address, mesh: as for `ParquetIterable`.
     """
 
     _iterator: ElementIterator[Given] | None
@@ -109,3 +109,7 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
         self._epoch = 0
         self._iterator = None
         self._loaded = False  # load_state_dict() was called, not reset() with a state
+
+    def _deal_along(self, part: Part | None) -> None:
+        super()._deal_along(part)
+        self._source._deal_along(part)

@@ -47,7 +47,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
 
     Args:
         url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
-            on_error, max_errors, address: as for `ParquetIterable`.
+            on_error, max_errors, address, mesh: as for `ParquetIterable`.
     """
 
     def _start(self, pipeline: Pipeline) -> None:
@@ -225,11 +225,17 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
 
     def _placement(self) -> Placement:
         unsaid = super()._placement()
-        return unsaid if self._dealer is not None else place(self._groups, unsaid, fixed=self._is_fixed)
+        if self._dealer is not None:
+            return unsaid
+        if self._mesh_part is None:
+            return place(self._groups, unsaid, fixed=self._is_fixed)
+        shards, shard = self._mesh_part  # torch's loaders deal to all ranks
+        return replace(place(self._groups, unsaid, fixed=True), num_shards=shards, shard=shard)
 
     def _ranks(self) -> tuple[int, int]:
-        """Returns ``(1, 0)`` if the pipe follows only the sharding of workers."""
-        return (1, 0) if self._only_group == SHARDING_PRIORITIES.MULTIPROCESSING else super()._ranks()
+        """Returns ``(1, 0)`` if the pipe follows only the sharding of workers, and has no mesh."""
+        workers_only = self._only_group == SHARDING_PRIORITIES.MULTIPROCESSING and self._mesh_part is None
+        return (1, 0) if workers_only else super()._ranks()
 
     def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
         part = super()._make_part(at, in_worker)

@@ -40,7 +40,33 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
             },
             (6, 5),
         ),
+        (
+            {
+                "CLOUD_TPU_TASK_ID": "5",
+                "TPU_PROCESS_ADDRESSES": "a:8476,a:8477,a:8478,a:8479,b:8476,b:8477,b:8478,b:8479",
+                "TPU_WORKER_ID": "1",
+                "TPU_WORKER_HOSTNAMES": "a,b",
+            },
+            (8, 5),
+        ),
+        (
+            {
+                "CLOUD_TPU_TASK_ID": "1",
+                "TPU_PROCESS_ADDRESSES": "a:8476,a:8477",
+                "MEGASCALE_NUM_SLICES": "2",
+                "MEGASCALE_SLICE_ID": "1",
+            },
+            (4, 3),
+        ),
+        ({"TPU_WORKER_ID": "1", "TPU_PROCESS_ADDRESSES": "a:8476,b:8476,c:8476"}, (3, 1)),
+        ({"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_PROCESS_ADDRESSES": "local"}, (1, 0)),
+        ({"CLOUD_TPU_TASK_ID": "1"}, None),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (8, 5)),
+        ({"SLURM_PROCID": "5", "SLURM_NPROCS": "8"}, (8, 5)),
+        ({"PMIX_RANK": "5", "SLURM_PROCID": "5", "SLURM_NPROCS": "8"}, (8, 5)),
+        ({"PMIX_RANK": "2", "WORLD_SIZE": "4"}, (4, 2)),
+        ({"PMIX_RANK": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
+        ({"PMIX_RANK": "2", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, (3, 2)),
         ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (4, 2)),
         (
             {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a", "b"]}, "task": {"type": "evaluator", "index": 0}})},
@@ -68,6 +94,18 @@ def test_ranks_are_read_from_launchers(environment: dict[str, str], expected: tu
 def test_a_tpu_worker_without_a_number_is_an_error() -> None:
     with pytest.raises(PipelineError, match=r"TPU_WORKER_ID: expected integers, got slice '0', worker 'x'"):
         rank_from_environment({"TPU_WORKER_ID": "x", "TPU_WORKER_HOSTNAMES": "a,b"})
+
+
+def test_several_tpu_processes_on_one_host_need_their_numbers() -> None:
+    environment = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a", "TPU_PROCESS_ADDRESSES": "a:1,a:2"}
+    with pytest.raises(PipelineError, match=r"got 2 processes on 1 hosts\. Set CLOUD_TPU_TASK_ID to the number"):
+        rank_from_environment(environment)
+
+
+def test_a_process_of_pmix_is_told_to_say_how_many_there_are(drive: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMIX_RANK", "3")
+    with pytest.raises(PipelineError, match=r"got only PMIX_RANK=3\. Set WORLD_SIZE to the number of processes"):
+        drive.shard()
 
 
 def test_a_pod_of_kubernetes_is_told_to_say_how_many_there_are(

@@ -69,6 +69,8 @@ class Region:
     """Smaller arrays, and those of this size, get memory of their own."""
     is_copied = False
     """Whether another process copies the arrays it gets from here, because it holds too many other regions."""
+    generation = 0
+    """Which of the makers that its pool had so far made it."""
 
     def __init__(self) -> None:
         self._memory = self.map_memory(mmap.PAGESIZE)
@@ -159,6 +161,8 @@ class RegionPool:
 
     def __init__(self, max_idle_bytes: int = 1 << 30, *, most_held: int | None = None) -> None:
         self._make: Callable[[], Region] = Region
+        self._generation = 0
+        self._is_limited = True
         self._most_held = most_held
         self._held = 0
         self._idle: list[Region] = []
@@ -171,7 +175,7 @@ class RegionPool:
         """Returns an unused region with its lease begun, of at least ``size_bytes`` if that is known in advance."""
         with self._lock:
             self._collect()
-            if self._most_held is not None and self._held >= self._most_held and self._make is Region:
+            if self._most_held is not None and self._held >= self._most_held and self._is_limited:
                 return _Separate()
             region = self._take_idle(size_bytes)
             lease = region.begin(size_bytes)
@@ -184,7 +188,9 @@ class RegionPool:
     def _take_idle(self, size_bytes: int) -> Region:
         """Returns the smallest region that is large enough, or else the one returned most recently."""
         if not self._idle:
-            return self._make()
+            made = self._make()
+            made.generation = self._generation
+            return made
         best = [item for item in self._idle if not item.is_copied] or self._idle
         fitting = [item for item in best if size_bytes and item.size_bytes >= size_bytes]
         chosen = min(fitting, key=lambda item: item.size_bytes) if fitting else best[-1]
@@ -197,21 +203,29 @@ class RegionPool:
             back.append(self._returned.pop())
             self._held -= 1
         for region in back:
+            if region.generation != self._generation:
+                continue
             if not region.is_free:
                 self._away.append(region)
             elif sum(item.size_bytes for item in self._idle) + region.size_bytes <= self._max_idle_bytes:
                 self._idle.append(region)
 
-    def use(self, make: Callable[[], Region]) -> None:
-        """Makes all further regions with ``make``, and drops the idle ones."""
+    def use(self, make: Callable[[], Region], *, limited: bool = False) -> None:
+        """Makes all further regions with ``make``, and drops the idle ones, and the others when they return.
+
+        Args:
+            limited: whether ``most_held`` applies to them.
+        """
         with self._lock:
-            self._make = make
+            self._make, self._is_limited = make, limited
+            self._generation += 1
             self._idle = []
 
     def forget(self) -> None:
         """Resets the pool in a forked child. The parent's threads own the regions in use, and may hold the lock."""
         self._lock = threading.Lock()
-        self._make = Region
+        self._make, self._is_limited = Region, True
+        self._generation += 1
         self._held = 0
         self._idle = []
         self._returned = []

@@ -1,0 +1,98 @@
+"""Page-locks the engine's regions, so that batches are copied to a GPU straight from where they were decoded.
+
+In: a `PageLock`. Out: batches of this process lie in page-locked memory. Invariants: a region is locked once, when its
+memory is mapped, and unlocked before that memory is unmapped; an address never stays locked for other memory.
+
+Pinning each batch instead would copy it once more. What is not in a region (small arrays, batches of a sidecar, batches
+beyond the number that a pool hands out) is not locked: ask ``tensor.is_pinned()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import weakref
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from parquetry.common.engine.columns.arena import SHARED_REGIONS, Region, RegionPool
+
+
+class PageLock(Protocol):
+    """Locks memory for direct access by a device. Called from any thread of one process."""
+
+    def lock(self, address: int, size_bytes: int) -> bool:
+        """Locks mapped memory; returns whether it could. It must be unlocked before it is unmapped."""
+
+    def unlock(self, address: int) -> None:
+        """Unlocks the memory that was locked at ``address``; no copy from it may be under way."""
+
+
+class PinnedRegion(Region):
+    """A region in page-locked memory; in ordinary memory if the system refuses."""
+
+    def __init__(self, page_lock: PageLock) -> None:
+        self._page_lock = page_lock
+        self._unlock: weakref.finalize | None = None
+        super().__init__()
+
+    def map_memory(self, size_bytes: int) -> mmap.mmap:
+        if self._unlock is not None:
+            self._unlock()  # no array points into the old memory, which is unmapped next
+            self._unlock = None
+        memory = super().map_memory(size_bytes)
+        if size_bytes <= mmap.PAGESIZE:  # a new region, which has no batch yet
+            return memory
+        with contextlib.suppress(AttributeError, OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)  # before its pages are locked, which allocates them
+        address = np.frombuffer(memory, np.uint8).ctypes.data
+        if self._page_lock.lock(address, size_bytes):
+            self._unlock = weakref.finalize(self, _unlock_here, self._page_lock, address, os.getpid())
+            self._unlock.atexit = False  # the process's memory goes with it
+        return memory
+
+
+class PinnedRegions:
+    """Makes a pool's further regions page-locked for as long as anyone uses them. Thread-safe.
+
+    Args:
+        pool: the pool of the batches that are copied to a device.
+    """
+
+    def __init__(self, pool: RegionPool) -> None:
+        self._pool = pool
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def acquire(self, page_lock: PageLock) -> None:
+        """Begins a use; the first one decides who locks the pages."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._pool.use(partial(PinnedRegion, page_lock), limited=True)
+
+    def release(self) -> None:
+        """Ends a use. After the last one, regions are unlocked as their batches go."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            if not self._users:
+                self._pool.use(Region, limited=True)
+
+    def forget(self) -> None:
+        """Starts fresh in a forked child, as its pool does: the parent's threads may hold the lock."""
+        self._lock = threading.Lock()
+        self._users = 0
+
+
+def _unlock_here(page_lock: PageLock, address: int, pid: int) -> None:
+    if pid == os.getpid():  # a forked child drops its copy of the region
+        page_lock.unlock(address)
+
+
+PINNED_BATCHES = PinnedRegions(SHARED_REGIONS)
+"""The regions of batches in this process."""
+os.register_at_fork(after_in_child=PINNED_BATCHES.forget)
