@@ -160,7 +160,7 @@ class ImageRows {
 
   // The memory that `begin` needs, aligned for numbers of eight bytes.
   static size_t memory_bytes(int64_t channels, int64_t new_height, int64_t new_width) {
-    const size_t line = static_cast<size_t>(padded(new_width) * channels);
+    const size_t line = static_cast<size_t>(padded(new_width) * channels + kSlack);
     return sizeof(Mix) * static_cast<size_t>(new_height + padded(new_width)) + 5 * line;
   }
 
@@ -173,10 +173,11 @@ class ImageRows {
     if (!resizes_) return;
     down_ = static_cast<Mix*>(memory);
     across_ = down_ + new_height;
+    splits_ = place.pixel != channels || place.channel != 1;
     line_ = padded(new_width);
     mixed_[0] = reinterpret_cast<int16_t*>(across_ + line_);
-    mixed_[1] = mixed_[0] + line_ * channels;
-    made_ = reinterpret_cast<uint8_t*>(mixed_[1] + line_ * channels);
+    mixed_[1] = mixed_[0] + line_ * channels + kSlack;
+    made_ = reinterpret_cast<uint8_t*>(mixed_[1] + line_ * channels + kSlack);
     for (int64_t y = 0; y < new_height; ++y) down_[y] = mix_of(y, new_height, height, false);
     for (int64_t x = 0; x < line_; ++x) {
       const int64_t to = x < new_width ? x : new_width - 1;
@@ -201,7 +202,7 @@ class ImageRows {
     for (; next_ < new_height_ && down_[next_].second == y; ++next_) {
       const Mix& mix = down_[next_];
       mix_down(mixed_[mix.first & 1], mixed_[y & 1], mix, made_);
-      for (int64_t c = 0; c < channels_; ++c) finish(made_ + c * line_, 1, next_, c);
+      finish_mixed(next_);
     }
   }
 
@@ -213,7 +214,15 @@ class ImageRows {
     finish_channel(from, step, place_, to * place_.row + channel * place_.channel, new_width_, factors_, channel);
   }
 
-  // Mixes neighbours in a row, and splits its channels. The values are those of pixels times 128.
+  void finish_mixed(int64_t y) const {
+    const int64_t at = (upside_down_ ? new_height_ - 1 - y : y) * place_.row;
+    if (!splits_ && finish_pixels(made_, place_, at, new_width_, channels_, factors_)) return;
+    const int64_t step = splits_ ? 1 : channels_, channel = splits_ ? line_ : 1;
+    for (int64_t c = 0; c < channels_; ++c) finish(made_ + c * channel, step, y, c);
+  }
+
+  // Mixes neighbours in a row, and splits its channels unless the target has them together, too. The values are those
+  // of pixels times 128.
   void mix_across(const uint8_t* row, int16_t* target) const {
 #if PARQUETRY_HAS_AVX2
     if (channels_ == 3 && __builtin_cpu_supports("avx2")) return mix_colours_across(row, target);
@@ -222,7 +231,7 @@ class ImageRows {
       const Mix& mix = across_[x];
       for (int64_t c = 0; c < channels_; ++c) {
         const int32_t value = row[mix.first + c] * mix.of_first + row[mix.first + channels_ + c] * mix.of_second;
-        target[c * line_ + x] = static_cast<int16_t>(value >> 4);
+        target[splits_ ? c * line_ + x : x * channels_ + c] = static_cast<int16_t>(value >> 4);
       }
     }
   }
@@ -248,10 +257,16 @@ class ImageRows {
   __attribute__((target("avx2"))) void mix_colours_across(const uint8_t* row, int16_t* target) const {
     // Words of red, red of the neighbour, green, green of the neighbour, blue, blue of the neighbour.
     const __m128i order = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
+    const __m128i together = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, -1, -1, -1, -1);
     for (int64_t x = 0; x < line_; x += 4) {
       const Mix* const mix = across_ + x;
       const __m128i p = _mm_packs_epi32(mix_colours(row, mix[0], order), mix_colours(row, mix[1], order));
       const __m128i q = _mm_packs_epi32(mix_colours(row, mix[2], order), mix_colours(row, mix[3], order));
+      if (!splits_) {  // each store writes four bytes too many, which the next one or nothing needs
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 3 * x), _mm_shuffle_epi8(p, together));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 3 * x + 6), _mm_shuffle_epi8(q, together));
+        continue;
+      }
       const __m128i even = _mm_unpacklo_epi16(p, q), odd = _mm_unpackhi_epi16(p, q);
       const __m128i red_green = _mm_unpacklo_epi16(even, odd), blue = _mm_unpackhi_epi16(even, odd);
       _mm_storel_epi64(reinterpret_cast<__m128i*>(target + x), red_green);
@@ -281,6 +296,7 @@ class ImageRows {
 
   int64_t height_ = 0, width_ = 0, channels_ = 0, new_height_ = 0, new_width_ = 0;
   bool mirrored_ = false, upside_down_ = false, resizes_ = false;
+  bool splits_ = false;  // whether mixed rows hold one channel after another
   Place place_ = {};
   Factors factors_ = {};
   Mix* down_ = nullptr;

@@ -16,6 +16,9 @@ from ...schema.codec import Codec
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
 
+MANY_PROCESSORS = 16
+"""With more, whole images are decoded many at a time: simplejpeg's own libjpeg-turbo is 3 % faster than that of Pillow,
+but each call needs the interpreter's lock."""
 _AT_ONCE = 16  # images in one call, which cannot be interrupted
 _MOST_INTACT = 1 << 26
 _ONE = np.zeros(1, np.int64)

@@ -17,6 +17,7 @@ from oracle import examples
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.columns import columns
 from parquetry.common.errors import DecodeError
 from parquetry.common.native import jpeg
 
@@ -258,6 +259,38 @@ def test_images_are_read_to_their_end_once_and_then_only_as_far_as_needed(
         read.clear()
         assert len(list(chain)) == 11  # the damaged image is missed in every pass, whatever its crop is
     assert sum(map(sum, read)) <= 2  # the damaged one alone, tried again by itself
+
+
+@pytest.mark.parametrize("shape", [(40, 50, 3), (40, 50)])
+def test_whole_images_are_the_same_many_at_a_time(
+    tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(3)
+    images = [noise.integers(0, 256, (40, 50, 3), np.uint8) for _ in range(40)]
+    files: list[bytes | None] = [bytes(simplejpeg.encode_jpeg(image, 85)) for image in images]
+    files[3] = None
+    files[7] = bytes(files[7] or b"")[:-100]
+    field = UnischemaField("image", np.uint8, shape, CompressedImageCodec("jpeg"), nullable=True)
+    write_dataset(tmp_path / "data", Unischema("sized", [field]), ({"image": file} for file in files))
+    chain = Pipeline(tmp_path / "data", executor="threads", workers=2, on_error="skip").shuffle(9, seed=1)
+
+    def rows() -> list[bytes | None]:
+        return [None if row["image"] is None else row["image"].tobytes() for row in chain]
+
+    wanted = rows()
+    decoded: list[bool] = []
+    decode_parts = jpeg.decode_parts
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        found = decode_parts(*arguments, **options)
+        decoded.extend(found.tolist())
+        return found
+
+    monkeypatch.setattr(columns, "MANY_PROCESSORS", 0)
+    monkeypatch.setattr(jpeg, "decode_parts", noted)
+    assert rows() == wanted
+    assert len(wanted) == 39
+    assert decoded.count(True) >= 38
 
 
 def test_another_version_of_a_file_is_read_to_its_end_again(tmp_path: Path) -> None:
