@@ -10,6 +10,7 @@ import re
 
 _USERS = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s:@'\"]+:(?!\d+/)[^\s@'\"]*|[^/\s'\"]*)@", re.IGNORECASE)
 _KEYS = re.compile(r"((?:s3a?|gs|gcs|abfss?)://)[^/\s:@'\"]+:[^\s@'\"]*@", re.IGNORECASE)  # buckets have no port
+_NAMED = re.compile(r"(?:gs|gcs|abfss?|hdfs|viewfs|hf)://[^/\s:@]*@", re.IGNORECASE)
 _QUERIES = re.compile(r"([a-z][a-z0-9+.-]*://[^\s?'\"]*)\?(?:[^\s'\",)]*[^\s'\",):;.])?", re.IGNORECASE)
 
 
@@ -20,6 +21,16 @@ def without_secrets(text: str) -> str:
     's3://bucket/train'
     """
     return _QUERIES.sub(r"\1", _USERS.sub(r"\1", _KEYS.sub(r"\1", text))) if "://" in text else text
+
+
+def without_users(url: str) -> str:
+    """Removes user and password from a URL. A user without a password stays if it is no secret in this scheme.
+
+    >>> without_users("https://TOKEN@host/a?b=1"), without_users("abfs://container@account/a")
+    ('https://host/a?b=1', 'abfs://container@account/a')
+    """
+    shown = _KEYS.sub(r"\1", url)
+    return shown if _NAMED.match(shown) else _USERS.sub(r"\1", shown)
 
 
 def clean_cause(error: BaseException) -> BaseException:
