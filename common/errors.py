@@ -16,8 +16,8 @@
      ├─ TransformError         a user function failed or broke its declaration (also a ``RuntimeError``)
      └─ SidecarError           a worker process died or broke the protocol (also a ``RuntimeError``)
 
-A message says what failed and where, what was expected, what was found, and what to do. An error holds only its
-message, so it can be pickled and crosses processes unchanged.
+A message says what failed and where, what was expected, what was found, and what to do. URLs appear in it without user,
+password and query. An error holds only its message, so it can be pickled and crosses processes unchanged.
 
 When an iterator raises `DecodeError`, `NullValueError` or `TransformError`, only one element (a row or a batch) has
 failed, and the next call of ``next()`` returns the element after it. Any other error ends the iterator.
@@ -31,6 +31,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
+from .urls import without_secrets
+
 
 class ParquetryError(Exception):
     """Root of the tree. Catch it to catch every error that parquetry raises deliberately.
@@ -41,6 +43,9 @@ class ParquetryError(Exception):
 
     frames = ""
     ag_pass_through = True  # makes TensorFlow's AutoGraph re-raise these errors unchanged
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(without_secrets(arg) if isinstance(arg, str) else arg for arg in args))
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

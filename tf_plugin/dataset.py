@@ -40,6 +40,7 @@ from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
 from .devices import prefetched_to
+from .graph_secrets import request_without_secrets
 from .iterator import EagerIterator
 from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_dataset
 
@@ -206,9 +207,10 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def _native(self) -> tf.data.Dataset:
         element = self._pipeline.element
         request = sidecar_request(self._pipeline, strict_nulls=True, element=element if self._deferred else None)
+        self._command = sidecar_command(request, self._pipeline.options.restarts)
+        request = request_without_secrets(request)  # the graph holds it
         self._dataset_key = "" if self._made_again else new_dataset_key(request)
         self._request = self._deferred.request(request)
-        self._command = sidecar_command(request, self._pipeline.options.restarts)
         return source_dataset(
             element, self._request, dataset_key=self._dataset_key, state=self._state, command=self._command
         )

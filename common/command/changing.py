@@ -202,8 +202,8 @@ def generate_metadata(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing schema.")] = False,
 ) -> Shown:
     """Write the schema of plain Parquet files."""
-    from ..reports.values import without_secrets
     from ..tools import generate_metadata as write_schema
+    from ..urls import without_secrets
 
     schema = write_schema(url, overwrite=overwrite)
     return Shown(
@@ -251,7 +251,7 @@ def _shows_bars(no_progress: bool) -> bool:
 
 
 def _copied(target: str, report: Any) -> Shown:
-    from ..reports.values import without_secrets
+    from ..urls import without_secrets
 
     place = without_secrets(target)
     value = {

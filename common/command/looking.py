@@ -226,7 +226,7 @@ def half_blocks(pixels: np.ndarray) -> Text:
 
 def explain(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
     """Explain what a chain of verbs reads, in which order, and what it returns."""
-    from ..reports.values import without_secrets
+    from ..urls import without_secrets
 
     pipeline = opened(url, chain, storage_option)
     lines = without_secrets(pipeline.explain())

@@ -115,7 +115,7 @@ def new_console() -> Console:
 
 def _fail(name: str, error: Exception, *, as_json: bool, debug: bool) -> NoReturn:
     """Prints the error as one line (with ``debug``, the traceback), and exits."""
-    from ..reports.values import without_secrets
+    from ..urls import without_secrets
 
     code = exit_code_of(error)
     message = without_secrets(" ".join(str(error).split())).removeprefix(f"{name}: ") or type(error).__name__

@@ -20,6 +20,7 @@ from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import remedy, why
 from .row_groups import StoredFiles
+from .store_answers import StoreError
 from .store_faults import asking_again, is_local
 from .temporary import TemporaryBuffer
 
@@ -132,6 +133,8 @@ def _opened_group(
                 raise
     except DatasetError:
         raise
+    except StoreError as error:
+        raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from error
     except DAMAGE as error:
         raise DatasetError(
             f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice)}"

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from .store_answers import is_absence
 from .store_faults import passes
 from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
 
@@ -225,7 +226,7 @@ def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVer
         try:
             info = fs.info(inside)
         except FileNotFoundError as error:
-            if passes(error):
+            if passes(error) or not is_absence(error):
                 raise
             return pafs.FileType.NotFound, None
         if info["type"] != "file":

@@ -16,8 +16,10 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..progress import thread_pool
+from ..urls import clean_cause
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
+from .store_answers import ADVICE, StoreError, told
 from .store_faults import FEW_ATTEMPTS, asking_again
 from .stores import store_of
 
@@ -33,6 +35,7 @@ _PATTERN = (
     " Patterns are not expanded: name the directory, or pass a list of files, such as the one that glob.glob() or an "
     "fsspec file system's glob() returns."
 )
+_NOWHERE = "Check the URL: the bucket or host, and the path."
 _LISTINGS = 16
 _TABLE_LOGS = {
     "Delta": re.compile(r"(?P<table>|.+/)_delta_log/(\d{20}\.(json|checkpoint.*)|_last_checkpoint)$"),
@@ -156,11 +159,16 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile],
         kind, file, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
     except DatasetError:
         raise
+    except StoreError as error:
+        advice = _NOWHERE if error.is_gone else error.advice
+        raise DatasetError(f"dataset {url!r}: cannot be reached: {error}. {advice}") from error
     except Exception as error:
         advice = credentials_advice(url, error)
         if not advice and not isinstance(error, OSError):
             raise
-        raise DatasetError(f"dataset {url!r}: cannot be reached: {error}{advice}") from error
+        raise DatasetError(
+            f"dataset {url!r}: cannot be reached: {told(error)}{advice or f'. {ADVICE}'}"
+        ) from clean_cause(error)
     if kind == pafs.FileType.NotFound:
         advice = _MEMORY_FILES if "memory" in fs.type_name else _PATTERN if _WILDCARD.search(url) else ""
         raise DatasetError(

@@ -18,38 +18,20 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
+from .store_answers import CREDENTIALS, SCHEMES, is_refusal
 from .stores import ForkSafeHandler, has_plain_handler
 
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
-_GCS_RETRY_S = 5  # after that, `store_faults.asking_again` retries
+_GCS_RETRY_S = 2  # after that, `store_faults.asking_again` retries
+_S3_ATTEMPTS = 3
 # The extra that installs fsspec's library for a scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "huggingface"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")
-_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
-_STORES |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")
-_CREDENTIALS = {
-    "s3": "The credentials for S3 are missing or have no access. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and "
-    "AWS_SESSION_TOKEN), or AWS_PROFILE, or pass storage_options={'key': ..., 'secret': ...}; for a public bucket "
-    "storage_options={'anon': True}.",
-    "gs": "The credentials for Google Cloud are missing or have no access. Set GOOGLE_APPLICATION_CREDENTIALS to a key "
-    "file, run `gcloud auth application-default login`, or pass storage_options={'token': ...}; for a public bucket "
-    "storage_options={'token': 'anon'}.",
-    "azure": "The credentials for Azure are missing or have no access. Set AZURE_TENANT_ID, AZURE_CLIENT_ID and "
-    "AZURE_CLIENT_SECRET, run `az login`, or pass storage_options={'account_name': ..., 'account_key': ...}; for a "
-    "public container storage_options={'account_name': ..., 'anon': True}.",
-    "hf": "The token for Hugging Face is missing or has no access. Set HF_TOKEN, run `hf auth login`, or pass "
-    "storage_options={'token': ...}.",
-}
 _HADOOP = (
     " For HDFS, pyarrow loads Java and Hadoop's client: set JAVA_HOME and HADOOP_HOME, and CLASSPATH to the output of "
     "`hadoop classpath --glob`."
-)
-_REFUSED = re.compile(
-    r"access.?denied|permission.?denied|unauthenticated|unauthorized|forbidden|\b40[13]\b|credential|anonymous caller"
-    r"|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|Authentication|valid account name",
-    re.IGNORECASE,
 )
 
 
@@ -97,9 +79,8 @@ def resolve(
 def credentials_advice(url: str, error: BaseException) -> str:
     """Advice on credentials to end a message with, if the store refused access; empty for any other error."""
     found = _SCHEME.match(url)
-    store = found and _STORES.get(found.group(1).lower())
-    refused = isinstance(error, PermissionError) or _REFUSED.search(f"{type(error).__name__} {error}")
-    return f". {_CREDENTIALS[store]}" if store and refused else ""
+    store = found and SCHEMES.get(found.group(1).lower())
+    return f". {CREDENTIALS[store]}" if store and is_refusal(error) else ""
 
 
 def local_path(text: str) -> str:
@@ -150,6 +131,8 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     limited = _with_retry_limit(text) if scheme in ("gs", "gcs") else text
     try:
         filesystem, path = pafs.FileSystem.from_uri(limited)
+        if isinstance(filesystem, pafs.S3FileSystem):
+            filesystem = _with_few_attempts(filesystem)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]  # libhdfs lists every place it searched
         advice = _HADOOP if scheme in ("hdfs", "viewfs") else credentials_advice(text, error).removeprefix(".")
@@ -165,6 +148,12 @@ def _with_retry_limit(url: str) -> str:
     if "retry_limit_seconds=" in url:
         return url
     return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={_GCS_RETRY_S}"
+
+
+def _with_few_attempts(filesystem: pafs.S3FileSystem) -> pafs.S3FileSystem:
+    """Returns a file system like this one, from a URL, whose client does not retry for half a minute by itself."""
+    (given,) = filesystem.__reduce__()[1]  # its constructor arguments: a dict
+    return pafs.S3FileSystem(**given, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS))
 
 
 def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.FileSystem, str]:

@@ -17,7 +17,8 @@ from ..progress import progress, thread_pool
 from .file_versions import opened
 from .files import DataFile
 from .footer_check import check_footer
-from .store_faults import ADVICE, StoreError, asking_again
+from .store_answers import StoreError, told
+from .store_faults import asking_again
 
 _MOST_KEPT_BYTES = 256 << 20
 _MOST_CHECKED = 20_000  # column chunks, when all footers are read at once: about two seconds
@@ -78,7 +79,7 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int
     except DatasetError:
         raise
     except StoreError as error:
-        raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {ADVICE}") from error
+        raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {error.advice}") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are not: "
@@ -112,13 +113,13 @@ def footer_digest(footer: pq.FileMetaData) -> bytes:
 
 def why(error: BaseException) -> str:
     """Arrow's error message, on one line."""
-    return " ".join(str(error).split()).rstrip(".")
+    return told(error)
 
 
 def remedy(error: BaseException, otherwise: str) -> str:
     """What to do about a file that Arrow cannot read."""
     if isinstance(error, StoreError):
-        return ADVICE
+        return error.advice
     if limit := limit_reached(error):
         return limit if isinstance(error, OSError) else f"{otherwise} If it is whole: {limit}"
     if re.search(r"\b(en|de)crypt", str(error)):

@@ -18,12 +18,14 @@ import pyarrow as pa
 
 from ..errors import DatasetError
 from ..forks import ForkLock, arrow_to_numpy
+from ..urls import without_secrets
 from .chunk_statistics import ChunkStatistics
 from .file_versions import current_versions
 from .files import FileListing
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
+from .store_answers import told
 from .store_faults import asking_again
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
@@ -47,7 +49,11 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
         _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)
         return None
     except OSError as error:
-        _LOGGER.warning("row-group index of %s: cannot be reached (%s). Reading the footers instead.", paths, error)
+        _LOGGER.warning(
+            "row-group index of %s: cannot be reached (%s). Reading the footers instead.",
+            without_secrets(", ".join(paths)),
+            told(error),
+        )
         return None
 
 

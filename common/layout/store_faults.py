@@ -1,15 +1,16 @@
 """`asking_again` retries reads from a store that fails for a moment, with growing waits in between.
 
 It takes a file system and a function that reads from it, and returns what the function returns. It retries only
-transient faults (the store is busy, the connection broke) and raises any other error at once, unchanged.
+transient faults (the store is busy, the connection broke). Any other answer of the store is a `StoreError` at once; an
+error about the content of a file is raised unchanged.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pyarrow.fs as pafs
 
@@ -17,7 +18,9 @@ from ..counting.counters import Count, add
 from ..errors import ParquetryError
 from ..forks import importing
 from ..progress import pause
+from ..urls import clean_cause, without_secrets
 from .deadlines import answer_of
+from .store_answers import StoreError, causes, status_of, store_answer, told
 from .stores import without_subtrees
 
 if TYPE_CHECKING:
@@ -31,7 +34,6 @@ FEW_ATTEMPTS = 3
 """The most attempts if an answer was too short (the file may be damaged), or if the store has never answered."""
 FIRST_WAIT_S = 0.4
 _LONGEST_WAIT_S = 10.0
-ADVICE = "Check the network, the endpoint, the region, and how many requests the store allows."
 _BUSY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Matched against the name of the exception's class and the message of the store or its client.
 _BUSY = re.compile(
@@ -44,11 +46,6 @@ _CUT = re.compile(
     r"incomplete.?read|payload.?error|content.?length|unexpected end of stream|but (only )?got \d|premature|ends early",
     re.IGNORECASE,
 )
-_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
-
-
-class StoreError(OSError):
-    """A fault of a store that persisted. The caller adds what was read."""
 
 
 def asking_again(
@@ -71,16 +68,18 @@ def asking_again(
         is_listing: whether it lists a directory, which may take minutes.
 
     Raises:
-        StoreError: the fault persists.
+        StoreError: the fault persists, or the store refuses.
     """
     if is_local(filesystem):
         return read()
+    place = without_secrets(place)
     with importing():  # only if there is a store
         from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
     def give_up(state: RetryCallState) -> NoReturn:
         error = _error_of(state)
-        raise StoreError(f"the store failed {state.attempt_number} times, most recently: {told(error)}") from error
+        text = f"the store failed {state.attempt_number} times, most recently: {told(error)}"
+        raise StoreError(text) from clean_cause(error)
 
     retrying = Retrying(
         retry=retry_if_exception(passes),
@@ -90,7 +89,13 @@ def asking_again(
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
-    return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing))
+    try:
+        return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing))
+    except Exception as error:
+        answer = store_answer(filesystem, error)
+        if answer is None:
+            raise
+        raise answer from clean_cause(error)
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
@@ -103,40 +108,19 @@ def passes(error: BaseException) -> bool:
     return _most_attempts(error) > 1
 
 
-def told(error: BaseException) -> str:
-    """An error on one line, without the query of a URL, which may hold a signature."""
-    text = " ".join(str(error).split()).rstrip(".")
-    return _QUERY.sub(r"\1?...", text) or type(error).__name__
-
-
 def _most_attempts(error: BaseException) -> int:
     """The most attempts at a read that fails with this error."""
-    for each in _causes(error):
+    for each in causes(error):
         if isinstance(each, FileNotFoundError) and each.__cause__ is not None:
             continue  # fsspec's HTTP file system raises it for every failure
         if isinstance(each, ParquetryError | StoreError | FileNotFoundError | PermissionError | MemoryError):
             return 1
         said = f"{type(each).__name__} {each}"
-        if isinstance(each, TimeoutError | ConnectionError) or _status(each) in _BUSY_STATUS or _BUSY.search(said):
+        if isinstance(each, TimeoutError | ConnectionError) or status_of(each) in _BUSY_STATUS or _BUSY.search(said):
             return ATTEMPTS
         if _CUT.search(said):
             return FEW_ATTEMPTS
     return 1
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _status(error: BaseException) -> object:
-    """The HTTP status code, which the libraries behind fsspec store in different places."""
-    answer: Any = getattr(error, "response", None)
-    if isinstance(answer, dict):  # botocore
-        return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    places = ((error, "status"), (error, "code"), (answer, "status_code"))
-    return next((found for each, name in places if isinstance(found := getattr(each, name, None), int)), None)
 
 
 def _error_of(state: RetryCallState) -> BaseException:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _PLACES = ("scheme", "endpoint_override", "account_name", "host", "port")
-_CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.IGNORECASE)
+CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.IGNORECASE)
 
 
 class ForkSafeHandler(pafs.FSSpecHandler):
@@ -110,7 +110,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, AbstractFileSystem):
         return _described(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items() if not _CREDENTIAL.search(str(name))}
+        return {str(name): _plain(part) for name, part in value.items() if not CREDENTIAL.search(str(name))}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value if isinstance(value, str | int | float | bool | None) else _pickled(value)

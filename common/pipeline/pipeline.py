@@ -40,6 +40,7 @@ from ..stages.shard import Even, Shard
 from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
+from ..urls import without_secrets
 from .image_verbs import seed_or_drawn
 from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .numbered import ElementForms, NumberedElements, reader_of
@@ -545,7 +546,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             sources = ", ".join(str(source) for source in self.mixture.sources)
             shown = f"mix([{sources}], weights={self.mixture.weights}, stop={self.mixture.stop!r})"
         else:
-            where = repr(self.urls[0] if len(self.urls) == 1 else list(self.urls))
+            urls = list(map(without_secrets, self.urls))
+            where = repr(urls[0] if len(urls) == 1 else urls)
             where = where if self.address is None else f"address={self.address.url!r}"
             shown = f"Pipeline({where})" if self.table is None else f"Pipeline({where}, {self.table})"
         return shown + "".join(f"\n  .{stage}" for stage in self.stages)

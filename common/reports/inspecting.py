@@ -27,7 +27,8 @@ from ..schema.dtypes import dtype_to_json
 from ..schema.field import Shape
 from ..selection.statistics import column_statistics
 from ..stages.nested import Nested
-from .values import scalar_value, without_secrets
+from ..urls import without_secrets
+from .values import scalar_value
 
 _MOST_ROW_GROUPS = 2000
 _MOST_BOUNDS = 1_000_000

@@ -21,11 +21,11 @@ from ..layout.kept import whole_file
 from ..pipeline.explain import bytes_text
 from ..pipeline.notebook import first_rows_html
 from ..pipeline.pipeline import Pipeline
+from ..urls import without_secrets
 from .inspecting import DatasetReport, Source, inspect, pipeline_of, with_lists_as_stored
 from .linting import Finding, find, looks_like_times
 from .pictures import contact_sheet
 from .statistics import FieldStatistics, Statistics, stats
-from .values import without_secrets
 
 _MOST_GROUPS = 1200
 _MOST_STAMPS = 200_000

@@ -7,7 +7,6 @@ import datetime
 import decimal
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -52,19 +51,6 @@ def to_json(value: object) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [to_json(each) for each in value]
     return str(value)
-
-
-_USERS = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s:@'\"]+:(?!\d+/)[^\s@'\"]*|[^/\s'\"]*)@", re.IGNORECASE)
-_QUERIES = re.compile(r"([a-z][a-z0-9+.-]*://[^\s?'\"]*)\?[^\s'\",)]*", re.IGNORECASE)
-
-
-def without_secrets(text: str) -> str:
-    """Removes user, password and query from the URLs in a text, because they may contain keys.
-
-    >>> without_secrets("s3://KEY:SECRET@bucket/train?token=abc")
-    's3://bucket/train'
-    """
-    return _QUERIES.sub(r"\1", _USERS.sub(r"\1", text))
 
 
 def scalar_value(scalar: pa.Scalar) -> Any:

@@ -13,6 +13,7 @@ from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
 from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.runners import Runner, make_runner
+from ..transport.sidecar.withheld import whole_pipeline
 from ..transport.sidecar.worker_process import WorkerProcess
 from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
 
@@ -93,7 +94,7 @@ def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
     Raises:
         ParquetryError: the pipeline is invalid.
     """
-    described = dict(request["pipeline"])
+    described = whole_pipeline(request)
     if "urls" in request:
         described["urls"] = [base64.urlsafe_b64decode(url).decode() for url in request["urls"]]
     if "shard" in request:

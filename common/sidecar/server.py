@@ -17,6 +17,7 @@ from ..plan.options import RESTARTS
 from ..transport.sidecar.channel import Channel, read_request, received_counters
 from ..transport.sidecar.protocol import Message, MessageType, Start
 from ..transport.sidecar.request import requested_versions
+from ..transport.sidecar.withheld import naming_withheld
 from ..transport.sidecar.worker_process import WorkerProcess
 from .connection import ClientConnection, SlotPool
 from .iteration import Iteration
@@ -88,8 +89,9 @@ class Server:
             self._request = request
             paths = request["sys_path"]
             sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
-            pipeline = requested_pipeline(request)
-            self._prepared = prepare(pipeline, request, self._start_worker, self._started)
+            with naming_withheld(request):
+                pipeline = requested_pipeline(request)
+                self._prepared = prepare(pipeline, request, self._start_worker, self._started)
             self._started = []
             cardinality = self._prepared.plan.cardinality
             options = pipeline.options

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +27,8 @@ from parquetry.common.layout import deadlines, store_faults
 from parquetry.common.layout.deletes import deleted_rows
 from parquetry.common.layout.file_versions import FileVersion
 from parquetry.common.layout.row_groups import RowGroups
-from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes, told
+from parquetry.common.layout.store_answers import StoreError, told
+from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes
 from parquetry.common.layout.table import BITMAP, RowDeletes, Table, TableFile
 from parquetry.common.layout.tables.delta_log import live_files
 
@@ -126,7 +129,7 @@ def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
     store.faults = iter([BUSY["503"]] * 1000)
     with pytest.raises(DatasetError) as caught:
         list(_pipeline(store))
-    assert f"the store failed {ATTEMPTS} times, most recently: 503, url='https://store/part?...'" in str(caught.value)
+    assert f"the store failed {ATTEMPTS} times, most recently: 503, url='https://store/part'" in str(caught.value)
     assert "row group" in str(caught.value)
     assert "Check the network" in str(caught.value)
     assert "secret" not in str(caught.value) + caplog.text
@@ -138,11 +141,6 @@ def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
 @pytest.mark.parametrize(
     "error",
     [
-        FileNotFoundError("part-000.parquet"),
-        _caused(FileNotFoundError("part-000.parquet"), AnswerError(404)),
-        PermissionError("AccessDenied: timed out session"),
-        AnswerError(404),
-        ClientError(403),
         OSError("Parquet magic bytes not found in footer"),
         OSError("expected 500 rows, got 503"),
         MemoryError(),
@@ -163,6 +161,44 @@ def test_what_would_fail_again_is_raised_at_once(store: FaultyStore, error: Exce
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (FileNotFoundError("part-000.parquet"), "no longer there"),
+        (_caused(FileNotFoundError("part-000.parquet"), AnswerError(404)), "no longer there"),
+        (AnswerError(404), "no longer there"),
+        (AnswerError(410), "no longer there"),
+        (OSError("AWS Error NO_SUCH_KEY during GetObject operation"), "no longer there"),
+        (PermissionError("AccessDenied: timed out session"), "credentials"),
+        (ClientError(403), "credentials"),
+        (OSError("AWS Error ACCESS_DENIED during HeadObject operation: No response body."), "credentials"),
+        (OSError("AWS Error UNKNOWN (HTTP status 301) during HeadObject"), "Name its region"),
+        (OSError(errno.EREMCHG, "Moved Permanently"), "Name its region"),
+        (AnswerError(501), "Check the network"),
+    ],
+)
+def test_an_answer_of_the_store_is_given_at_once_with_its_remedy(
+    store: FaultyStore, error: Exception, advice: str
+) -> None:
+    asked = []
+
+    def read() -> None:
+        asked.append(1)
+        raise error
+
+    assert not passes(error)
+    with pytest.raises(StoreError, match="the store answered") as caught:
+        asking_again(_arrow(store), read, "file")
+    assert advice in caught.value.advice
+    assert len(asked) == 1
+    len(_pipeline(store))
+    store.faults = iter([lambda: error] * 1000)
+    with pytest.raises(DatasetError, match=rf"part-000\.parquet, row group 0: cannot be read.*{advice}") as failed:
+        list(_pipeline(store))
+    assert "damaged" not in str(failed.value)
+    assert "secret" not in "".join(traceback.format_exception(failed.value))
+
+
 def test_a_cut_answer_is_asked_for_a_few_times_and_a_local_file_once(store: FaultyStore) -> None:
     for filesystem, count in ((_arrow(store), FEW_ATTEMPTS), (pafs.LocalFileSystem(), 1)):
         asked = []
@@ -177,7 +213,9 @@ def test_a_cut_answer_is_asked_for_a_few_times_and_a_local_file_once(store: Faul
 
 
 def test_an_error_is_told_on_one_line_without_signatures() -> None:
-    assert told(OSError("GET https://a/b?sig=1&c=2\n failed. ")) == "GET https://a/b?... failed"
+    assert told(OSError("GET https://a/b?sig=1&c=2\n failed. ")) == "GET https://a/b failed"
+    refused = _caused(FileNotFoundError("https://a/b"), OSError("Cannot connect to host a:443"))
+    assert told(refused) == "https://a/b (Cannot connect to host a:443)"
     assert told(TimeoutError()) == "TimeoutError"
 
 

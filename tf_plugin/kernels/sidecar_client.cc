@@ -20,6 +20,7 @@
 
 #include "child_process.h"
 #include "fork_guard.h"
+#include "graph_secrets.h"
 #include "interrupts.h"
 #include "messages.h"
 #include "stall_watch.h"
@@ -268,10 +269,11 @@ bool Sidecar::MayOpen(const Request& request) const {
 
 Error Sidecar::SendOpen(const Canceller* canceller) {
   const OwnedFd file(AnonymousFile("parquetry-request"));
-  if (file.get() < 0 || !WriteAll(file.get(), request_.json)) {
+  const std::string whole = WithSecrets(request_.json);
+  if (file.get() < 0 || !WriteAll(file.get(), whole)) {
     return Error::Broken("sidecar: cannot write the request to shared memory: " + ErrnoText() + ".");
   }
-  if (Error error = Send(MessageType::kOpen, request_.json.size(), "", file.get())) return error;
+  if (Error error = Send(MessageType::kOpen, whole.size(), "", file.get())) return error;
   Packet packet;
   if (Error error = Await(MessageType::kOpened, canceller, &packet)) return error;
   cardinality_ = static_cast<int64_t>(packet.header.a);

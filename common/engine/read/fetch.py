@@ -30,6 +30,7 @@ from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
 from ...schema.field import UnischemaField
 from ...selection.statistics import column_bytes
+from ...urls import without_secrets
 from ..columns.arrow_views import as_arrow, is_number
 from ..columns.jpeg_files import IntactRows
 from ..run.block import LoadedBlock
@@ -70,7 +71,7 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
         _LOGGER.warning(
             "cache() of %s keeps nothing: the store reports neither modification times nor ETags, so a cached copy "
             "could not be told apart from that of another version.",
-            ", ".join(roots),
+            without_secrets(", ".join(roots)),
         )
 
 

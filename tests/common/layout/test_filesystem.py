@@ -201,8 +201,8 @@ def test_a_store_that_refuses_names_its_credentials(url: str, error: Exception, 
 @pytest.mark.parametrize(
     ("url", "asked"),
     [
-        ("gs://bucket/x", "gs://bucket/x?retry_limit_seconds=5"),
-        ("gcs://me@bucket/x?scheme=http", "gcs://me@bucket/x?scheme=http&retry_limit_seconds=5"),
+        ("gs://bucket/x", "gs://bucket/x?retry_limit_seconds=2"),
+        ("gcs://me@bucket/x?scheme=http", "gcs://me@bucket/x?scheme=http&retry_limit_seconds=2"),
         ("gs://bucket?retry_limit_seconds=7", "gs://bucket?retry_limit_seconds=7"),
     ],
 )

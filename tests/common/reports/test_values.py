@@ -13,7 +13,6 @@ import pytest
 
 from parquetry.common import RaggedArray
 from parquetry.common.reports import to_json
-from parquetry.common.reports.values import without_secrets
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,3 @@ class Point:
 def test_every_value_has_a_form_in_json(value: object, form: object) -> None:
     assert to_json(value) == form
     json.dumps(to_json(value), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("s3://KEY:SECRET@bucket/train", "s3://bucket/train"),
-        ("s3://KEY:SE/CR+ET@bucket/train", "s3://bucket/train"),
-        ("'https://me@host:8080/a?sig=abc': gone", "'https://host:8080/a': gone"),
-        ("hf://datasets/me/set@main/a.parquet", "hf://datasets/me/set@main/a.parquet"),
-        ("http://host:8080/me@home", "http://host:8080/me@home"),
-        ("/data/part-?.parquet", "/data/part-?.parquet"),
-    ],
-)
-def test_urls_are_shown_without_secrets(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
