@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from ...errors import DatasetError
 from ...layout.filesystem import local_path
-from ...layout.kept import KeptFiles
+from ...layout.kept import KeptFiles, is_in_cache
 from .cache_entry import entry_bytes, map_entry, open_entry, write_entry
 from .claims import Claims
 
@@ -56,7 +56,8 @@ class DiskCache:
 
     def __init__(self, directory: str, max_bytes: int | None) -> None:
         self._directory = local_path(directory)
-        self._files = KeptFiles(self._directory, _SUFFIX, max_bytes=max_bytes, mode=0o666)
+        mode = 0o600 if is_in_cache(self._directory) else 0o666  # users may share a directory
+        self._files = KeptFiles(self._directory, _SUFFIX, max_bytes=max_bytes, mode=mode)
         self._claims = Claims(self._directory)
         self._touched: dict[str, int] = {}
         self._is_writable = True
