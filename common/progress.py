@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 from .errors import PipelineError
 
 AFTER_S = 2.0
+WARNING_S = 30.0
+"""How long to wait for another process before a warning is logged; ``PARQUETRY_STALL_WARNING_S`` replaces it."""
 _Item = TypeVar("_Item")
 
 
@@ -133,6 +135,13 @@ class Interest:
         """Ends the waits of all threads that it is bound to, now and later. Idempotent."""
         with suppress(InvalidStateError):
             self.ended.set_result(None)
+
+
+def warning_seconds() -> float:
+    """Returns how long to wait for another process before a warning is logged."""
+    with suppress(ValueError):
+        return float(os.environ.get("PARQUETRY_STALL_WARNING_S", WARNING_S))
+    return WARNING_S
 
 
 def pause(seconds: float) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -29,6 +30,8 @@ from parquetry.common import (
 from parquetry.common.arrow_stream.sending import open_steps
 from parquetry.common.layout.index import write_index
 from parquetry.common.layout.index_format import INDEX_NAME, METADATA_KEY
+from parquetry.common.layout.tables.delta import _B85
+from parquetry.common.layout.tables.delta import _Z85 as _Z85_LETTERS
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.schema.metadata import SCHEMA_KEY, schema_to_metadata
 from parquetry.common.schema.petastorm_metadata import RowGroupIndex
@@ -129,9 +132,42 @@ def made(room: Path) -> dict[str, Sequence[bytes]]:
             struct.pack("<QIIIHHI3H", 1, 0, 12346, 1, 0, 2, 16, 1, 5, 9),
             struct.pack("<QIIBHHHHH", 1, 1, 12347, 1, 0, 4, 1, 3, 4),
         ],
+        "delta_logs": _COMMITS,
+        "deletion_vectors": _VECTORS,
+        "puffin_footers": [json.dumps({"blobs": [_BLOB], "properties": {}}).encode()],
+        "hugging_face": [json.dumps({"info": {"features": _FEATURES}}).encode()],
     }
 
 
+_ADD = {"path": "p=a%20b/x.parquet", "size": 9, "partitionValues": {"p": "a b"}, "modificationTime": 1}
+_STORED = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 40}
+_BITMAP = struct.pack("<IQIIIHHI3H", 1681511377, 1, 0, 12346, 1, 0, 2, 16, 1, 5, 9)
+_Z85 = base64.b85encode(_BITMAP + b"\0\0").decode().translate(str.maketrans(_B85, _Z85_LETTERS))
+_INLINE = {"storageType": "i", "pathOrInlineDv": _Z85, "sizeInBytes": len(_BITMAP), "cardinality": 3}
+_COMMITS = [
+    "\n".join(json.dumps(line) for line in lines).encode()
+    for lines in (
+        [{"commitInfo": {}}, {"add": _ADD}, {"remove": {"path": "y.parquet"}}, {"sidecar": {"path": "z.parquet"}}],
+        [{"add": {**_ADD, "path": "/far/x.parquet", "deletionVector": {**_STORED, "cardinality": 2}}}],
+        [{"add": {**_ADD, "deletionVector": _INLINE}}],
+    )
+]
+_VECTORS = [
+    json.dumps({**_STORED, "cardinality": 3}).encode() + b"\n" + _BITMAP,
+    json.dumps(_INLINE).encode(),
+]
+_BLOB = {
+    "type": "deletion-vector-v1",
+    "offset": 4,
+    "length": 48,
+    "properties": {"referenced-data-file": "file:/x.parquet", "cardinality": "3"},
+}
+_FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"_type": "ClassLabel", "names": ["cat", "dog"]},
+    "x": {"_type": "Array2D", "shape": [2, 3], "dtype": "float32"},
+    "y": {"_type": "Sequence", "feature": {"dtype": "int64", "_type": "Value"}, "length": 3},
+}
 _REQUESTS = [
     json.dumps({"version": 1, "seed": None, **request}).encode()
     for request in (

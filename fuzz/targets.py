@@ -17,6 +17,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from parquetry.common.engine.run.bad_rows import read_bad_rows
 from parquetry.common.engine.run.vocabularies import read_vocabulary
 from parquetry.common.errors import DatasetError, ParquetryError, SchemaError, SidecarError, StateError
 from parquetry.common.layout.bitmaps import decode_bitmap64
+from parquetry.common.layout.deletes import _bitmap
 from parquetry.common.layout.file_versions import current_version
 from parquetry.common.layout.footer_check import check_footer
 from parquetry.common.layout.index_file import IndexFile
@@ -42,6 +44,11 @@ from parquetry.common.layout.index_format import BASE, METADATA_KEY
 from parquetry.common.layout.kept import UNREADABLE
 from parquetry.common.layout.page_header import page_checksum
 from parquetry.common.layout.pages import MemoryBytes, find_values
+from parquetry.common.layout.table import TableColumn
+from parquetry.common.layout.tables.delta import _files, _vector
+from parquetry.common.layout.tables.delta_log import parse_lines
+from parquetry.common.layout.tables.huggingface import described
+from parquetry.common.layout.tables.iceberg_deletes import vectors_in
 from parquetry.common.plan.state import parse_state
 from parquetry.common.schema.metadata import SCHEMA_KEY, schema_from_metadata
 from parquetry.common.schema.npy import npy_array
@@ -249,7 +256,48 @@ def tfrecords(data: bytes) -> None:
 @_target(ValueError)
 def bitmaps(data: bytes) -> None:
     """The bitmap of a deletion vector."""
-    decode_bitmap64(data)
+    assert len(decode_bitmap64(data, 1 << 20)) <= 1 << 20
+
+
+@_target(DatasetError, ValueError)
+def delta_logs(data: bytes) -> None:
+    """A commit of a Delta table: its live files and deletion vectors, whose paths are below the table or absolute."""
+    adds = [action for kind, action in parse_lines(data) if kind == "add"]
+    column = TableColumn(name="p", arrow=pa.string(), names=(("p",),), partition=True)
+    files, _ = _files("Delta table 'x'", adds, "/table", [column])
+    assert not any("/../" in f"{file.version.path}/" for file in files if file.version.path.startswith("/table"))
+
+
+@_target(DatasetError, ValueError, struct.error)
+def deletion_vectors(data: bytes) -> None:
+    """What a log says of a deletion vector, on one line, and the bytes of a file with the right checksum."""
+    line, _, content = data.partition(b"\n")
+    content = content[:50_000]
+    for _, action in parse_lines(b'{"add": {"path": "a", "size": 1, "deletionVector": ' + line + b"}}"):
+        if not action["deletionVector"]:
+            continue
+        item = _vector("Delta table 'x'", action["deletionVector"], str(_room()))
+        if not item.inline:
+            path = _room() / "vectors"
+            path.write_bytes(struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content)))
+            item = replace(item, path=str(path), size_bytes=len(content), offset=0)
+        item = replace(item, count=min(item.count, 1 << 20))
+        assert len(_bitmap(pafs.LocalFileSystem(), item)) == item.count
+
+
+@_target(ValueError, KeyError, TypeError, RecursionError)
+def puffin_footers(data: bytes) -> None:
+    """The footer of a file with deletion vectors of an Iceberg table; `DeleteIndex` expects these errors."""
+    vectors_in(data, "x.puffin")
+
+
+@_target(DatasetError, SchemaError)
+def hugging_face(data: bytes) -> None:
+    """What Hugging Face's datasets package says of the columns in a file's metadata."""
+    kinds = {"image": pa.struct({"bytes": pa.binary()}), "label": pa.int64(), "x": pa.list_(pa.list_(pa.float32()))}
+    schema = pa.schema(kinds, metadata={b"huggingface": data})
+    with _naming("x.parquet"):
+        described(schema, (None, None, 3), "x.parquet")
 
 
 @functools.cache

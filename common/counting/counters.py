@@ -17,10 +17,12 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from ..locks import locked_within
 from . import tracing
 
 MAGIC = 2026.0
@@ -90,6 +92,8 @@ _NOW = {Count.MEMORY_BYTES}
 _LATEST = [Count.BEGAN, Count.FIRST, Count.LAST]
 _SUMMED = [count for count in Count if count not in (Count.OWNER, *_NOW, *_LATEST)]
 
+_PATIENCE_S = 1.0
+"""How long to wait for other processes to take their rows, which takes microseconds."""
 _guard = threading.RLock()  # reentrant: a finaliser may count while a row is taken
 _listing = threading.RLock()  # guards `_alive`
 _alive: weakref.WeakSet[Counters]
@@ -213,8 +217,8 @@ class Counters:
         """Records a row that was left out, up to `MOST_NOTED` per epoch."""
         if cause not in SKIPPED or len(self._notes()) >= MOST_NOTED:
             return
-        with self._locked():
-            number = self._free_row()
+        with self._locked() as is_locked:
+            number = self._free_row() if is_locked else None
             if number is not None:
                 place = self._numbers[number * WIDTH : (number + 1) * WIDTH]
                 place[Count.OWNER] = os.getpid()
@@ -283,9 +287,9 @@ class Counters:
         return sums
 
     def _take_row(self) -> memoryview[float]:
-        with self._locked():
-            number = self._free_row()
-            if number is None:  # with thousands of threads, this one is not counted
+        with self._locked() as is_locked:
+            number = self._free_row() if is_locked else None
+            if number is None:  # with thousands of threads, or if another process was stopped here, it is not counted
                 row = memoryview(bytearray(WIDTH * 8)).cast("d")
             else:
                 row = self._numbers[number * WIDTH : (number + 1) * WIDTH]
@@ -294,15 +298,16 @@ class Counters:
         return row
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keeps other threads and processes from taking a row."""
+    def _locked(self) -> Iterator[bool]:
+        """Keeps other threads and processes from taking a row. Yields whether it does."""
         with _guard:
-            if self._descriptor is not None:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            is_locked = self._descriptor is None or locked_within(
+                partial(fcntl.lockf, self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), _PATIENCE_S, sleep=time.sleep
+            )
             try:
-                yield
+                yield is_locked
             finally:
-                if self._descriptor is not None:
+                if self._descriptor is not None and is_locked:
                     fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def _free_row(self) -> int | None:

@@ -17,13 +17,16 @@ _ARRAY_LIMIT = 4096
 _BITMAP_BYTES = 8192
 
 
-def decode_bitmap64(data: bytes) -> np.ndarray:
+def decode_bitmap64(data: bytes, most: int) -> np.ndarray:
     """Decodes a 64-bit bitmap: a series of 32-bit bitmaps, each preceded by the upper half that its numbers share.
 
+    Args:
+        most: the most numbers that it may hold. A few bytes can claim billions.
+
     Raises:
-        ValueError: the bytes do not follow the format.
+        ValueError: the bytes do not follow the format, or hold more numbers.
     """
-    reader = _Reader(data)
+    reader = _Reader(data, most)
     parts = []
     for _ in range(reader.number("<Q")):
         high = reader.number("<I")
@@ -36,8 +39,9 @@ def decode_bitmap64(data: bytes) -> np.ndarray:
 class _Reader:
     """Reads bytes from front to back."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most: int) -> None:
         self._data = data
+        self._left = most
         self._place = 0
 
     def take(self, count: int) -> bytes:
@@ -47,6 +51,12 @@ class _Reader:
             raise ValueError(f"expected {count} bytes at {self._place}, got {len(taken)}")
         self._place += count
         return taken
+
+    def hold(self, count: int) -> None:
+        """Raises `ValueError` if ``count`` more numbers are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise ValueError("more rows than it should hold")
 
     def number(self, form: str) -> int:
         """Returns the next number, in a `struct` format."""
@@ -72,6 +82,7 @@ def _decode_bitmap32(reader: _Reader) -> np.ndarray:
     header = reader.array("<u2", 2 * containers).reshape(containers, 2).astype(np.int64)
     if cookie == _NO_RUNS or containers >= _OFFSETS_FROM:
         reader.take(4 * containers)  # where each container begins; unused, because they are contiguous
+    reader.hold(int(header[:, 1].sum()) + len(header))
     parts = [
         _decode_container(reader, int(count) + 1, bool(is_run)) + (key << 16)
         for (key, count), is_run in zip(header, flags, strict=True)
@@ -84,6 +95,8 @@ def _decode_container(reader: _Reader, count: int, is_run: bool) -> np.ndarray:
         runs = reader.array("<u2", 2 * reader.number("<H")).reshape(-1, 2).astype(np.int64)
         lengths = runs[:, 1] + 1
         ends = np.cumsum(lengths)
+        if lengths.sum() != count:
+            raise ValueError(f"expected a container of {count} numbers, got {lengths.sum()}")
         values = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(runs[:, 0] - (ends - lengths), lengths)
     elif count <= _ARRAY_LIMIT:
         values = reader.array("<u2", count).astype(np.int64)

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..forks import arrow_to_numpy
 from ..progress import thread_pool
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
-from .footers import remedy
+from .footers import open_checked, remedy
 from .nested import one_array
 from .row_groups import StoredFiles
 from .store_faults import asking_again
@@ -95,7 +95,8 @@ class _DeleteReader:
         for place in file.deletes:
             item = self._table.deletes[place]
             if item.kind == BITMAP:
-                parts.append(_checked(self._dataset, item, partial(_bitmap, self._dataset, item)))
+                self._check_count(item, number)
+                parts.append(_checked(self._dataset, item, partial(_bitmap, self._dataset.filesystem, item)))
             elif item.kind == POSITIONS:
                 parts.append(self._positions(place).get(file.location, parts[0]))
         positions = np.unique(np.concatenate(parts))
@@ -107,9 +108,17 @@ class _DeleteReader:
             )
         return positions
 
+    def _check_count(self, item: RowDeletes, number: int) -> None:
+        rows = self._rows_of_file[number]
+        if not 0 <= item.count <= rows:
+            raise DatasetError(
+                f"file {self._table.files[number].path}: expected at most {rows} deleted rows, because it has no more, "
+                f"got {item.count}. This is not the file that the table refers to."
+            )
+
     def _read_positions(self, place: int) -> dict[str, np.ndarray]:
         item = self._table.deletes[place]
-        table = _checked(self._dataset, item, partial(_read_parquet, self._dataset, item, ["file_path", "pos"]))
+        table = _checked(self._dataset, item, partial(_positions, self._dataset, item))
         paths = one_array(table.column("file_path"))
         encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
         codes = arrow_to_numpy(encoded.indices)
@@ -134,7 +143,8 @@ class _DeleteReader:
                         f"{held.column_names}. Equality deletes of members of structs are not supported: rewrite the "
                         "table's data files."
                     )
-                columns.append(held.column(path[0]).cast(column.arrow))
+                stored = held.column(path[0])
+                columns.append(_checked(self._dataset, item, partial(stored.cast, column.arrow)))
             tables.append(pa.table(columns, names=[column.name for column in item.columns]))
         return pa.concat_tables(tables)
 
@@ -151,17 +161,27 @@ def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) ->
         raise DatasetError(f"{place}: expected a readable one, got: {error}. {remedy(error, damaged)}") from error
 
 
+def _positions(dataset: StoredFiles, item: RowDeletes) -> pa.Table:
+    table = _read_parquet(dataset, item, ["file_path", "pos"])
+    if table.column_names != ["file_path", "pos"] or any(column.null_count for column in table.columns):
+        raise ValueError(f"columns without nulls 'file_path' and 'pos', got {table.schema.names}")
+    return table.set_column(1, "pos", table.column("pos").cast(pa.int64()))
+
+
 def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
-    with pq.ParquetFile(item.path, filesystem=dataset.filesystem, page_checksum_verification=True) as file:
+    with dataset.filesystem.open_input_file(item.path) as source:
+        file = open_checked(source)
         table = file.read(columns=columns)
         check_counts(table, file.metadata.num_rows, f"delete file {item.path}")
         return table
 
 
-def _bitmap(dataset: StoredFiles, item: RowDeletes) -> np.ndarray:
+def _bitmap(filesystem: pafs.FileSystem, item: RowDeletes) -> np.ndarray:
     """Reads a deletion vector. In a file: size (big endian), magic, bitmap, CRC-32. Inline: magic, bitmap."""
     if item.path:
-        with dataset.filesystem.open_input_file(item.path) as file:
+        with filesystem.open_input_file(item.path) as file:
+            if not 0 <= item.offset <= file.size() - item.size_bytes - 8 <= file.size() - 8:
+                raise ValueError(f"{file.size()} bytes, not {item.size_bytes} at offset {item.offset} and 8 more")
             raw = file.read_at(item.size_bytes + 8, item.offset)
         (size,) = struct.unpack(">I", raw[:4])
         if size != item.size_bytes or len(raw) != size + 8:
@@ -173,7 +193,7 @@ def _bitmap(dataset: StoredFiles, item: RowDeletes) -> np.ndarray:
         data = base64.b64decode(item.inline)[: item.size_bytes]
     if data[:4] != _MAGIC:
         raise ValueError(f"the format {data[:4].hex()}, not a portable roaring bitmap ({_MAGIC.hex()})")
-    rows = decode_bitmap64(data[4:])
+    rows = decode_bitmap64(data[4:], item.count)
     if len(rows) != item.count:
         raise ValueError(f"{len(rows)} rows, not {item.count}")
     return rows

@@ -104,6 +104,19 @@ def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:
     return footer, length - footer.serialized_size == _SIGNATURE_BYTES, tail[-length - 8 : -8]
 
 
+def open_checked(source: pa.NativeFile) -> pq.ParquetFile:
+    """Opens a Parquet file that is read whole, such as a list of deleted rows, after `check_footer`.
+
+    Raises:
+        ValueError, pa.ArrowException, OSError: it is damaged or encrypted, or cannot be read.
+    """
+    footer, signed, stored = parse_footer(source)
+    if signed:
+        raise ValueError("columns that need a key")
+    check_footer(stored, footer, source.size())
+    return pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+
+
 def footer_digest(footer: pq.FileMetaData) -> bytes:
     """A digest of a footer, including the place of everything in its file and the statistics."""
     sink = pa.BufferOutputStream()

@@ -7,7 +7,9 @@ Everything that parquetry writes to keep follows these rules:
 - On a local disk, the writer holds a lock on the hidden file. A killed writer loses its lock, so the next writer in the
   directory removes the leftovers. Without locks (object stores), they are removed after a day without writes.
 - The directory of a `KeptFiles` has a lock file. Space is freed and reserved under that lock, so the limit holds across
-  processes and includes unfinished files.
+  processes and includes unfinished files. If somebody holds the lock for too long, nothing is kept (`locks`).
+- Directories in the user's cache are for this user only. Others get the permissions that the umask gives them, because
+  users may share them. Only those who may write to a directory can open its lock files, and so hold them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import math
 import os
 import posixpath
 import re
+import stat
 import struct
 import time
 import uuid
@@ -33,14 +36,18 @@ import platformdirs
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ..locks import lock_file
+
 Value = TypeVar("Value")
 
 _LOGGER = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
 _UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 _LOCK = ".lock"
+_ALONE = ".alone"
 CLAIMS = ".claims"
 """The lock file by which readers agree on who makes a missing file."""
+_LOCKS = (_LOCK, _ALONE, CLAIMS)
 _MINUTE_NS = 60 * 10**9
 _DAY_NS = 24 * 3_600 * 10**9
 _CHECKSUM_BYTES = 16
@@ -57,6 +64,47 @@ def cache_root() -> Path:
     """The directory for data kept between runs: ``$PARQUETRY_CACHE_DIR``, or parquetry's folder in the user's cache."""
     chosen = os.environ.get("PARQUETRY_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("parquetry"))
+
+
+def is_in_cache(path: str) -> bool:
+    """Whether a path is in the `cache_root`, whose files and directories are for this user only."""
+    return Path(os.path.abspath(cache_root())) in (Path(os.path.abspath(path)), *Path(os.path.abspath(path)).parents)
+
+
+def make_directory(path: str) -> None:
+    """Creates a directory and those above it, unless they exist. In the user's cache, only the user may enter them.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    mode = 0o700 if is_in_cache(path) else 0o777
+    missing = [path]
+    while (above := os.path.dirname(missing[-1])) and not os.path.isdir(above):
+        missing.append(above)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, mode)
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise
+
+
+def open_lock(directory: str, name: str) -> int:
+    """Opens a lock file of a directory, which is created if missing.
+
+    Those who may write to the directory may open it. Others, who could lock it and keep it, may not.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(os.path.join(directory, name), flags, 0o600)
+    with contextlib.suppress(OSError):  # another user created it
+        writers = os.stat(directory).st_mode & 0o222
+        mode = 0o600 | writers | writers << 1
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+            os.fchmod(descriptor, mode)
+    return descriptor
 
 
 def unfinished_name() -> str:
@@ -150,10 +198,11 @@ class KeptFiles:
             write: writes the file to the path that it is called with.
 
         Raises:
-            OSError: the directory cannot be read or written, or the disk is full. Nothing is left of the file.
+            OSError: the directory cannot be read or written, the disk is full, or another process holds the directory's
+                lock for too long (``TimeoutError``). Nothing is left of the file.
         """
         path = self.path(digest)
-        os.makedirs(self._directory, exist_ok=True)
+        make_directory(self._directory)
         with contextlib.ExitStack() as stack:
             with self._locked() as lock:
                 total = self._make_room(path, size_bytes, _noted_total(lock))
@@ -170,7 +219,7 @@ class KeptFiles:
         return True
 
     def save(self, digest: str, content: bytes) -> None:
-        """Adds a file of bytes with their checksum, for `load`. On a full or read-only disk it only logs a warning."""
+        """Adds a file of bytes with their checksum, for `load`. If it cannot be kept (`keep`), only logs a warning."""
         content = _checksum(content) + content
         try:
             self.keep(digest, len(content), lambda path: Path(path).write_bytes(content))
@@ -185,7 +234,7 @@ class KeptFiles:
         """
         path = self.path(digest)
         try:
-            content = Path(path).read_bytes()
+            content = _read(path)
             if _checksum(content[_CHECKSUM_BYTES:]) != content[:_CHECKSUM_BYTES]:
                 raise ValueError("checksum")
             value = read(content[_CHECKSUM_BYTES:])
@@ -199,15 +248,23 @@ class KeptFiles:
         return value
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Excludes other threads and processes from such blocks on this directory: for `load`, a change, and `save`."""
-        descriptor = None
-        with contextlib.suppress(OSError):  # a disk that is read-only or has no locks
-            os.makedirs(self._directory, exist_ok=True)
-            descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    def alone(self) -> Iterator[bool]:
+        """Excludes other threads and processes from such blocks on this directory: for `load`, a change, and `save`.
+
+        Yields whether it does. It does not if another process is in such a block for too long; a warning is logged.
+        """
+        descriptor, is_alone = None, True
         try:
-            yield
+            with contextlib.suppress(OSError):  # a disk that is read-only: no other process changes anything
+                make_directory(self._directory)
+                descriptor = open_lock(self._directory, _ALONE)
+            if descriptor is not None:
+                try:
+                    lock_file(descriptor, os.path.join(self._directory, _ALONE))
+                except TimeoutError as error:
+                    _LOGGER.warning("%s: nothing more is kept: %s.", self._directory, error)
+                    is_alone = False
+            yield is_alone
         finally:
             if descriptor is not None:
                 release(descriptor)
@@ -217,7 +274,7 @@ class KeptFiles:
         if not os.path.isdir(self._directory):
             return
         for name in os.listdir(self._directory):
-            if name in (_LOCK, CLAIMS) or self._name.fullmatch(name) or _is_unfinished(name):
+            if name in _LOCKS or self._name.fullmatch(name) or _is_unfinished(name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, name))
         with contextlib.suppress(OSError):  # other files are left alone
@@ -227,17 +284,11 @@ class KeptFiles:
     def _locked(self) -> Iterator[int]:
         """Locks the directory's lock file, which stores an upper bound on the total bytes of all files."""
         while True:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            lock = os.open(os.path.join(self._directory, _LOCK), flags, 0o666)
+            lock = open_lock(self._directory, _LOCK)
             try:
-                with contextlib.suppress(OSError):  # without locks, limits hold approximately
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                status = os.fstat(lock)
-                if not status.st_nlink:  # `clear` removed it
+                lock_file(lock, os.path.join(self._directory, _LOCK))  # without locks, limits hold approximately
+                if not os.fstat(lock).st_nlink:  # `clear` removed it
                     continue
-                if not status.st_size:  # everyone who may write to the directory may use it
-                    with contextlib.suppress(OSError):
-                        os.fchmod(lock, os.stat(self._directory).st_mode & 0o666)
                 yield lock
                 return
             finally:
@@ -291,6 +342,13 @@ class KeptFiles:
                         size_bytes = _room_of(entry.name, size_bytes)
                     total, files = total + size_bytes, files + 1
         return total, files, found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would wait for somebody to write to it
+            raise ValueError("not a file")
+        return file.read()
 
 
 def _checksum(content: bytes) -> bytes:

@@ -15,10 +15,13 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from ..locks import holder_of, locked_within
 from ..progress import pulse
 
+_PATIENCE_S = 600.0
 COMPILERS = ("g++", "c++", "clang++")
 
 
@@ -63,13 +66,18 @@ def run_compiler(command: Sequence[str], what: str) -> None:
 
 @contextmanager
 def locked(target: Path, what: str, log: logging.Logger) -> Iterator[None]:
-    """Lets one process at a time build a library. Other processes log that they wait for one that compiles ``what``."""
+    """Lets one process at a time build a library. Others log that they wait for one that compiles ``what``.
+
+    If that takes more than `_PATIENCE_S`, the process was probably stopped, and others compile it as well.
+    """
     with open(target.with_suffix(".lock"), "w") as file:
+        lock = partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with pulse(f"parquetry waits for another process that compiles {what}", log):
-                fcntl.flock(file, fcntl.LOCK_EX)
+            if not locked_within(lock, 0):
+                with pulse(f"parquetry waits for another process that compiles {what}", log):
+                    is_locked = locked_within(lock, _PATIENCE_S)
+                if not is_locked:
+                    log.warning("%s is locked by %s; compiling here, too.", file.name, holder_of(file.fileno()))
         except OSError:  # no locks on this file system: two processes may compile, but neither leaves a partial library
             pass
         yield

@@ -20,12 +20,12 @@ from ..engine.run.rebatch import Emission, rebatcher_of
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
 from ..plan.state import resume, state_of
+from ..progress import warning_seconds
 from ..schema.element import OutputField
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import UNKNOWN, BatchHeader, Message, MessageType, Start, Started
 from ..transport.sidecar.runners import Slot
 from ..transport.sidecar.slots import copied_table, write_table
-from ..transport.sidecar.stalls import warning_seconds
 from .connection import ClientConnection, SlotPool
 from .job_queue import Failed, JobQueue, Made, Over
 from .prepared import Prepared

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import parquetry.tf_plugin
+from parquetry.common.native import compiler
 from parquetry.tf_plugin import build
 
 
@@ -195,6 +196,17 @@ def test_a_builder_that_was_killed_keeps_nobody_waiting(tmp_path: Path, quick_co
     subprocess.run([sys.executable, "-c", holds], check=False)
     assert lock.exists()
     assert build.build_library(tmp_path).read_text() == "run\n"
+
+
+def test_a_builder_that_was_stopped_is_waited_for_with_patience(
+    tmp_path: Path, quick_compiler: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiler, "_PATIENCE_S", 0.1)
+    lock = (tmp_path / build.library_name()).with_suffix(".lock")
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert build.build_library(tmp_path).read_text() == "run\n"
+    assert f"{lock} is locked by process {os.getpid()}; compiling here, too." in caplog.text
 
 
 def test_a_file_system_without_locks_is_compiled_on(

@@ -1,12 +1,14 @@
 """The file format of a cache entry: a table, its key, and a checksum over both.
 
 An entry consists of an Arrow IPC stream, the key in UTF-8, and a 32-byte trailer. The stream begins at offset 0 to keep
-its buffers aligned when the file is mapped. The stream format is used because, unlike the file format, it supports
-columns whose chunks have different dictionaries. `open_entry` returns only what `write_entry` wrote under the same key.
+its buffers aligned in memory. It is read, not mapped: touching a mapped page of a truncated file, or of a failing disk,
+ends the process. The stream format is used because, unlike the file format, it supports columns whose chunks have
+different dictionaries. `open_entry` returns only what `write_entry` wrote under the same key.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Iterable
@@ -17,6 +19,8 @@ from ...errors import DatasetError
 from ...layout.kept import UNREADABLE
 
 _MAGIC = b"PQRYCE\x00\x01"
+_CHUNK_BYTES = 1 << 20
+_MOST_READ_BYTES = 1 << 30  # Linux reads at most 2 GiB at once
 _TRAILER = struct.Struct("<QQQ8s")  # bytes of the stream, bytes of the key, CRC-32 of both, magic
 
 
@@ -41,19 +45,33 @@ def write_entry(path: str, key: str, table: pa.Table) -> None:
             writer.write_table(table)
         stream_bytes = file.tell()
         file.write(name)
-    checksum = zlib.crc32(map_entry(path))  # a second pass through the page cache costs less than a Python sink
-    with open(path, "ab") as trailer:
-        trailer.write(_TRAILER.pack(stream_bytes, len(name), checksum, _MAGIC))
+    with open(path, "r+b") as written:
+        checksum = 0
+        while chunk := written.read(_CHUNK_BYTES):  # a second pass through the page cache costs less than a Python sink
+            checksum = zlib.crc32(chunk, checksum)
+        written.write(_TRAILER.pack(stream_bytes, len(name), checksum, _MAGIC))
 
 
-def map_entry(path: str) -> pa.Buffer:
-    """Maps a file into memory. No descriptor stays open, and the mapping stays valid after the file is unlinked."""
-    with pa.memory_map(path) as file:
-        return file.read_buffer()
+def read_entry(descriptor: int, size_bytes: int) -> pa.Buffer:
+    """Reads an open file of a known size into memory.
+
+    Raises:
+        DatasetError: the file has become shorter.
+        OSError: the disk fails.
+        MemoryError: there is not enough memory.
+    """
+    memory = pa.allocate_buffer(size_bytes)
+    view, done = memoryview(memory), 0
+    while done < size_bytes:
+        count = os.preadv(descriptor, [view[done : done + _MOST_READ_BYTES]], done)
+        if not count:
+            raise DatasetError(f"expected {size_bytes} bytes, got {done}.")
+        done += count
+    return memory
 
 
-def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
-    """Returns the table of an entry without copying it.
+def open_entry(content: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
+    """Returns the table of an entry. Its columns point into the content.
 
     Args:
         verify: whether to verify the checksum, offsets and UTF-8 text, which reads every byte.
@@ -61,20 +79,20 @@ def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
     Raises:
         DatasetError: the entry is damaged or truncated, has another key, or is not a cache entry.
     """
-    if mapped.size < _TRAILER.size:
-        raise DatasetError(f"expected at least {_TRAILER.size} bytes, got {mapped.size}.")
-    body_bytes = mapped.size - _TRAILER.size
-    stream_bytes, key_bytes, checksum, magic = _TRAILER.unpack(mapped.slice(body_bytes))
+    if content.size < _TRAILER.size:
+        raise DatasetError(f"expected at least {_TRAILER.size} bytes, got {content.size}.")
+    body_bytes = content.size - _TRAILER.size
+    stream_bytes, key_bytes, checksum, magic = _TRAILER.unpack(content.slice(body_bytes))
     if magic != _MAGIC:
         raise DatasetError(f"expected a file that ends in {_MAGIC!r}, got {magic!r}.")
     if stream_bytes + key_bytes != body_bytes:
         raise DatasetError(f"expected {stream_bytes + key_bytes} bytes before the trailer, got {body_bytes}.")
-    if verify and zlib.crc32(mapped.slice(0, body_bytes)) != checksum:
+    if verify and zlib.crc32(content.slice(0, body_bytes)) != checksum:
         raise DatasetError(f"expected bytes with CRC-32 {checksum:08x}, got a different checksum.")
-    if mapped.slice(stream_bytes, key_bytes).to_pybytes() != _key_bytes(key):
+    if content.slice(stream_bytes, key_bytes).to_pybytes() != _key_bytes(key):
         raise DatasetError("expected the entry of the requested key, got that of another key.")
     try:
-        table = pa.ipc.open_stream(mapped.slice(0, stream_bytes)).read_all()
+        table = pa.ipc.open_stream(content.slice(0, stream_bytes)).read_all()
         if verify:
             table.validate(full=True)  # Arrow follows offsets unchecked, and a valid checksum can be forged
             _read_names(table.schema)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 
 from ...counting.counters import waited_for_another
-from ...layout.kept import CLAIMS
+from ...layout.kept import CLAIMS, make_directory, open_lock
 from ...progress import pause
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,14 +81,10 @@ class Claims:
         try:
             if self._file is not None:
                 return os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
-            os.makedirs(self._directory, exist_ok=True)
-            path = os.path.join(self._directory, CLAIMS)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            make_directory(self._directory)
+            return open_lock(self._directory, CLAIMS)
         except OSError:
             return None
-        with contextlib.suppress(OSError):  # everyone who may write to the directory may use it
-            os.fchmod(descriptor, os.stat(self._directory).st_mode & 0o666)
-        return descriptor
 
     def _wait(self, descriptor: int, start: int, patience_s: float) -> None:
         poll_s, begin = _POLL_S, time.monotonic()

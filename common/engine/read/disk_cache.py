@@ -1,12 +1,12 @@
 """`DiskCache`: a cache of fetched row groups on local disk, shared by processes and kept between runs.
 
-It stores a table under a key that fully identifies what was fetched (file version, row group, columns), and maps it
-into memory to return it. Entries appear completely or not at all. An entry that is damaged, truncated, foreign or of
-another key counts as missing. One reader fetches a missing entry, and the others wait for it (`claims`). A file that
-is evicted while mapped stays readable for its holders (POSIX `unlink`).
+It stores a table under a key that fully identifies what was fetched (file version, row group, columns). Entries appear
+completely or not at all. An entry that is damaged, truncated, foreign or of another key counts as missing. One reader
+fetches a missing entry, and the others wait for it (`claims`). Entries are read into memory, so a table stays valid
+whatever happens to its file.
 
-Two timestamps of a file matter. The modification time shows whether its content has been verified. The access time,
-which `get` sets, is the time of last use.
+The access time of a file, which `get` sets, is the time of last use. The other times, the size and the inode show
+whether the content has been verified. Setting the access time changes one of them (``ctime``), so it is rarely set.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import pyarrow as pa
 
 from ...errors import DatasetError
 from ...layout.filesystem import local_path
-from ...layout.kept import KeptFiles
-from .cache_entry import entry_bytes, map_entry, open_entry, write_entry
+from ...layout.kept import KeptFiles, is_in_cache
+from .cache_entry import entry_bytes, open_entry, read_entry, write_entry
 from .claims import Claims
 
 _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".table"
-_TOUCH_NS = 60 * 10**9
+_TOUCH_NS = 600 * 10**9
 _MOST_REMEMBERED = 200_000
 
-_Version = tuple[int, int, int]
+_Version = tuple[int, ...]
 _Value = TypeVar("_Value")
 _verified: dict[str, _Version] = {}
 """The version of each entry whose checksum this process has verified, by path."""
@@ -56,35 +56,38 @@ class DiskCache:
 
     def __init__(self, directory: str, max_bytes: int | None) -> None:
         self._directory = local_path(directory)
-        self._files = KeptFiles(self._directory, _SUFFIX, max_bytes=max_bytes, mode=0o666)
+        mode = 0o600 if is_in_cache(self._directory) else 0o666  # users may share a directory
+        self._files = KeptFiles(self._directory, _SUFFIX, max_bytes=max_bytes, mode=mode)
         self._claims = Claims(self._directory)
-        self._touched: dict[str, int] = {}
         self._is_writable = True
         self._refused = 0  # the latest entries in a row for which there was no room
 
     def get(self, key: str) -> pa.Table | None:
-        """Returns the table stored under the key, or ``None``. Its columns point into the mapped file."""
+        """Returns the table stored under the key, or ``None``."""
         path = self._files.path(_digest(key))
         try:
-            status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for somebody to write to it
-                return None
-            mapped = map_entry(path)
+            with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+                return self._read(path, file.fileno(), key)
         except FileNotFoundError:
             return None
-        except (OSError, pa.ArrowException) as error:
-            self._warn_once("cannot be read", error)
-            return None
-        version = (status.st_ino, status.st_size, status.st_mtime_ns)
-        try:
-            table = open_entry(mapped, key, verify=_verified.get(path) != version)
         except DatasetError as error:
             _LOGGER.warning("cache entry %s is damaged: %s It will be removed and fetched again.", path, error)
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        except (OSError, MemoryError, pa.ArrowException) as error:
+            self._warn_once("cannot be read", error)
+        return None
+
+    def _read(self, path: str, descriptor: int, key: str) -> pa.Table | None:
+        """Returns the table of an open entry, or ``None`` if it is not a file. Raises `DatasetError` for damage."""
+        before = _touched(descriptor)
+        if not stat.S_ISREG(before.st_mode):
             return None
-        _remember(_verified, path, version)
-        self._touch(path, status.st_mtime_ns)
+        content = read_entry(descriptor, before.st_size)
+        is_verified = _version(before) == _version(os.fstat(descriptor))  # it did not change meanwhile
+        table = open_entry(content, key, verify=not is_verified or _verified.get(path) != _version(before))
+        if is_verified:
+            _remember(_verified, path, _version(before))
         return table
 
     def claim(self, key: str, size_bytes: int = 0) -> AbstractContextManager[bool]:
@@ -106,13 +109,6 @@ class DiskCache:
             self._is_writable = False
             self._warn_once("cannot be written", error)
 
-    def _touch(self, path: str, mtime_ns: int) -> None:
-        now = time.time_ns()
-        if now - self._touched.get(path, 0) > _TOUCH_NS:
-            _remember(self._touched, path, now)
-            with contextlib.suppress(OSError):  # evicted in the meantime, or the disk is mounted read-only
-                os.utime(path, ns=(now, mtime_ns))
-
     def _warn_once(self, what: str, error: Exception) -> None:
         if self._directory not in _warned:
             _warned.add(self._directory)
@@ -122,6 +118,25 @@ class DiskCache:
 def clear(directory: str) -> None:
     """Removes the entries of a directory, and the directory if nothing else is in it."""
     KeptFiles(local_path(directory), _SUFFIX).clear()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for somebody to write to it
+
+
+def _touched(descriptor: int) -> os.stat_result:
+    """Marks an open entry as used, unless it was marked lately. Returns its status after that."""
+    status, now = os.fstat(descriptor), time.time_ns()
+    is_due = status.st_atime_ns <= status.st_mtime_ns or now - status.st_atime_ns > _TOUCH_NS
+    if is_due and stat.S_ISREG(status.st_mode):
+        with contextlib.suppress(OSError):  # evicted in the meantime, another user's, or the disk is read-only
+            os.utime(descriptor, ns=(now, status.st_mtime_ns))
+            return os.fstat(descriptor)
+    return status
+
+
+def _version(status: os.stat_result) -> _Version:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _digest(key: str) -> str:

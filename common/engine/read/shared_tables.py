@@ -13,20 +13,24 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import mmap
 import os
 import struct
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ...forks import ForkLock
+from ...locks import PATIENCE_S, locked_within
 from .claims import Claims
 
+_LOGGER = logging.getLogger(__name__)
 _NUMBERS = ("state", "process", "descriptor", "inode", "size", "taken", "number")
 _SLOT = np.dtype([("key", "<u8"), *((name, "<i8") for name in _NUMBERS)])
 _FREE, _WRITING, _READY, _UNWANTED = range(4)
@@ -87,7 +91,7 @@ class SharedReads:
 
 def can_share() -> bool:
     """Whether the system has what it takes: memory files, ``/proc``, and locks that belong to an open file."""
-    return hasattr(os, "memfd_create") and hasattr(fcntl, "F_OFD_SETLKW") and os.path.isdir("/proc/self/fd")
+    return hasattr(os, "memfd_create") and hasattr(fcntl, "F_OFD_SETLK") and os.path.isdir("/proc/self/fd")
 
 
 def new_contents() -> int:
@@ -137,6 +141,7 @@ class SharedTables:
         self._held: dict[int, int] = {}  # the descriptors of tables that this process holds, by slot
         self._lock = ForkLock()
         self._refused = 0
+        self._gave_up = False
 
     def get(self, key: str) -> pa.Table | None:
         """Returns the table under a key, or ``None``. Its columns point into memory that processes share."""
@@ -211,12 +216,25 @@ class SharedTables:
     def _contents(self) -> Iterator[np.ndarray]:
         """Excludes other processes and threads from the table of contents, and lets go of what others hold by now."""
         with self._lock:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW, _flock(fcntl.F_WRLCK))
+            self._lock_contents()
             try:
                 self._let_go()
                 yield self._slots
             finally:
                 fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
+
+    def _lock_contents(self) -> None:
+        lock = partial(fcntl.fcntl, self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+        if locked_within(lock, 0 if self._gave_up else PATIENCE_S):
+            return
+        if not self._gave_up:
+            self._gave_up = True
+            _LOGGER.warning(
+                "another loader worker has been using the table of shared row groups for %.0f s, and was probably "
+                "stopped; this worker reads on by itself.",
+                PATIENCE_S,
+            )
+        raise TimeoutError("the table of contents is in use")
 
     def _let_go(self) -> None:
         for at, descriptor in list(self._held.items()):

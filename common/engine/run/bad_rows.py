@@ -130,11 +130,16 @@ class BadRows:
             self._unsaved = True
 
     def save(self) -> None:
-        """Saves new rows, together with those that other processes have saved in the meantime."""
+        """Saves new rows, together with those that other processes have saved in the meantime.
+
+        If another process stays in the middle of this, a later call saves them.
+        """
         self._saved_at = time.monotonic()
         if self._key is None or not self._unsaved:
             return
-        with _kept().alone():
+        with _kept().alone() as is_alone:
+            if not is_alone:
+                return
             self.refresh()
             with self._lock:
                 self._unsaved = False

@@ -24,7 +24,7 @@ from ...errors import DatasetError, SchemaError
 from ..file_versions import FileVersion
 from ..filesystem import local_path, resolve
 from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile, TableSource, import_package, sorted_files
-from .delta_log import Action, live_files
+from .delta_log import Action, Log
 
 if TYPE_CHECKING:
     from deltalake.table import Metadata, ProtocolVersions
@@ -81,19 +81,28 @@ def open_delta(
     if "://" not in text:
         text = local_path(text)
     deltalake = import_package("deltalake", extra="delta", what=what)
+    asked = "" if version is None else f" at version {version}"
     try:
+        filesystem, root = _storage(text, filesystem, storage_options)
+        log = Log(filesystem or pafs.LocalFileSystem(), root)
+        _check_log(log, version)
         table = deltalake.DeltaTable(text, storage_options=dict(storage_options) if storage_options else None)
         if version is not None:
             table.load_as_version(version)
         number, protocol = int(table.version()), table.protocol()
         metadata, schema = table.metadata(), json.loads(table.schema().to_json())
-    except (deltalake.exceptions.DeltaError, OSError, ValueError, TypeError) as error:
-        asked = "" if version is None else f" at version {version}"
-        raise DatasetError(f"{what}: cannot be opened{asked}: {error}") from error
+    except (deltalake.exceptions.DeltaError, OSError, ValueError, TypeError, RecursionError) as error:
+        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # what a panic in Rust becomes; it has no public class
+            raise
+        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from error
     _check_features(what, protocol)
-    filesystem, root = _storage(text, filesystem, storage_options)
     columns, refused = _columns(what, schema, metadata)
-    adds = live_files(filesystem or pafs.LocalFileSystem(), root, number)
+    try:
+        adds = log.live_files(number)
+    except DatasetError as error:
+        raise DatasetError(f"{what}: {error}") from error
     if len(adds) != len(table.file_uris()):
         raise DatasetError(
             f"{what}: expected the {len(table.file_uris())} files that deltalake sees at version {number}, got "
@@ -111,6 +120,19 @@ def open_delta(
         refused=tuple(refused),
     )
     return TableSource(url=text, table=sorted_files(made), filesystem=filesystem)
+
+
+def _check_log(log: Log, version: Version | None) -> None:
+    """Checks what deltalake reads to open a version: first the newest one, then that version."""
+    if version is None or isinstance(version, int):
+        log.check(log.newest)
+    if version is not None:
+        log.check(version if isinstance(version, int) else None)
+
+
+def _told(error: BaseException) -> str:
+    """An error's message without the frames that deltalake appends."""
+    return str(error).partition("\n   0: ")[0]
 
 
 def _check_features(what: str, protocol: ProtocolVersions) -> None:
@@ -231,9 +253,16 @@ def _key_of(column: TableColumn) -> str:
 
 
 def _path(what: str, text: str, root: str) -> str:
-    """Decodes the path of a data file: percent-encoded, relative to the table or absolute (in a shallow clone)."""
+    """Decodes the path of a data file: percent-encoded, relative to the table or absolute (in a shallow clone).
+
+    Absolute paths are part of the protocol. Relative ones that leave the table are not: no writer makes them.
+    """
+    if "\0" in (plain := unquote(text)):
+        raise DatasetError(f"{what}: expected paths without NUL characters, got {text!r}. Repair the table.")
     if "://" not in text and not text.startswith(("/", "file:")):
-        return posixpath.join(root, unquote(text))
+        if ".." in plain.split("/"):
+            raise DatasetError(f"{what}: expected paths below the table or absolute ones, got '{text}'.")
+        return posixpath.join(root, plain)
     if root and (text.startswith("/") or text.lower().startswith("file:")):
         return local_path(text) if text.lower().startswith("file:") else unquote(text)
     raise DatasetError(
@@ -245,12 +274,17 @@ def _path(what: str, text: str, root: str) -> str:
 def _vector(what: str, vector: Action, root: str) -> RowDeletes:
     kind, text = vector["storageType"], vector["pathOrInlineDv"]
     size, count = vector["sizeInBytes"], vector["cardinality"]
+    try:
+        decoded = b"" if kind == "p" else _from_z85(text[-20:] if kind == "u" else text)
+        name = uuid.UUID(bytes=decoded) if kind == "u" else None
+    except ValueError as error:
+        raise DatasetError(
+            f"{what}: expected a deletion vector's name or bytes in Z85, got '{text[:80]}' ({error}). Repair the table."
+        ) from error
     if kind == "i":
-        inline = base64.b64encode(_from_z85(text)).decode("ascii")
-        return RowDeletes(kind=BITMAP, inline=inline, size_bytes=size, count=count)
+        return RowDeletes(kind=BITMAP, inline=base64.b64encode(decoded).decode("ascii"), size_bytes=size, count=count)
     if kind == "u":
-        prefix, name = text[:-20], uuid.UUID(bytes=_from_z85(text[-20:]))
-        path = posixpath.join(root, prefix, f"deletion_vector_{name}.bin")
+        path = _path(what, posixpath.join(text[:-20], f"deletion_vector_{name}.bin"), root)
     elif kind == "p":
         path = _path(what, text, root)
     else:

@@ -1,7 +1,10 @@
 """Reads the transaction log of a Delta table: the files of a version, with partition values and deletion vectors.
 
 It takes the ``_delta_log`` directory and returns the ``add`` actions that are live at a version. A log with a gap is an
-error. Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.md (action reconciliation, checkpoints).
+error, and so is an action that is not as the protocol says. `Log.check` refuses files that would end the process if
+deltalake read them: its JSON parser recurses without a limit.
+
+Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.md (action reconciliation, checkpoints).
 """
 
 from __future__ import annotations
@@ -13,53 +16,178 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ..footers import remedy
+from ..footers import open_checked, remedy
 from ..store_faults import asking_again
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9a-fA-F-]{36}))?\.(parquet|json)")
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"\.(?:parquet|json)|\.parquet)"
+)
+_JSON = re.compile(r"\d{20}\..*(?:json|crc)|_last_checkpoint")
+_NUMBER = re.compile(r"\d{20}")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_MOST_DEPTH = 128  # also the limit of the parser that deltalake uses for schemas
+_MOST_LINE_BYTES = 1 << 26
+_HARMLESS_BYTES = 4096  # a shorter file cannot hold anything too deep
 _ACTIONS = ("add", "remove", "sidecar")
 _ACTIONS_AT_ONCE = 10_000
+_OPENING, _CLOSING = np.frombuffer(b"[{", np.uint8), np.frombuffer(b"]}", np.uint8)
 
 Action = Mapping[str, Any]
 
 
 def live_files(filesystem: pafs.FileSystem, root: str, version: int) -> list[Action]:
-    """Returns the live ``add`` actions of a version.
+    """Returns the live ``add`` actions of a version; see `Log.live_files`."""
+    return Log(filesystem, root).live_files(version)
+
+
+class Log:
+    """The transaction log of a table, listed once. Each JSON file is read once.
 
     Raises:
-        DatasetError: the log cannot be read, or has a gap.
+        DatasetError: the log cannot be listed.
     """
-    directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
-    selector = pafs.FileSelector(directory)
-    try:
-        place = f"Delta log {directory}"
-        infos = asking_again(filesystem, lambda: filesystem.get_file_info(selector), place, is_listing=True)
-    except DatasetError:
-        raise
-    except OSError as error:
-        raise DatasetError(f"Delta log {directory}: cannot be listed: {error}") from error
-    names = {posixpath.basename(info.path) for info in infos}
-    found = _newest_checkpoint(names, version)
-    alive: dict[tuple[str, str], Action] = {}
-    first = 0
-    if found is not None:
-        first = found[0] + 1
-        for name in found[1]:
-            _replay(alive, _read_checkpoint(filesystem, directory, name))
-    for number in range(first, version + 1):
-        name = f"{number:020d}.json"
-        if name not in names:
-            raise DatasetError(
-                f"Delta log {directory}: expected {name}, which version {version} requires, found none. "
-                "The log was cleaned up. Use a later version."
-            )
-        _replay(alive, _read_commit(filesystem, posixpath.join(directory, name)))
-    return list(alive.values())
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
+        selector = pafs.FileSelector(self._directory)
+        try:
+            place = f"Delta log {self._directory}"
+            infos = asking_again(filesystem, lambda: filesystem.get_file_info(selector), place, is_listing=True)
+        except DatasetError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError(f"Delta log {self._directory}: cannot be listed: {error}") from error
+        self._sizes = {posixpath.basename(info.path): info.size for info in infos}
+        self._read: dict[str, list[tuple[str, Action]]] = {}
+
+    def check(self, version: int | None) -> None:
+        """Refuses what deltalake should not read when it opens a version; ``None`` for any version.
+
+        Raises:
+            DatasetError: a file is not JSON, one of its lines is too long or nested too deeply, or it cannot be read.
+        """
+        found = None if version is None else _newest_checkpoint(self._sizes, version)
+        first = -1 if found is None else found[0]
+        for name, size in self._sizes.items():
+            is_read = _JSON.fullmatch(name) and max(map(int, _NUMBER.findall(name)), default=first) >= first
+            if is_read and (size is None or size > _HARMLESS_BYTES):
+                self._commit(name)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest commit; -1 if there is none."""
+        return max((int(name[:20]) for name in self._sizes if re.fullmatch(r"\d{20}\.json", name)), default=-1)
+
+    def live_files(self, version: int) -> list[Action]:
+        """Returns the live ``add`` actions of a version.
+
+        Raises:
+            DatasetError: the log cannot be read, or has a gap.
+        """
+        found = _newest_checkpoint(self._sizes, version)
+        alive: dict[tuple[str, str], Action] = {}
+        first = 0
+        if found is not None:
+            first = found[0] + 1
+            for name in found[1]:
+                _replay(alive, self._checkpoint(name))
+        for number in range(first, version + 1):
+            name = f"{number:020d}.json"
+            if name not in self._sizes:
+                raise DatasetError(
+                    f"Delta log {self._directory}: expected {name}, which version {version} requires, found none. "
+                    "The log was cleaned up. Use a later version."
+                )
+            _replay(alive, self._commit(name))
+        return list(alive.values())
+
+    def _commit(self, name: str) -> list[tuple[str, Action]]:
+        if name not in self._read:
+            path = posixpath.join(self._directory, name)
+            self._read[name] = list(_read_commit(self._filesystem, path))
+        return self._read[name]
+
+    def _checkpoint(self, name: str) -> Iterator[tuple[str, Action]]:
+        path = posixpath.join(self._directory, name)
+        actions = self._commit(name) if name.endswith(".json") else _read_parquet(self._filesystem, path)
+        for kind, action in actions:
+            if kind != "sidecar":
+                yield kind, action
+                continue
+            sidecar = action["path"]
+            if "/" not in sidecar:
+                sidecar = posixpath.join(self._directory, "_sidecars", sidecar)
+            yield from _read_parquet(self._filesystem, sidecar)
+
+
+def parse_lines(content: bytes) -> Iterator[tuple[str, Action]]:
+    """Yields the actions of a file with one JSON object on each line.
+
+    Raises:
+        ValueError: a line is not such an object, too long, or nested too deeply, or an action is not as it should be.
+    """
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if len(line) > _MOST_LINE_BYTES:
+            raise ValueError(f"line {number}, which has {len(line)} bytes of at most {_MOST_LINE_BYTES}")
+        text = line.decode()
+        if text.count("[") + text.count("{") > _MOST_DEPTH and _depth(text) > _MOST_DEPTH:
+            raise ValueError(f"line {number}, which is nested more than {_MOST_DEPTH} levels deep")
+        if not text.strip():
+            continue
+        entry = json.loads(text)
+        if not isinstance(entry, dict):
+            raise ValueError(f"line {number}, which is no object: {text[:80]}")
+        for kind in _ACTIONS:
+            if entry.get(kind):
+                yield kind, _checked(kind, entry[kind])
+
+
+def _depth(text: str) -> int:
+    """Returns how deeply arrays and objects are nested in JSON."""
+    marks = np.frombuffer(_STRING.sub("", text).encode("ascii", "replace"), np.uint8)
+    steps = np.isin(marks, _OPENING).astype(np.int64) - np.isin(marks, _CLOSING)
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def _checked(kind: str, action: Any) -> Action:
+    """Returns an action if the members that are used here have the types of the protocol.
+
+    Raises:
+        ValueError: one of them has another type, or a number is negative.
+    """
+    if not isinstance(action, Mapping):
+        raise ValueError(f"'{kind}', which is no object: {str(action)[:80]}")
+    vector = action.get("deletionVector") or {}
+    if not isinstance(vector, Mapping):
+        raise ValueError(f"a deletion vector, which is no object: {str(vector)[:80]}")
+    texts = {"path": action.get("path")}
+    numbers: dict[str, Any] = {}
+    if kind == "add":
+        numbers |= {"size": action.get("size"), "modificationTime": action.get("modificationTime") or 0}
+        values = action.get("partitionValues") or {}
+        pairs = list(values.items() if isinstance(values, Mapping) else values if isinstance(values, list) else [None])
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):  # checkpoints hold pairs
+            raise ValueError(f"'add' with partition values {str(values)[:80]}")
+        texts |= {f"partition value of {name}": value for name, value in pairs if value is not None}
+        numbers |= {} if not vector else {name: vector.get(name) for name in ("sizeInBytes", "cardinality")}
+    if vector:
+        texts |= {name: vector.get(name) for name in ("storageType", "pathOrInlineDv")}
+        numbers["offset"] = vector.get("offset") or 0
+    for name, text in texts.items():
+        if not isinstance(text, str) or (name == "path" and "\0" in text):
+            raise ValueError(f"'{kind}' with {name} {str(text)[:80]!r}")
+        text.encode()  # raises for lone surrogates
+    for name, number in numbers.items():
+        if type(number) is not int or not 0 <= number < 1 << 63:
+            raise ValueError(f"'{kind}' with {name} {str(number)[:80]!r}")
+    return action
 
 
 def _newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]] | None:
@@ -100,34 +228,17 @@ def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, 
             return bytes(stream.read())
 
     try:
-        for line in asking_again(filesystem, read, f"Delta log {path}").splitlines():
-            if line.strip():
-                action = json.loads(line)
-                for kind in _ACTIONS:
-                    if action.get(kind):
-                        yield kind, action[kind]
+        yield from parse_lines(asking_again(filesystem, read, f"Delta log {path}"))
     except DatasetError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DatasetError(f"Delta log {path}: expected lines of JSON, got: {error}. Repair the table.") from error
-
-
-def _read_checkpoint(filesystem: pafs.FileSystem, directory: str, name: str) -> Iterator[tuple[str, Action]]:
-    path = posixpath.join(directory, name)
-    actions = _read_commit(filesystem, path) if name.endswith(".json") else _read_parquet(filesystem, path)
-    for kind, action in actions:
-        if kind != "sidecar":
-            yield kind, action
-            continue
-        sidecar = action["path"]
-        if "/" not in sidecar:
-            sidecar = posixpath.join(directory, "_sidecars", sidecar)
-        yield from _read_parquet(filesystem, sidecar)
 
 
 def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, Action]]:
     def read() -> pa.Table:
-        with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
+        with filesystem.open_input_file(path) as source:
+            file = open_checked(source)
             held = [kind for kind in _ACTIONS if kind in file.schema_arrow.names]
             return file.read(columns=[column for kind in held for column in _wanted(kind, file.schema_arrow)])
 
@@ -138,8 +249,10 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
             for kind in _ACTIONS:
                 if kind in batch.schema.names:
                     for action in batch.column(kind).drop_null().to_pylist():
-                        yield kind, action
-    except (pa.ArrowException, OSError, ValueError) as error:
+                        yield kind, _checked(kind, action)
+    except DatasetError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
         raise DatasetError(
             f"{place}: expected a readable one, got: {error}. {remedy(error, 'Repair the table.')}"
         ) from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ...errors import DatasetError, SchemaError, missing_package
+from ...errors import DatasetError, ParquetryError, SchemaError, missing_package
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
@@ -67,20 +67,15 @@ def open_huggingface(
     )
     chosen = _of_config(what, _of_split(what, listing.files, split), config)
     schema = _schema_of(chosen[0], listing.filesystem)
-    features = _features(schema, chosen[0].path)
-    columns = list(_columns(schema, features, image_shape))
+    columns, labels = described(schema, image_shape, chosen[0].path)
     made = Table(
         kind="huggingface",
         root=listing.roots[0] if chosen[0].path != listing.roots[0] else posixpath.dirname(chosen[0].path),
         identity="",
         version="",
-        columns=tuple(columns),
+        columns=columns,
         files=tuple(TableFile(version=file.version) for file in chosen),
-        labels=tuple(
-            (name, tuple(feature["names"]))
-            for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
-        ),
+        labels=labels,
     )
     return TableSource(url=url, table=sorted_files(made), filesystem=filesystem)
 
@@ -178,13 +173,44 @@ def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
         raise DatasetError(f"file {file.path}: expected a readable Parquet file, got: {error}.") from error
 
 
+def described(
+    schema: pa.Schema, image_shape: tuple[int | None, ...], where: str
+) -> tuple[tuple[TableColumn, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """Returns the columns of a file, with the fields that its features describe, and the names of its class labels.
+
+    Raises:
+        DatasetError: the features are not as the datasets package writes them.
+        SchemaError: images cannot have this ``image_shape``.
+    """
+    features = _features(schema, where)
+    try:
+        labels = tuple(
+            (name, tuple(map(_text, feature["names"])))
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+        )
+        return tuple(_columns(schema, features, image_shape)), labels
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ParquetryError):
+            raise
+        raise DatasetError(
+            f"file {where}: expected features as the datasets package writes them, got: {error!r}. Write it again."
+        ) from error
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a class named {str(name)[:80]}")
+    return name
+
+
 def _features(schema: pa.Schema, where: str) -> dict[str, Any]:
     text = (schema.metadata or {}).get(_METADATA_KEY)
     if text is None:
         return {}
     try:
         return dict(json.loads(text).get("info", {}).get("features") or {})
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetError(
             f"file {where}: expected JSON under '{_METADATA_KEY.decode()}' in its metadata, got: {error}."
         ) from error
@@ -242,6 +268,8 @@ def _shaped(column: TableColumn, feature: Mapping[str, Any]) -> UnischemaField |
         shape = (feature["length"],)
     else:
         return None
+    if not all(axis is None or (type(axis) is int and 0 <= axis < 1 << 31) for axis in shape):
+        raise ValueError(f"a shape of {str(shape)[:80]}")
     try:
         field = infer_field(column.name, pa.field(column.name, column.arrow, column.nullable))
     except SchemaError:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
-from ...errors import DatasetError
+from ...errors import DatasetError, ParquetryError
 from ..file_versions import FileVersion
 from ..filesystem import resolve
 from ..table import Table, TableFile, TableSource, import_package, sorted_files
@@ -41,6 +41,17 @@ def open_iceberg(
     """
     found = _load(table, catalog_options)
     what = f"Iceberg table {'.'.join(found.name())}"
+    try:
+        return _opened(what, found, snapshot_id, filesystem)
+    except ParquetryError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DatasetError(
+            f"{what}: expected metadata that follows the specification, got: {error!r}. Repair the table."
+        ) from error
+
+
+def _opened(what: str, found: IcebergTable, snapshot_id: int | None, filesystem: object) -> TableSource:
     snapshot, schema = _snapshot(what, found, snapshot_id)
     storage = _Storage(what, found, filesystem)
     columns, refused = table_columns(what, schema, found.name_mapping())
@@ -125,6 +136,8 @@ class _Storage:
 
     def path(self, location: str) -> str:
         """Converts the location of a file to a path on the file system."""
+        if "\0" in location:
+            raise DatasetError(f"{self._what}: expected paths without NUL characters, got {location!r}.")
         if _scheme_of(location) != self._scheme and {_scheme_of(location), self._scheme} != {"", "file"}:
             raise DatasetError(
                 f"{self._what}: expected all files on one file system ({self._scheme or 'file'}), got '{location}'. "

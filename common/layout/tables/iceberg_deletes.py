@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError
@@ -104,34 +105,41 @@ class DeleteIndex:
         """Yields the deletion vectors in a Puffin file, each with the data file that it applies to."""
         path = self._storage.path(entry.file.file_path)
         try:
-            footer = _puffin_footer(self._storage.opened(), path)
-            for blob in footer["blobs"]:
-                if blob["type"] == "deletion-vector-v1":
-                    properties = blob["properties"]
-                    yield (
-                        properties["referenced-data-file"],
-                        RowDeletes(
-                            kind=BITMAP,
-                            path=path,
-                            offset=blob["offset"],
-                            size_bytes=blob["length"] - 8,  # without the length and the checksum
-                            count=int(properties["cardinality"]),
-                        ),
-                    )
-        except (OSError, ValueError, KeyError, struct.error) as error:
+            yield from vectors_in(_puffin_footer(self._storage.opened(), path), path)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error, pa.ArrowException) as error:
             raise DatasetError(
                 f"{self._what}: expected deletion vectors in {entry.file.file_path}, got: {error!r}. "
                 "The file is damaged, or has since been removed."
             ) from error
 
 
-def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:
-    """Reads a Puffin footer (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
+def vectors_in(footer: bytes, path: str) -> list[tuple[str, RowDeletes]]:
+    """Returns the deletion vectors that the JSON in a Puffin footer lists, each with the data file it applies to.
+
+    Raises:
+        ValueError, KeyError, TypeError, RecursionError: the footer is not as the specification says.
+    """
+    found = []
+    for blob in json.loads(footer)["blobs"]:
+        if blob["type"] == "deletion-vector-v1":
+            name, count = blob["properties"]["referenced-data-file"], int(str(blob["properties"]["cardinality"]))
+            offset, length = blob["offset"], blob["length"]
+            if type(name) is not str or type(offset) is not int or type(length) is not int or min(offset, count) < 0:
+                raise ValueError(f"a deletion vector of {str(name)[:80]!r} with numbers {offset}, {length}, {count}")
+            size = length - 8  # without the length and the checksum
+            found.append((name, RowDeletes(kind=BITMAP, path=path, offset=offset, size_bytes=size, count=count)))
+    return found
+
+
+def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> bytes:
+    """Reads the JSON of a footer (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
 
     def read() -> tuple[int, bytes, bytes]:
         with filesystem.open_input_file(path) as file:
             end = file.size()
             size, flags, magic = struct.unpack("<II4s", file.read_at(12, end - 12))
+            if size > end - 16:
+                raise ValueError(f"a footer of {size} bytes in a file of {end}")
             return flags, magic, file.read_at(size + 4, end - 16 - size)
 
     flags, magic, raw = asking_again(filesystem, read, f"Puffin file {path}")
@@ -139,8 +147,7 @@ def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:
         raise ValueError("no Puffin footer")
     if flags & _COMPRESSED:
         raise ValueError("a compressed footer, which is not supported")
-    result: dict[str, Any] = json.loads(raw[4:])
-    return result
+    return raw[4:]
 
 
 def _format_of(entry: Entry) -> str:

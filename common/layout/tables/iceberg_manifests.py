@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DatasetError
+from ...errors import DatasetError, ParquetryError
 from ...progress import thread_pool
+from ..kept import UNREADABLE
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -49,7 +50,9 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
         manifests = snapshot.manifests(io)
         with thread_pool(_THREADS, "parquetry-manifests") as pool:
             lists = list(pool.map(lambda manifest: _entries(manifest, io), manifests))
-    except (OSError, ValueError) as error:
+    except ParquetryError:
+        raise
+    except (*UNREADABLE, AssertionError, MemoryError) as error:
         raise DatasetError(
             f"{what}: the manifests of snapshot {snapshot.snapshot_id} cannot be read: {error}"
         ) from error

@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import suppress
+
+from ...progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)
-WARNING_S = 30.0
-"""The wait before a warning is logged, unless ``PARQUETRY_STALL_WARNING_S`` is set."""
 _IDLE_SHARE = 0.01
 _STATES = {
     "R": "running",
@@ -64,13 +63,6 @@ class StallWatch:
             return f"stalled for {now - self._since:.0f} s ({state_of(self._pid)})"
         self._since, self._used_s = now, used_s
         return None
-
-
-def warning_seconds() -> float:
-    """Returns the wait before a warning is logged."""
-    with suppress(ValueError):
-        return float(os.environ.get("PARQUETRY_STALL_WARNING_S", WARNING_S))
-    return WARNING_S
 
 
 def state_of(pid: int) -> str:

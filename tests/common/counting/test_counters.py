@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import threading
 import time
 from pathlib import Path
@@ -268,3 +270,14 @@ def test_what_is_collected_while_a_row_is_taken_may_count(monkeypatch: pytest.Mo
     monkeypatch.setattr(Counters, "_free_row", collected)
     counters.row()[Count.ROWS] += 1
     assert counters.totals()[Count.ROWS] == other.totals()[Count.ROWS] == 1
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="needs locks of open files")
+def test_a_process_that_was_stopped_while_it_took_a_row_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
+    counters = shared()
+    other = os.open(f"/proc/self/fd/{counters.descriptor}", os.O_RDWR)
+    fcntl.fcntl(other, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    counters.row()[Count.ROWS] += 5
+    os.close(other)
+    assert counters.totals()[Count.ROWS] == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import fsspec
 import pyarrow.fs as pafs
 import pytest
 
+from parquetry.common import locks
 from parquetry.common.layout import kept
 from parquetry.common.layout.kept import KeptFiles, remove_leftovers, whole_file
 
@@ -188,7 +191,7 @@ def test_all_who_may_write_to_the_directory_may_use_its_lock(tmp_path: Path) -> 
     directory.mkdir()
     directory.chmod(0o775)
     put(KeptFiles(directory, ".x"), 1, 10)
-    assert (directory / ".lock").stat().st_mode & 0o777 == 0o664
+    assert (directory / ".lock").stat().st_mode & 0o777 == 0o660
     assert (directory / f"{digest(1)}.x").stat().st_mode & 0o777 == 0o600
 
 
@@ -279,3 +282,102 @@ def test_bytes_that_were_saved_are_loaded_unless_they_are_damaged(
     (tmp_path / "file").write_bytes(b"")
     KeptFiles(tmp_path / "file", ".bin").save(name, b"")
     assert "could not be kept" in caplog.text
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(locks, "_given_up", set())
+
+
+def hold(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_that_somebody_holds_forever_costs_one_wait_and_names_the_holder(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path, ".x", max_bytes=1_000)
+    put(files, 1, 10)
+    held = hold(tmp_path / ".lock")
+    with pytest.raises(TimeoutError, match=rf"{tmp_path}/.lock' is locked by process {os.getpid()} for"):
+        put(files, 2, 10)
+    with pytest.raises(TimeoutError, match="was not free before"):
+        put(files, 2, 10)
+    assert numbers(tmp_path) == {1}
+    os.close(held)
+    assert put(files, 2, 10)
+    assert numbers(tmp_path) == {1, 2}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_that_is_taken_while_a_file_is_written_leaves_nothing(tmp_path: Path) -> None:
+    held = []
+
+    def write(path: str) -> None:
+        Path(path).write_bytes(b"x")
+        held.append(hold(tmp_path / ".lock"))
+
+    with pytest.raises(TimeoutError, match="is locked by"):
+        KeptFiles(tmp_path, ".x").keep(digest(1), 1, write)
+    os.close(held[0])
+    assert not names(tmp_path)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_saving_beside_a_held_lock_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = KeptFiles(tmp_path, ".x")
+    put(files, 1, 10)
+    held = hold(tmp_path / ".lock")
+    with caplog.at_level(logging.WARNING):
+        files.save(digest(2), b"x")
+    os.close(held)
+    (message,) = caplog.messages
+    assert f"{digest(2)}.x could not be kept: '{tmp_path}/.lock' is locked by process {os.getpid()}" in message
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_cannot_be_alone_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = KeptFiles(tmp_path, ".x")
+    with files.alone() as is_alone:
+        assert is_alone
+        with KeptFiles(tmp_path, ".x").alone() as other_is_alone:
+            assert not other_is_alone
+    with files.alone() as is_alone:
+        assert is_alone
+    assert [f"{tmp_path}: nothing more is kept: " in message for message in caplog.messages] == [True]
+
+
+def test_what_is_made_in_the_users_cache_is_for_the_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache" / "mine"))
+    before = os.umask(0)
+    try:
+        files = KeptFiles(kept.cache_root() / "kinds", ".x")
+        put(files, 1, 10)
+        with files.alone():
+            os.close(kept.open_lock(str(kept.cache_root() / "kinds"), kept.CLAIMS))
+        put(KeptFiles(tmp_path / "shared", ".x", mode=0o666), 1, 10)
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    own = {"": 0o700, "/.lock": 0o600, "/.alone": 0o600, "/.claims": 0o600, f"/{digest(1)}.x": 0o600}
+    shared = {"": 0o777, "/.lock": 0o666, f"/{digest(1)}.x": 0o666}
+    assert modes == {
+        "cache": 0o700,
+        "cache/mine": 0o700,
+        **{f"cache/mine/kinds{name}": mode for name, mode in own.items()},
+        **{f"shared{name}": mode for name, mode in shared.items()},
+    }
+
+
+def test_who_may_only_read_a_directory_cannot_hold_its_lock(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch(0o644)  # by an earlier version
+    put(KeptFiles(tmp_path, ".x", mode=0o666), 1, 10)
+    assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_in_place_of_a_kept_file_is_damaged(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path, ".x")
+    os.mkfifo(files.path(digest(1)))
+    assert files.load(digest(1), bytes) is None

@@ -100,14 +100,70 @@ def test_a_key_with_bytes_that_are_not_utf_8_is_a_key(tmp_path: Path) -> None:
     assert cache.get(os.fsdecode(b"\xff")) == table_of(3)
 
 
-def test_columns_point_into_the_mapped_file(tmp_path: Path) -> None:
+def test_columns_point_into_the_content_that_was_read(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path), None)
     cache.put(KEY, table_of(100_000))
     before = pa.total_allocated_bytes()
     found = cache.get(KEY)
     assert found is not None
-    assert pa.total_allocated_bytes() - before < 10_000
+    assert pa.total_allocated_bytes() - before < entry_of(tmp_path, KEY).stat().st_size + 10_000
     assert found.column(0).chunk(0).buffers()[1].address % 8 == 0
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten"])
+def test_a_table_in_use_stays_as_it_was_when_its_entry_is(tmp_path: Path, how: str) -> None:
+    cache = DiskCache(str(tmp_path), None)
+    cache.put(KEY, table_of(100_000))
+    found = cache.get(KEY)
+    path = entry_of(tmp_path, KEY)
+    if how == "truncated":
+        os.truncate(path, 100)
+    else:
+        path.write_bytes(b"x" * path.stat().st_size)
+    assert found == table_of(100_000)
+    assert cache.get(KEY) is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("at", [0.2, 0.8])
+def test_an_entry_changed_in_place_with_its_old_time_is_fetched_again(
+    tmp_path: Path, at: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = DiskCache(str(tmp_path), None)
+    cache.put(KEY, table_of(1_000))
+    assert cache.get(KEY) is not None
+    path = entry_of(tmp_path, KEY)
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(int(at * status.st_size))
+        file.write(b"changed")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert cache.get(KEY) is None
+    assert f"cache entry {path} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten", "touched"])
+def test_an_entry_that_changes_while_it_is_read_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    cache = DiskCache(str(tmp_path), None)
+    cache.put(KEY, table_of(1_000))
+    assert cache.get(KEY) is not None
+    path = entry_of(tmp_path, KEY)
+    read = cache_entry.read_entry
+
+    def changes(descriptor: int, size_bytes: int) -> pa.Buffer:
+        if how == "truncated":
+            os.truncate(path, size_bytes - 100)
+        elif how == "overwritten":
+            with open(path, "r+b") as file:
+                file.write(b"x" * 2_000)
+        else:
+            os.utime(path)
+        return read(descriptor, size_bytes)
+
+    monkeypatch.setattr(disk_cache, "read_entry", changes)
+    assert cache.get(KEY) == (table_of(1_000) if how == "touched" else None)
 
 
 def test_an_evicted_entry_stays_readable_for_its_holder(tmp_path: Path) -> None:
@@ -195,9 +251,9 @@ def test_the_checksum_is_compared_once_per_process_and_entry(tmp_path: Path, mon
     checked = []
     opened = disk_cache.open_entry
 
-    def spy(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
+    def spy(content: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
         checked.append(verify)
-        return opened(mapped, key, verify=verify)
+        return opened(content, key, verify=verify)
 
     monkeypatch.setattr(disk_cache, "open_entry", spy)
     for _ in range(3):
@@ -235,6 +291,19 @@ def test_use_by_another_process_keeps_an_entry(tmp_path: Path) -> None:
     assert DiskCache(str(tmp_path), None).get("a") is not None
     cache.put("d", table_of(100))
     assert {path.name for path in entries(tmp_path)} == {entry_of(tmp_path, key).name for key in "acd"}
+
+
+def test_use_is_noted_now_and_then_so_that_entries_stay_verified(tmp_path: Path) -> None:
+    cache = DiskCache(str(tmp_path), None)
+    cache.put(KEY, table_of(3))
+    changes = []
+    for age_s in (0, 60, 3600):
+        status = entry_of(tmp_path, KEY).stat()
+        os.utime(entry_of(tmp_path, KEY), ns=(status.st_atime_ns - age_s * 10**9, status.st_mtime_ns - 10**13))
+        before = entry_of(tmp_path, KEY).stat().st_ctime_ns
+        assert cache.get(KEY) is not None
+        changes.append(entry_of(tmp_path, KEY).stat().st_ctime_ns > before)
+    assert changes == [False, False, True]
 
 
 def test_the_entries_never_exceed_the_limit(tmp_path: Path) -> None:
@@ -393,7 +462,7 @@ def test_processes_share_one_directory(tmp_path: Path) -> None:
     errors = [process.communicate()[1] for process in running]
     assert errors == ["", "", ""]
     assert [process.returncode for process in running] == [0, 0, 0]
-    assert all(cache_entry.map_entry(str(path)).size > 0 for path in entries(tmp_path))
+    assert all(path.stat().st_size > 0 for path in entries(tmp_path))
     assert {Path(name).suffix for name in names(tmp_path)} == {".table"}
 
 

@@ -304,3 +304,16 @@ def test_processes_that_take_turns_always_find_the_right_table(path: str) -> Non
         found = list(pool.map(lambda worker: in_child(read, worker), range(4)))
     assert all(all(right) for right in found)
     assert sum(map(len, found)) > 40
+
+
+def test_a_worker_that_was_stopped_in_the_table_of_contents_stops_nobody(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shared_tables, "PATIENCE_S", 0.1)
+    stopped, other = tables_at(path, reader=0), tables_at(path, reader=1)
+    with stopped._contents():
+        other.put("key", table_of(1))
+        assert other.get("key") is None
+    assert ["this worker reads on by itself" in message for message in caplog.messages] == [True]
+    other.put("key", table_of(1))
+    assert stopped.get("key") == table_of(1)

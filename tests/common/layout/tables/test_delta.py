@@ -19,7 +19,8 @@ import pytest
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.errors import DatasetError, PipelineError, SchemaError, StateError
-from parquetry.common.layout.tables.delta_log import live_files
+from parquetry.common.layout.tables import delta_log
+from parquetry.common.layout.tables.delta_log import live_files, parse_lines
 
 deltalake = pytest.importorskip("deltalake")
 UUID = bytes(range(16))
@@ -452,3 +453,124 @@ def test_a_pipeline_is_taken_where_a_url_is(tmp_path: Path) -> None:
     assert Pipeline(given, workers=3).workers == 3
     with pytest.raises(PipelineError, match="expected no filesystem or storage_options with a pipeline"):
         Pipeline(given, storage_options={"a": 1})
+
+
+HOSTILE = {
+    "brackets": "[" * 100_000 + "]" * 100_000,
+    "brackets on lines": "[\n" * 50_000 + "]\n" * 50_000,
+    "objects": '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "a list": "[1]" + " " * 5_000,
+    "not UTF-8": "\udcff" + " " * 5_000,
+    "a huge number": f'{{"add": {{"path": "a.parquet", "size": 1{"0" * 6_000}}}}}',
+}
+
+
+@pytest.mark.parametrize("name", ["00000000000000000001.json", "_last_checkpoint"])
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_log_is_an_error_that_names_the_table(tmp_path: Path, name: str, content: str) -> None:
+    hand_table(tmp_path, [], numbers(0, 2))
+    (tmp_path / "_delta_log" / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DatasetError, match=rf"^Delta table '{tmp_path}': .*{name}: expected lines of JSON, got"):
+        Pipeline.from_delta(tmp_path)
+
+
+def test_what_deltalake_does_not_read_is_not_checked(tmp_path: Path) -> None:
+    hand_table(tmp_path, [], numbers(0, 2))
+    for number in range(3):
+        deltalake.write_deltalake(str(tmp_path), numbers(number, number + 1), mode="append")
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    (tmp_path / "_delta_log" / "00000000000000000001.json").write_text(HOSTILE["brackets"])
+    assert len(Pipeline.from_delta(tmp_path)) == 5
+    with pytest.raises(DatasetError, match="nested more than 128 levels deep"):
+        Pipeline.from_delta(tmp_path, 2)
+    with pytest.raises(DatasetError, match="nested more than 128 levels deep"):
+        Pipeline.from_delta(tmp_path, "2020-01-01T00:00:00Z")
+
+
+def test_brackets_in_texts_are_not_nested(tmp_path: Path) -> None:
+    data = numbers(0, 2)
+    hand_table(tmp_path, [], data, stats=json.dumps({"numRecords": 2, "minValues": {"name": '["{\\' * 2_000}}))
+    assert len(Pipeline.from_delta(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("../other.parquet", "expected paths below the table or absolute ones"),
+        ("x/%2e%2e/%2E%2E/other.parquet", "expected paths below the table or absolute ones"),
+        ("a%00.parquet", "without NUL characters"),
+        ("a\0.parquet", "'add' with path"),
+    ],
+)
+def test_a_path_that_no_writer_makes_is_an_error(tmp_path: Path, path: str, reason: str) -> None:
+    action = hand_table(tmp_path / "t", [], numbers(0, 2))
+    pq.write_table(numbers(0, 9), tmp_path / "other.parquet")
+    moved = {"add": {**action["add"], "path": path}}
+    hand.commit(tmp_path / "t", 1, hand.remove(action), moved)
+    with pytest.raises(DatasetError, match=rf"^Delta table '{tmp_path}/t': .*{reason}"):
+        Pipeline.from_delta(tmp_path / "t")
+
+
+def test_files_of_another_table_are_read_as_a_shallow_clone_names_them(tmp_path: Path) -> None:
+    action = hand_table(tmp_path / "t", [], numbers(0, 2))
+    hand_table(tmp_path / "origin", [], numbers(5, 9))
+    origin = tmp_path / "origin" / "a.parquet"
+    far = {"add": {**action["add"], "path": origin.as_uri(), "size": origin.stat().st_size}}
+    hand.commit(tmp_path / "t", 1, hand.remove(action), far)
+    assert rows_of(Pipeline.from_delta(tmp_path / "t"), "id") == [(5,), (6,), (7,), (8,)]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"storageType": "u", "pathOrInlineDv": "x"}, "expected a deletion vector's name or bytes in Z85, got 'x'"),
+        ({"storageType": "u", "pathOrInlineDv": '"' * 20}, "expected a deletion vector's name or bytes in Z85"),
+        ({"storageType": "i", "pathOrInlineDv": "~~~~~"}, "expected a deletion vector's name or bytes in Z85"),
+        ({"storageType": "p", "pathOrInlineDv": "../../x"}, "expected paths below the table or absolute ones"),
+        ({"storageType": "q"}, "stored as 'u', 'i' or 'p', got 'q'"),
+        ({"sizeInBytes": -1}, "'add' with sizeInBytes '-1'"),
+        ({"offset": -1}, "'add' with offset '-1'"),
+    ],
+)
+def test_a_false_deletion_vector_is_an_error_that_names_the_table(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    vector = {**hand.inline_vector([1]), **change}
+    hand_table(tmp_path, ["deletionVectors"], numbers(0, 5), deletionVector=vector)
+    with pytest.raises(DatasetError, match=rf"^Delta table '{tmp_path}': .*{reason}"):
+        Pipeline.from_delta(tmp_path)
+
+
+def test_a_deletion_vector_larger_than_its_file_takes_no_memory(tmp_path: Path) -> None:
+    vector = {**hand.file_vector(tmp_path, [1], UUID), "sizeInBytes": (1 << 31) - 100}
+    hand_table(tmp_path, ["deletionVectors"], numbers(0, 5), deletionVector=vector)
+    with pytest.raises(DatasetError, match=r"bytes, not 2147483548 at offset"):
+        len(Pipeline.from_delta(tmp_path))
+
+
+def test_a_deletion_vector_of_more_rows_than_its_file_has_is_an_error(tmp_path: Path) -> None:
+    hand_table(tmp_path, ["deletionVectors"], numbers(0, 5), deletionVector=hand.inline_vector([*range(9)]))
+    with pytest.raises(DatasetError, match="expected at most 5 deleted rows, because it has no more, got 9"):
+        len(Pipeline.from_delta(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ([1], "'add', which is no object"),
+        ({"size": 1}, "'add' with path 'None'"),
+        ({"path": "a", "size": True}, "'add' with size 'True'"),
+        ({"path": "a", "size": 1, "partitionValues": [1]}, "'add' with partition values"),
+        ({"path": "a", "size": 1, "partitionValues": {"p": 1}}, "'add' with partition value of p '1'"),
+        ({"path": "a", "size": 1, "deletionVector": "x"}, "a deletion vector, which is no object"),
+    ],
+)
+def test_an_action_that_is_not_as_the_protocol_says_is_refused(action: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        list(parse_lines(json.dumps({"add": action}).encode()))
+
+
+def test_a_line_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_log, "_MOST_LINE_BYTES", 50)
+    with pytest.raises(ValueError, match="line 2, which has 51 bytes of at most 50"):
+        list(parse_lines(b"{}\n" + b" " * 51))

@@ -230,3 +230,32 @@ def test_a_struct_of_an_image_is_no_field_by_its_name_alone(tmp_path: Path) -> N
         _ = Pipeline(tmp_path, ["image"]).element
     with pytest.raises(FieldNotFoundError, match="field 'imag'"):
         _ = Pipeline(tmp_path, [UnischemaField("imag", np.uint8, (1, 1, 3), CompressedImageCodec())]).element
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"id": {"_type": "ClassLabel", "names": [1, 2]}},
+        {"id": {"_type": "ClassLabel", "names": 7}},
+        {"x": {"_type": "Array2D"}},
+        {"x": {"_type": "Array2D", "shape": [2, []]}},
+        {"x": {"_type": "Array2D", "shape": [2, 1 << 40]}},
+        {"x": {"_type": "Sequence", "length": "3"}},
+        [1, 2],
+    ],
+    ids=str,
+)
+def test_features_that_the_package_does_not_write_are_an_error_that_names_the_file(
+    tmp_path: Path, features: Any
+) -> None:
+    data = numbers(1, 2).append_column("x", pa.array([[[1.0]]] * 2))
+    write(tmp_path / "train.parquet", data, features)
+    with pytest.raises(DatasetError, match=rf"file {tmp_path}/train.parquet: expected "):
+        Pipeline.from_huggingface_parquet(tmp_path)
+
+
+def test_features_that_are_nested_too_deeply_are_an_error(tmp_path: Path) -> None:
+    data = numbers(1).replace_schema_metadata({"huggingface": "[" * 100_000})
+    pq.write_table(data, tmp_path / "train.parquet")
+    with pytest.raises(DatasetError, match="expected JSON under 'huggingface'"):
+        Pipeline.from_huggingface_parquet(tmp_path)

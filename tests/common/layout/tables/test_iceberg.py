@@ -17,6 +17,7 @@ import pytest
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
 from parquetry.common.layout.tables import iceberg
+from parquetry.common.layout.tables.iceberg_deletes import vectors_in
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
@@ -358,3 +359,27 @@ def test_an_empty_table_has_a_schema(tmp_path: Path) -> None:
     pipeline = Pipeline.from_iceberg(table)
     assert list(pipeline.schema.fields) == ["id", "name"]
     assert "version empty" in str(pipeline)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        {"offset": "4"},
+        {"length": None},
+        {"offset": -4},
+        {"properties": {"referenced-data-file": 5, "cardinality": "1"}},
+        {"properties": {"referenced-data-file": "x", "cardinality": 1e999}},
+        {"properties": []},
+    ],
+    ids=str,
+)
+def test_a_false_deletion_vector_is_refused(blob: dict[str, Any]) -> None:
+    true = {
+        "type": "deletion-vector-v1",
+        "offset": 4,
+        "length": 48,
+        "properties": {"referenced-data-file": "x", "cardinality": "1"},
+    }
+    assert len(vectors_in(json.dumps({"blobs": [true]}).encode(), "x.puffin")) == 1
+    with pytest.raises((ValueError, TypeError), match=r"^a deletion vector of|invalid literal|indices must be"):
+        vectors_in(json.dumps({"blobs": [{**true, **blob}]}).encode(), "x.puffin")
