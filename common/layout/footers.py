@@ -21,7 +21,6 @@ from .store_answers import StoreError, told
 from .store_faults import asking_again
 
 _MOST_KEPT_BYTES = 256 << 20
-_MOST_CHECKED = 20_000  # column chunks, when all footers are read at once: about two seconds
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
@@ -38,29 +37,25 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
     """
     if len(files) <= 2:
         return [read_footer(filesystem, file) for file in files]
-    most = _MOST_CHECKED // len(files)
     with thread_pool(16, "parquetry-footers") as pool:
-        footers = pool.map(lambda file: read_footer(filesystem, file, most_chunks=most), files)
+        footers = pool.map(lambda file: read_footer(filesystem, file), files)
         return list(progress(footers, "reading footers", len(files), unit="file"))
 
 
-def read_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int | None = None) -> pq.FileMetaData:
+def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     """Like `load_footer`, but cached in memory per file version."""
     key = file.version.key
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)
             return _kept[key]
-    footer = load_footer(filesystem, file, most_chunks=most_chunks)
+    footer = load_footer(filesystem, file)
     _keep(key, footer)
     return footer
 
 
-def load_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int | None = None) -> pq.FileMetaData:
-    """Reads the footer of one file.
-
-    Args:
-        most_chunks: footers with more column chunks skip `check_footer`; ``None`` checks every footer.
+def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
+    """Reads the footer of one file, and checks it.
 
     Raises:
         DatasetError: the file is not Parquet, cannot be read, is encrypted, or changed since it was listed.
@@ -74,8 +69,7 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int
         footer, signed, stored = asking_again(filesystem, read, f"file {file.path}")
         if signed:  # asking Arrow about an encrypted column chunk would terminate the process
             raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
-        if most_chunks is None or footer.num_row_groups * footer.num_columns <= most_chunks:
-            check_footer(stored, footer, file.size_bytes)
+        check_footer(stored, footer, file.size_bytes)
     except DatasetError:
         raise
     except StoreError as error:

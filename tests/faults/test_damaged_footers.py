@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,24 @@ def test_a_damaged_footer_names_its_file(file: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=r"file .*x\.parquet: expected a readable Parquet file, got .* Remove it"):
         list(Pipeline(file))
+
+
+def test_footers_of_many_column_chunks_are_checked(tmp_path: Path) -> None:
+    """A file of 7,000 column chunks among others."""
+    table = pa.table({f"c{number}": range(70) for number in range(100)})
+    for number, rows in enumerate([70, 1, 70]):
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=rows)
+    damaged = tmp_path / "1.parquet"
+    content = bytearray(damaged.read_bytes())
+    begin = len(content) - 8 - len(footer_of(bytes(content)))
+    codec = content.index(b"\x18\x02c3\x15", begin) + 5
+    assert content[codec] == 0x02  # SNAPPY
+    content[codec] ^= 1 << 5
+    damaged.write_bytes(content)
+    code = f"from parquetry.common import Pipeline; list(Pipeline({str(tmp_path)!r}, ['c3']).where([('c3', '>=', 0)]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"DatasetError: file .*1\.parquet: expected a readable Parquet file", done.stderr)
 
 
 def test_bounds_that_a_writer_has_cut_are_not_asked_for(tmp_path: Path) -> None:

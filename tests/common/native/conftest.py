@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parquetry.common.native import build, copies, gather, jpeg, pixels
+from parquetry.common.native import build, copies, footers, gather, jpeg, pixels
 from parquetry.common.native.compiler import find_compiler
 
 
@@ -50,3 +50,4 @@ def forget() -> None:
     jpeg._loaded.cache_clear()
     pixels._function.cache_clear()
     copies._function.cache_clear()
+    footers._core.cache_clear()

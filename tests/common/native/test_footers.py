@@ -1,0 +1,98 @@
+"""What the compiled core says about footers and dictionaries is what Python says."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import examples
+
+from parquetry.common.layout.footer_check import check_slowly
+from parquetry.common.native import footers
+
+TABLE = pa.table(
+    {
+        "id": [1, 2, 3],
+        "text": ["x", "y", None],
+        "list": pa.array([[1.0], [2.0, 3.0], []]),
+        "d\u00e9t\U0001f600il": ["a", "b", "c"],
+        "inside": pa.array([{"x": 1, "y": [{"z": "a"}]}] * 3),
+        "fixed": pa.array([b"ab", b"cd", b"ef"], pa.binary(2)),
+        "digits": pa.array([1, 2, 3], pa.decimal128(25, 2)),
+        "half": pa.array(np.array([1, 2, 3], np.float16)),
+        "map": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+def stored(table: pa.Table, rows: int) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=rows, store_schema=False)
+    return sink.getvalue()
+
+
+def footer_of(content: bytes) -> bytes:
+    return content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+
+
+CONTENT = stored(TABLE, 2)
+
+
+def test_a_sound_footer_passes_the_fast_check() -> None:
+    footer = footer_of(CONTENT)
+    columns = pq.read_metadata(io.BytesIO(CONTENT)).num_columns
+    assert footers.passes(footer, columns, len(CONTENT) - len(footer))
+    assert not footers.passes(footer, columns + 1, len(CONTENT) - len(footer))
+    assert not footers.passes(footer, columns, 10)
+    assert not footers.passes(b"", 0, 0)
+
+
+@examples(400)
+@given(place=st.integers(0, len(footer_of(CONTENT)) - 1), bit=st.integers(0, 7))
+def test_what_passes_the_fast_check_passes_the_slow_one(place: int, bit: int) -> None:
+    footer = bytearray(footer_of(CONTENT))
+    footer[place] ^= 1 << bit
+    content = CONTENT[: -8 - len(footer)] + bytes(footer) + CONTENT[-8:]
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(content))
+    except (pa.ArrowException, OSError, ValueError):
+        return
+    if footers.passes(bytes(footer), metadata.num_columns, len(content) - len(footer)):
+        check_slowly(bytes(footer), metadata, len(content))
+
+
+@examples(200)
+@given(data=st.binary(max_size=200), columns=st.integers(0, 5))
+def test_arbitrary_bytes_do_no_harm(data: bytes, columns: int) -> None:
+    footers.passes(data, columns, 1000)
+    footers.row_group_places(data, columns)
+
+
+def test_row_groups_are_found_one_after_the_other() -> None:
+    footer = footer_of(CONTENT)
+    places = footers.row_group_places(footer, 2)
+    assert places is not None
+    assert (np.diff(places) > 0).all()
+    assert footers.row_group_places(footer, 3) is None
+
+
+@pytest.fixture(params=["core", "python"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "python":
+        request.getfixturevalue("by_numpy")
+    return str(request.param)
+
+
+def test_the_longest_value_of_a_dictionary_is_found(kind: str) -> None:
+    values = [b"", b"abc", b"x" * 300, b"y"]
+    data = b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    assert footers.longest_value(data) == 300
+    assert footers.longest_value(b"") == 0
+    for wrong in (data[:-1], data + b"\1", b"\xff\xff\xff\xffabc"):
+        with pytest.raises(ValueError, match="follow their length"):
+            footers.longest_value(wrong)
