@@ -43,6 +43,7 @@ from .devices import prefetched_to
 from .graph_secrets import request_without_secrets
 from .iterator import EagerIterator
 from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_dataset
+from .untuned import Untuned
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -157,6 +158,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         self._pipeline = pipeline
         self._state = self._begins_at = state
         self._built: tf.data.Dataset | None = None
+        self._untuned: Untuned | None = None
         self._dataset_key = ""
         self._request: Any = ""
         self._command: list[str] = []
@@ -168,7 +170,13 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     def __iter__(self) -> Any:
         """Like `tf.data.Dataset.__iter__`. Eager iteration takes less Python, and errors have no TensorFlow prefix."""
-        return EagerIterator(self) if tf.executing_eagerly() else super().__iter__()
+        if not tf.executing_eagerly():
+            return super().__iter__()
+        if self._transport == "arrow":  # its map can be tuned
+            return EagerIterator(self)
+        if self._untuned is None:
+            self._untuned = Untuned(self._dataset(), read_ahead=True)
+        return iter(self._untuned)
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return []
@@ -358,7 +366,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
         else:  # the dataset's own server is started again, because the state may have another seed
-            self._built = self._feed = None
+            self._built = self._untuned = self._feed = None
             self._state = self._begins_at = text
         return self
 
@@ -532,6 +540,13 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
             return super().skip(static_count)
         return tf.data.Dataset.skip(self, count, name=name)
+
+    def prefetch(self, buffer_size: object, name: str | None = None) -> Any:
+        """Like `tf.data.Dataset.prefetch`. With a fixed size, nothing is left to tune: see `Untuned`."""
+        size = static(buffer_size)
+        prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
+        fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self
+        return Untuned(prefetched, read_ahead=False) if fixed else prefetched
 
 
 def mix(
