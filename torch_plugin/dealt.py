@@ -16,8 +16,7 @@ from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.pipeline import Urls
 from parquetry.common.plan.options import OptionArguments
-from parquetry.common.stages.base import Stage
-from parquetry.common.stages.shard import Shard
+from parquetry.common.stages.base import Decision, Stage
 
 from .carrier import PipelineCarrier
 from .meshes import part_of
@@ -88,7 +87,7 @@ class DealtCarrier(PipelineCarrier):
         return result
 
     def _with_stage(self, stage: Stage) -> Self:
-        if self._mesh_part is not None and isinstance(stage, Shard):
+        if self._mesh_part is not None and stage.decides is Decision.PART:
             raise _dealt_twice("another shard()")
         return super()._with_stage(stage)
 
