@@ -30,6 +30,7 @@ from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import Source
 from .bad_rows import Row
+from .merging import Merging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +116,15 @@ class JobPlanner:
     """The jobs of one iteration, in order.
 
     Args:
-        merge: the maximum number of steps in a job. Only full batches are merged.
+        merging: how many steps a job may hold; ``None`` = one. Only full batches are merged.
     """
 
-    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merge: int = 1) -> None:
+    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merging: Merging | None = None) -> None:
         self._plan = plan
         self._steps = steps
         self._length = steps.length
         self._iteration = iteration
-        self._merge = merge
+        self._merging = merging or Merging()
         self._next_step = 0
         self._number = 0
 
@@ -133,9 +134,10 @@ class JobPlanner:
     def __next__(self) -> Job:
         if self._length is not None and self._next_step >= self._length:
             raise StopIteration
-        steps = min(self._merge, self._steps.run(self._next_step))
+        steps = min(self._merging.steps, self._steps.run(self._next_step))
         passes, index = self._steps.rows(self._next_step, steps)
         draws = tuple(self._plan.draws(self._iteration, passes, index))
+        self._merging.planned(steps, len(draws))
         elements = len(index) if self._plan.batch_view is None else steps
         count = self._plan.rows_drawn(draws, len(index))
         job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws)
