@@ -253,9 +253,17 @@ class BasePlan:
         whole = any(step.needs_whole_batch for step in self.program.item_steps)
         if self.batch_view is None or self.order.makes_batches or whole:
             return 1
-        slow = self.program.costly or self.program.has_user_code  # the first batch waits for those made with it
-        wanted_bytes, most = (_MERGED_BYTES // 2, _MOST_MERGED // 4) if slow else (_MERGED_BYTES, _MOST_MERGED)
-        return int(np.clip(min(wanted_bytes // workers, most_bytes) // self.step_bytes, 1, most))
+        most = _MOST_MERGED // 4 if self._is_slow else _MOST_MERGED
+        return int(np.clip(self.merged_bytes(most_bytes, workers) // self.step_bytes, 1, most))
+
+    def merged_bytes(self, most_bytes: int, workers: int = 1) -> int:
+        """How many bytes the steps may take that the engine makes at once. See `merged_steps`."""
+        return min((_MERGED_BYTES // 2 if self._is_slow else _MERGED_BYTES) // workers, most_bytes)
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether making a step takes long, so that no others should wait for steps made with them."""
+        return self.program.costly or self.program.has_user_code
 
     @property
     def seed(self) -> int | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..counting.counters import Count, Counters
 from ..engine.run.jobs import Job, JobPlanner
+from ..engine.run.merging import Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
@@ -74,7 +75,9 @@ class Iteration:
         self._plan = plan
         self._cursor = cursor
         most_slots = most_slots or 2 * prepared.workers + 4
-        merge = plan.merged_steps(prepared.memory_limit // most_slots, cursor.workers) if wanted.merge else 1
+        slot_bytes = prepared.memory_limit // most_slots
+        merge = plan.merged_steps(slot_bytes, cursor.workers) if wanted.merge else 1
+        self._merging = Merging(merge, plan.merged_bytes(slot_bytes, cursor.workers))
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(most_slots, affordable)
         self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
@@ -89,13 +92,13 @@ class Iteration:
                 strict_nulls=prepared.strict_nulls,
                 max_errors=prepared.max_errors,
                 counters=counters,
-                merge=merge,
+                merging=self._merging,
             )
         self._jobs = JobQueue(
             slots,
             prepared,
             plan,
-            self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=merge),
+            self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merging=self._merging),
             first=cursor.start,
             most_slots=self._most_slots,
             private=self._rebatcher is not None,
@@ -152,6 +155,8 @@ class Iteration:
             return
         if header is None:
             self._send_apart(made)
+        if header is not None:
+            self._merging.made(made.job.steps, header.table_offset)  # before a new job is planned
         self._jobs.done(made)
         if header is not None:
             self._send_made(header, made)

@@ -21,6 +21,7 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, counted, took
 from ...errors import ELEMENT_ERRORS, PipelineError
+from ...layout.arrow_read import TooLargeError
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
@@ -30,6 +31,7 @@ from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import Source
 from .bad_rows import Row
+from .merging import Merging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +117,15 @@ class JobPlanner:
     """The jobs of one iteration, in order.
 
     Args:
-        merge: the maximum number of steps in a job. Only full batches are merged.
+        merging: how many steps a job may hold; ``None`` = one. Only full batches are merged.
     """
 
-    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merge: int = 1) -> None:
+    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merging: Merging | None = None) -> None:
         self._plan = plan
         self._steps = steps
         self._length = steps.length
         self._iteration = iteration
-        self._merge = merge
+        self._merging = merging or Merging()
         self._next_step = 0
         self._number = 0
 
@@ -133,9 +135,10 @@ class JobPlanner:
     def __next__(self) -> Job:
         if self._length is not None and self._next_step >= self._length:
             raise StopIteration
-        steps = min(self._merge, self._steps.run(self._next_step))
+        steps = min(self._merging.steps, self._steps.run(self._next_step))
         passes, index = self._steps.rows(self._next_step, steps)
         draws = tuple(self._plan.draws(self._iteration, passes, index))
+        self._merging.planned(steps, len(draws))
         elements = len(index) if self._plan.batch_view is None else steps
         count = self._plan.rows_drawn(draws, len(index))
         job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws)
@@ -146,7 +149,13 @@ class JobPlanner:
 
 @dataclass(slots=True, kw_only=True)
 class Handle:
-    """A block that is loaded or being loaded. ``users`` is the number of jobs that hold it."""
+    """A block that is loaded or being loaded.
+
+    Attributes:
+        users: the number of jobs that hold it.
+        missing: the number of its row groups that are not read yet.
+        too_large: the row groups, by place, that are read into temporary files because they do not fit into memory.
+    """
 
     key: BlockKey
     num_bytes: int
@@ -155,6 +164,7 @@ class Handle:
     parts: list[RowGroupColumns | None] = field(default_factory=list)
     missing: int = 0
     large: LargeColumns | None = None
+    too_large: list[int] = field(default_factory=list)
 
 
 class BlockStore:
@@ -306,18 +316,18 @@ class BlockStore:
             handle.parts = [None] * len(rows.row_groups)
             handle.missing = len(rows.row_groups)
             for number in range(1, len(rows.row_groups)):
-                self._pool.submit(self._load_part, handle, rows, number)
+                self._pool.submit(self._load_part, handle, rows, number, self._memory_limit)
         except BaseException as error:  # including a pool that was shut down, when nobody waits for the block
             _fail(handle.future, error)
             return
-        self._load_part(handle, rows, 0)
+        self._load_part(handle, rows, 0, self._memory_limit)
 
-    def _load_part(self, handle: Handle, rows: BlockRows, number: int) -> None:
+    def _load_part(self, handle: Handle, rows: BlockRows, number: int, room_bytes: int | None) -> None:
         if self._closed or handle.future.done():
             return
         try:
             row_group, wanted = rows.row_groups[number], rows.rows[number]
-            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted)
+            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted, room_bytes)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -326,8 +336,29 @@ class BlockStore:
                 handle.num_bytes = sum(part.nbytes for part in parts)
                 handle.parts = []
                 self._end(handle, rows, parts)
+        except TooLargeError:
+            self._load_too_large(handle, rows, number)
         except BaseException as error:
             _fail(handle.future, error)
+
+    def _load_too_large(self, handle: Handle, rows: BlockRows, number: int) -> None:
+        """Loads a block into temporary files, once a row group turns out to be larger than its footer says."""
+        with self._lock:
+            handle.too_large.append(number)
+            if len(handle.too_large) > 1:  # another thread is doing it
+                return
+        try:
+            if self._load_large(handle, rows):
+                handle.num_bytes = self._memory_limit // 2
+                handle.parts = [None] * len(rows.row_groups)
+                return
+        except BaseException as error:
+            _fail(handle.future, error)
+            return
+        with self._lock:
+            numbers, handle.too_large = handle.too_large, []
+        for each in numbers:
+            self._load_part(handle, rows, each, None)
 
     def _load_large(self, handle: Handle, rows: BlockRows) -> bool:
         """Loads a block into temporary files. Returns ``False`` if that is not possible."""
@@ -343,9 +374,9 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetched(self, source: int, row_group: int, wanted: np.ndarray) -> RowGroupColumns:
+    def _fetched(self, source: int, row_group: int, wanted: np.ndarray, room_bytes: int | None) -> RowGroupColumns:
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, wanted)
+            return self._fetchers[source].fetch(row_group, wanted, room_bytes)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

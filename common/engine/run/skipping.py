@@ -25,6 +25,7 @@ from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
 from .bad_rows import Row, bad_rows_of
 from .jobs import Begin, Handle, Job, Place
+from .merging import Merging
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class SkippingPlanner:
         strict_nulls: whether nulls are errors.
         max_errors: see `Options.max_errors`.
         counters: where the rows left out are counted.
-        merge: the maximum number of batches in a job.
+        merging: how many batches a job may hold; ``None`` = one.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class SkippingPlanner:
         strict_nulls: bool,
         max_errors: float | None,
         counters: Counters,
-        merge: int = 1,
+        merging: Merging | None = None,
     ) -> None:
         batch = plan.order.batch
         self._plan = plan
@@ -64,7 +65,8 @@ class SkippingPlanner:
         self._length = self._rows.length
         self._size = None if batch is None else batch.batch_size
         self._drops_remainder = batch is not None and batch.drop_remainder
-        self._chunk = plan.chunk_rows if batch is None else batch.batch_size * merge
+        self._merging = merging or Merging()
+        self._chunk_rows = plan.chunk_rows
         self._target = self._length if plan.keeps_step else None
         if self._target is not None and self._drops_remainder and self._size is not None:
             self._target -= self._target % self._size
@@ -93,6 +95,11 @@ class SkippingPlanner:
         self._begin = Begin(elements=job.place.begin.elements + job.elements, rows=job.place.end)
         self._number += 1
         return job
+
+    @property
+    def _chunk(self) -> int:
+        """The most rows of the next job."""
+        return self._chunk_rows if self._size is None else self._size * self._merging.steps
 
     def rewind(self, job: Job) -> None:
         """Goes back to this job, so that it and the jobs after it are planned again."""
@@ -272,12 +279,14 @@ class SkippingPlanner:
     def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Row], steps: int, elements: int) -> Job:
         passes, index = self._resolved(positions)
         self._passes = max(self._passes, int(passes[-1]) + 1)
+        draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
+        self._merging.planned(steps, len(draws))
         return Job(
             number=self._number,
             steps=steps,
             count=len(positions),
             elements=elements,
-            draws=tuple(self._plan.draws(self._cursor.iteration, passes, index)),
+            draws=draws,
             place=Place(begin=begin, end=int(positions[-1]) + 1, skips=tuple(skips), passes=int(passes[-1]) + 1),
         )
 

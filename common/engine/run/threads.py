@@ -21,6 +21,7 @@ from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
+from .merging import Merging
 from .skipping import SkippingPlanner, check_blocks, failing_items
 from .step_run import NO_STEPS, Form, StepRun, split_columns
 from .vocabularies import ready_program
@@ -64,6 +65,7 @@ class ThreadedEngine:
         self._strict_nulls = strict_nulls
         most_ahead = 2 * threads + 1
         merge = plan.merged_steps(memory_limit // most_ahead, cursor.workers)
+        self._merging = Merging(merge, plan.merged_bytes(memory_limit // most_ahead, cursor.workers))
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * merge), 1, most_ahead))
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
@@ -73,9 +75,9 @@ class ThreadedEngine:
                 strict_nulls=strict_nulls,
                 max_errors=max_errors,
                 counters=self._counters,
-                merge=merge,
+                merging=self._merging,
             )
-        self._jobs = self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=merge)
+        self._jobs = self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merging=self._merging)
         self.position = cursor.start
         self.skipped = cursor.skipped
         self._by_rows = plan.batch_view is None
@@ -221,7 +223,9 @@ class ThreadedEngine:
         try:
             with reading():
                 columns = assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
-            add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
+            made_bytes = sum(map(column_bytes, columns))
+            add(Count.DELIVERED_BYTES, made_bytes)
+            self._merging.made(job.steps, made_bytes)
             return columns
         finally:
             self._job_bytes = max(self._job_bytes, region.wanted_bytes)

@@ -81,9 +81,9 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
     counted: Counter[tuple[tuple[str, ...], int]] = Counter()
     real = fetch.read_row_group
 
-    def read_row_group(dataset: Any, row_group: int, fields: Any) -> Any:
+    def read_row_group(dataset: Any, row_group: int, fields: Any, *room: Any) -> Any:
         counted[tuple(field.name for field in fields), int(row_group)] += 1
-        return real(dataset, row_group, fields)
+        return real(dataset, row_group, fields, *room)
 
     monkeypatch.setattr(fetch, "read_row_group", read_row_group)
     return counted

@@ -168,7 +168,8 @@ def test_batches_cut_in_one_go_are_the_batches_cut_apart(url: Path, parts: int) 
 
 def test_strings_that_are_kept_do_not_keep_those_of_other_batches(url: Path) -> None:
     for batch in Pipeline(url, ["text"], executor="threads").batch(20):
-        assert batch["text"].base is None
+        text = batch["text"]
+        assert text.base is None or text.base.size == text.size
 
 
 @pytest.mark.parametrize("name", ["dealt", "packed"])

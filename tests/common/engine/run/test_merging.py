@@ -1,0 +1,87 @@
+"""Small steps are made together, but the first one does not wait for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.engine.run.merging import Merging
+
+BATCH, BLOCKS = 8, 200
+MANY = 128
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> str:
+    """Writes row groups of one batch each."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(BLOCKS * BATCH)}), path, row_group_size=BATCH)
+    return str(path)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The row groups that are read."""
+    found: list[int] = []
+    fetch = Fetcher.fetch
+
+    def counted(self: Fetcher, row_group: int, *args: Any) -> Any:
+        found.append(row_group)
+        return fetch(self, row_group, *args)
+
+    monkeypatch.setattr(Fetcher, "fetch", counted)
+    return found
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_the_first_batch_waits_for_few_blocks(blocks: str, read: list[int], on_error: str) -> None:
+    iterator = iter(Pipeline(blocks, executor="threads", workers=1, on_error=on_error).batch(BATCH))
+    first = next(iterator)
+    before = len(read)
+    rest = list(iterator)
+    assert before < MANY // 4
+    assert len(read) >= BLOCKS
+    numbers = [number for batch in [first, *rest] for number in batch["x"].tolist()]
+    assert numbers == list(range(BLOCKS * BATCH))
+
+
+def steps_of(merging: Merging, jobs: int, *, step_bytes: int = 1, blocks_per_step: float = 0) -> list[int]:
+    """Returns the numbers of steps of some jobs, each planned once the one before it is made."""
+    found = []
+    for _ in range(jobs):
+        steps = merging.steps
+        merging.planned(steps, int(steps * blocks_per_step))
+        merging.made(steps, steps * step_bytes)
+        found.append(steps)
+    return found
+
+
+def test_jobs_grow_from_one_step_to_the_most() -> None:
+    assert steps_of(Merging(20, 1 << 20), 7) == [1, 2, 4, 8, 16, 20, 20]
+
+
+def test_jobs_are_alone_unless_told_otherwise() -> None:
+    assert steps_of(Merging(), 3) == [1, 1, 1]
+
+
+def test_jobs_stay_as_small_as_their_bytes_must() -> None:
+    assert steps_of(Merging(MANY, 100), 6, step_bytes=10) == [1, 2, 4, 8, 10, 10]
+    assert steps_of(Merging(MANY, 100), 3, step_bytes=1000) == [1, 1, 1]
+
+
+def test_jobs_of_many_blocks_stay_small() -> None:
+    assert steps_of(Merging(MANY, 1 << 20), 6, blocks_per_step=1) == [1, 2, 4, 8, 8, 8]
+    assert steps_of(Merging(MANY, 1 << 20), 3, blocks_per_step=16) == [1, 1, 1]
+
+
+def test_jobs_grow_once_for_those_that_were_planned_before() -> None:
+    merging = Merging(MANY, 1 << 20)
+    for _ in range(5):
+        merging.made(1, 1)
+    assert merging.steps == 2
