@@ -121,12 +121,13 @@ def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, 
     """
     file = np.frombuffer(data, np.uint8)
     parts = Parts(
-        *(np.array([number]) for number in (file.ctypes.data, len(file))),
-        np.array([size]),
-        np.array([factor]),
-        np.array([box]),
-        np.zeros(1, np.int64),
-        np.ones(1, bool),
+        data=np.array([file.ctypes.data]),
+        bytes=np.array([len(file)]),
+        sizes=np.array([size]),
+        factors=np.array([factor]),
+        boxes=np.array([box]),
+        flips=np.zeros(1, np.int64),
+        reads_all=np.ones(1, bool),
     )
     return bool(decode_parts(parts, out.reshape(1, *out.shape[:2], -1))[0])
 
@@ -210,7 +211,8 @@ def _is_exact(loaded: _Loaded) -> bool:
             box = (top // factor, left // factor, max(high // factor, 1), max(wide // factor, 1))
             part = whole[box[0] : box[0] + box[2], box[1] : box[1] + box[3]]
             reads_all = factor > 1 or high == height
-            if not np.array_equal(_tried(loaded, data, factor, box, part.shape[:2], reads_all), part):
+            tried = _tried(loaded, data, factor, box, part.shape[:2], reads_all)
+            if tried is None or not np.array_equal(tried, part):
                 return False
     return True
 
@@ -227,7 +229,8 @@ def _resizes_exactly(loaded: _Loaded) -> bool:
     for (top, left, high, wide), size in itertools.product((*_TRIAL_BOXES, (0, 0, *_TRIAL_SIZE)), _TRIAL_SIZES):
         part = np.ascontiguousarray(whole[top : top + high, left : left + wide])
         resized = cv2.resize(part, size[::-1], interpolation=cv2.INTER_LINEAR)
-        if not np.array_equal(_tried(loaded, data, 1, (top, left, high, wide), size, True), resized):
+        tried = _tried(loaded, data, 1, (top, left, high, wide), size, True)
+        if tried is None or not np.array_equal(tried, resized):
             return False
     return True
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from ...errors import SidecarError
-from ..sidecar.stalls import warning_seconds
+from ...progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)
 CHECK_S = 0.25
