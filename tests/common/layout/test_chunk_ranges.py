@@ -16,7 +16,7 @@ from memory_store import Store
 
 from parquetry.common import Pipeline
 from parquetry.common.layout import chunk_ranges
-from parquetry.common.layout.chunk_ranges import ChunkFile, coalesced, fetch_ranges
+from parquetry.common.layout.chunk_ranges import ChunkFile, coalesced, fetch_ranges, few_ranges
 
 COLUMNS, ROW_GROUPS, ROWS = 22, 3, 500
 
@@ -146,6 +146,28 @@ def test_several_ranges_come_from_a_native_file_in_order(tmp_path: Path) -> None
         assert fetch_ranges(source, wanted) == [content[first:end] for first, end in wanted]
         with pytest.raises(OSError, match="expected 2 bytes at 9999, but got 1"):
             fetch_ranges(source, [(9999, 10_001)])
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("begins", "left"),
+    [
+        ([0, 3, 6, 9], 2),  # 20 columns of a wide table, spread
+        ([*range(0, 40, 2)], 4),  # 16 gaps of 2 MB fill what may be wasted
+        ([0, 40, 84], 3),  # 3 of 22 columns of 4 MB: three requests at once are faster
+        ([0, 40], 2),
+        ([0], 1),
+        ([], 0),
+    ],
+)
+def test_ranges_are_joined_until_few_are_left_or_too_much_is_wasted(begins: list[int], left: int) -> None:
+    ranges = [(begin * MB, begin * MB + 5000) for begin in begins]
+    joined = few_ranges(ranges)
+    assert len(joined) == left
+    assert sum(end - first for first, end in joined) <= sum(end - first for first, end in ranges) + 32 * MB
+    assert all(any(first <= begin and end <= stop for first, stop in joined) for begin, end in ranges)
 
 
 def test_only_what_was_fetched_can_be_read() -> None:
