@@ -3,6 +3,7 @@
 It takes a row group and a function that chooses the columns, and returns an Arrow table with the columns as stored.
 Every column has as many rows as the footer says. Anything wrong with a file raises a single error that names the file,
 row group and column. `read_slices` returns the same rows in slices, for row groups that are too large to read whole.
+Whether they are is what `read_group` finds out before it reads, if it is told how much room there is.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ from .row_groups import StoredFiles
 from .store_answers import StoreError
 from .store_faults import asking_again, is_local
 from .temporary import TemporaryBuffer
+from .value_bounds import most_bytes, slice_rows
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
 """The exceptions that pyarrow raises for damaged files."""
 _SLICE_BUFFER_BYTES = 1 << 18
+_BITS = 8  # per byte
 _PIECE_BYTES = 4 << 20
 _PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
+
+
+class TooLargeError(Exception):
+    """A row group takes more memory than there is room for, so it was not read."""
 
 
 def read_group(
@@ -39,6 +46,7 @@ def read_group(
     *,
     pre_buffer: bool,
     advice: str,
+    room_bytes: int | None = None,
     **options: Any,
 ) -> pa.Table:
     """Reads some columns of one row group.
@@ -47,13 +55,17 @@ def read_group(
         choose: returns the column names to read, given the file's schema. Struct members have dotted names.
         pre_buffer: whether Arrow fetches all columns of a local file at once.
         advice: tells the user what to do about an unreadable file; ends the error message.
+        room_bytes: the memory for the columns; ``None`` = no limit.
         options: passed to ``pyarrow.parquet.ParquetFile``.
 
     Raises:
         DatasetError: the file cannot be read or is damaged. The message names the file, row group and column.
+        TooLargeError: there is no room for the columns.
     """
     options["pre_buffer"] = pre_buffer and is_local(dataset.filesystem)
-    with _opened_group(dataset, row_group, choose, advice, options) as (reader, group, wanted):
+    with _opened_group(dataset, row_group, choose, advice, options) as (source, reader, group, wanted):
+        if room_bytes is not None and _size_of(source, reader, group, wanted, room_bytes) > room_bytes:
+            raise TooLargeError
         table = reader.read_row_group(group, columns=wanted, use_threads=False)
         check_counts(table, int(dataset.row_groups.rows[row_group]), _place(dataset, row_group))
         return table
@@ -64,14 +76,14 @@ def read_slices(
     row_group: int,
     choose: Callable[[pa.Schema], Sequence[str]],
     *,
-    slice_rows: int,
+    slice_bytes: int,
     advice: str,
     **options: Any,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Reads some columns of one row group page by page, and yields slices and their numbers of rows.
 
-    All slices but the last have ``slice_rows`` rows. Column chunks from a store go through a temporary file. Whatever
-    is open is closed when the iterator ends or is closed. See `read_group` for the arguments.
+    Slices take about ``slice_bytes``. Column chunks from a store go through a temporary file. Whatever is open is
+    closed when the iterator ends or is closed. See `read_group` for the arguments.
 
     Raises:
         DatasetError: as for `read_group`.
@@ -80,11 +92,14 @@ def read_slices(
     rows, found = int(dataset.row_groups.rows[row_group]), 0
     local = is_local(dataset.filesystem)
     options |= {"pre_buffer": False, "buffer_size": _SLICE_BUFFER_BYTES if local else 0}
-    with _opened_group(dataset, row_group, choose, advice, options, on_disk=not local) as (reader, group, wanted):
+    with _opened_group(dataset, row_group, choose, advice, options, on_disk=not local) as opened:
+        source, reader, group, wanted = opened
         if not wanted:
-            yield from ((min(slice_rows, rows - first), pa.table({})) for first in range(0, rows, slice_rows))
+            yield from ((min(_SLICE_ROWS, rows - first), pa.table({})) for first in range(0, rows, _SLICE_ROWS))
             return
-        for batch in reader.iter_batches(slice_rows, row_groups=[group], columns=wanted, use_threads=False):
+        leaves = _leaves(reader.metadata, wanted)
+        count = slice_rows(source, reader, group, leaves, slice_bytes=slice_bytes)
+        for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
             found += batch.num_rows
             yield batch.num_rows, pa.Table.from_batches([batch])
         if found != rows:  # Arrow stops at the end of the shortest column
@@ -102,8 +117,10 @@ def _opened_group(
     options: dict[str, Any],
     *,
     on_disk: bool = False,
-) -> Iterator[tuple[pq.ParquetFile, int, Sequence[str]]]:
-    """Yields a reader, the row group's number in its file, and the columns to read. Translates errors of the block.
+) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile, int, Sequence[str]]]:
+    """Yields an open file, its reader, the row group's number in it, and the columns to read.
+
+    Translates errors of the block.
 
     Args:
         on_disk: whether column chunks from a store are kept in a temporary file instead of in memory.
@@ -127,11 +144,13 @@ def _opened_group(
             if dataset.verify == "always":
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
-                yield reader, group, wanted
+                yield source, reader, group, wanted
+            except TooLargeError:
+                raise
             except DAMAGE:
                 wanted = [_damaged(reader, group, wanted)]
                 raise
-    except DatasetError:
+    except (DatasetError, TooLargeError):
         raise
     except StoreError as error:
         raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from error
@@ -139,6 +158,19 @@ def _opened_group(
         raise DatasetError(
             f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice)}"
         ) from error
+
+
+def _size_of(source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Sequence[str], enough: int) -> int:
+    """Returns the bytes of some columns in memory, or more; see `most_bytes`."""
+    schema, rows = reader.schema_arrow, int(reader.metadata.row_group(group).num_rows)
+    found = {name: schema.get_field_index(name) for name in columns}
+    numbers = [name for name, place in found.items() if place >= 0 and pa.types.is_primitive(schema.types[place])]
+    total = rows * sum(schema.types[found[name]].bit_width for name in numbers) // _BITS
+    others = [name for name in columns if name not in {*numbers}]
+    if others:
+        leaves = _leaves(reader.metadata, others)
+        total += most_bytes(source, reader, group, leaves, enough=enough - total)
+    return int(total)
 
 
 def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:

@@ -1,6 +1,6 @@
 """Parses the page headers of a column chunk.
 
-It takes the bytes of a chunk and the offset of a page, and returns the header fields of a data page.
+It takes the bytes of a chunk and the offset of a page, and returns the header fields of a data page or a dictionary.
 Source of the rules: the page headers of parquet.thrift, and the Thrift compact protocol that encodes them.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _PLAIN, _RLE = 0, 3
 _HEADER_BYTES = 512
 
@@ -78,6 +78,28 @@ def data_page(read: Callable[[int, int], memoryview], position: int, size_bytes:
         compressed=page.get(_V2_COMPRESSED, True) if second else True,
         checksum=_checksum(header),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DictionaryPage:
+    """The header of a dictionary page. See `DataPage`."""
+
+    begin: int
+    end: int
+    uncompressed_bytes: int
+
+
+def dictionary_page(read: Callable[[int, int], memoryview], size_bytes: int) -> DictionaryPage:
+    """Parses the header of the dictionary page with which a chunk begins. See `data_page`.
+
+    Raises:
+        IndexError, KeyError, TypeError, ValueError: there is no header of a dictionary page that lies inside the chunk.
+    """
+    header, begin = _page_header(read, 0, size_bytes)
+    end = begin + header[_COMPRESSED]
+    if not begin <= end <= size_bytes or header[_TYPE] != _DICTIONARY_PAGE:
+        raise ValueError(f"expected a dictionary page of at most {size_bytes - begin} bytes, got {header}")
+    return DictionaryPage(begin=begin, end=end, uncompressed_bytes=header[_UNCOMPRESSED])
 
 
 def page_checksum(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> tuple[int | None, int]:

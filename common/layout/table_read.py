@@ -61,17 +61,23 @@ def _id_of(field: pa.Field) -> int | None:
 
 def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn]) -> pa.Table:
     """Reads some columns of one row group. Raises as `column_slices`."""
-    ((_, table),) = column_slices(dataset, row_group, columns, slice_rows=None)
+    ((_, table),) = column_slices(dataset, row_group, columns, slice_bytes=None)
     return table
 
 
 def column_slices(
-    dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn], *, slice_rows: int | None
+    dataset: StoredFiles,
+    row_group: int,
+    columns: Sequence[TableColumn],
+    *,
+    slice_bytes: int | None,
+    room_bytes: int | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Reads some columns of one row group, and yields slices and their numbers of rows.
 
     Args:
-        slice_rows: the number of rows of a slice; ``None`` for the whole row group at once.
+        slice_bytes: see `read_slices`; ``None`` for the whole row group at once.
+        room_bytes: see `read_group`.
 
     Raises:
         DatasetError: a file cannot be read or contradicts the table. The message names the file and row group.
@@ -91,11 +97,11 @@ def column_slices(
         "of the table.",
         "coerce_int96_timestamp_unit": "us",  # as in tables; nanoseconds would overflow outside 1677 to 2262
     }
-    if slice_rows is None:
-        whole = read_group(dataset, row_group, choose, pre_buffer=True, **options)
+    if slice_bytes is None:
+        whole = read_group(dataset, row_group, choose, pre_buffer=True, room_bytes=room_bytes, **options)
         slices: Iterable[tuple[int, pa.Table]] = [(int(groups.rows[row_group]), whole)]
     else:
-        slices = read_slices(dataset, row_group, choose, slice_rows=slice_rows, **options)
+        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
     for rows, held in slices:
         yield rows, _typed(dataset, number, columns, paths, held, rows, place)
 

@@ -63,11 +63,9 @@ def _core() -> Any:
     core = library()
     if core is None:
         return None
-    for function, types in (
-        (core.parquetry_check_footer, [c_char_p, c_int64, c_int64, c_int64]),
-        (core.parquetry_row_groups, [c_char_p, c_int64, c_int64, c_void_p]),
-        (core.parquetry_longest_value, [c_char_p, c_int64]),
-    ):
-        function.argtypes = types
+    core.parquetry_check_footer.argtypes = [c_char_p, c_int64, c_int64, c_int64]
+    core.parquetry_row_groups.argtypes = [c_char_p, c_int64, c_int64, c_void_p]
+    core.parquetry_longest_value.argtypes = [c_char_p, c_int64]
+    for function in (core.parquetry_check_footer, core.parquetry_row_groups, core.parquetry_longest_value):
         function.restype = c_int64
     return core

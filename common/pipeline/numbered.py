@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -27,6 +28,7 @@ from ..engine.run.block import LoadedBlock
 from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import Source
 from ..errors import PipelineError
+from ..layout.arrow_read import TooLargeError
 from ..order.keyed import permutation, raw_words
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
@@ -361,11 +363,11 @@ class _RowGroups:
 
     def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
         (source, row_group), wanted = key, self._wanted(*key)
-        if self._parts[source].row_group_bytes(row_group) > self._memory_limit:
-            large = self._fetchers[source].fetch_large([row_group], [wanted])
-            if large is not None:
-                return large.of_row_group
-        return self._fetchers[source].fetch(row_group, wanted)
+        if self._parts[source].row_group_bytes(row_group) <= self._memory_limit:
+            with suppress(TooLargeError):  # which its footer does not say
+                return self._fetchers[source].fetch(row_group, wanted, self._memory_limit)
+        large = self._fetchers[source].fetch_large([row_group], [wanted])
+        return self._fetchers[source].fetch(row_group, wanted) if large is None else large.of_row_group
 
     def _wanted(self, source: int, row_group: int) -> np.ndarray:
         return self._parts[source].selection.rows.of(row_group)

@@ -201,20 +201,24 @@ class Fetcher:
     def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
-    def fetch(self, row_group: int, rows: np.ndarray | None) -> RowGroupColumns:
+    def fetch(self, row_group: int, rows: np.ndarray | None, room_bytes: int | None = None) -> RowGroupColumns:
         """Returns the fields' columns for some rows (ascending; ``None`` = all) of one row group, in canonical form.
+
+        Args:
+            room_bytes: the memory for the columns; ``None`` = no limit.
 
         Raises:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the schema.
+            TooLargeError: the columns take more than ``room_bytes``. `fetch_large` can read them.
         """
         with Reading(), reading():
-            columns = self._fetched(row_group, rows)
+            columns = self._fetched(row_group, rows, room_bytes)
         if rows is not None:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
 
-    def _fetched(self, row_group: int, rows: np.ndarray | None) -> RowGroupColumns:
+    def _fetched(self, row_group: int, rows: np.ndarray | None, room_bytes: int | None) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
         if rows is not None and len(rows) == total:
             rows = None
@@ -223,7 +227,7 @@ class Fetcher:
         cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
         if self._lists is not None:
             cells.update(self._lists.read(row_group, rows))
-        table, read_bytes = self._stored_columns(row_group, but=cells)
+        table, read_bytes = self._stored_columns(row_group, but=cells, room_bytes=room_bytes)
         if self._share < 1:
             later = [name for name in cells if isinstance(cells[name], FileCells) or name in self._read_later]
             read_bytes -= (1 - self._share) * column_bytes(self._dataset, row_group, later)
@@ -269,9 +273,7 @@ class Fetcher:
         if self._cache is not None or self._listed or self._refused:
             return None
         try:
-            columns = LargeReader(self._dataset, self._fields, self._cells, self._slices, self._settled).read(
-                row_groups, rows
-            )
+            columns = LargeReader(self._fields, self._cells, self._slices, self._settled).read(row_groups, rows)
         except (NoRoomError, NotImplementedError) as error:
             self._refused = True
             _warn_of_room(str(error))
@@ -282,10 +284,10 @@ class Fetcher:
         return columns
 
     def _slices(
-        self, row_group: int, fields: Sequence[UnischemaField], slice_rows: int
+        self, row_group: int, fields: Sequence[UnischemaField], slice_bytes: int
     ) -> Generator[tuple[int, pa.Table], None, None]:
         stored = [field for field in fields if field.name not in self._dataset.partitions]
-        for rows, table in row_group_slices(self._dataset, row_group, stored, slice_rows=slice_rows):
+        for rows, table in row_group_slices(self._dataset, row_group, stored, slice_bytes=slice_bytes):
             for field in fields:
                 if field.name in self._dataset.partitions:
                     value = pa.chunked_array([self._partition_value(field.name, row_group, rows)])
@@ -294,7 +296,9 @@ class Fetcher:
                     )
             yield rows, table
 
-    def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> tuple[pa.Table, float]:
+    def _stored_columns(
+        self, row_group: int, *, but: Container[str] = (), room_bytes: int | None = None
+    ) -> tuple[pa.Table, float]:
         """Returns the columns of a row group without those that were read otherwise, and the bytes read for all."""
         wanted = [field for field in self._stored if field.name not in but]
         size = self._bytes(row_group)
@@ -304,7 +308,8 @@ class Fetcher:
             table, is_new = self._read_once(self._cache, row_group, self._stored, wanted)
             return table, size if is_new else 0
         if self._shared is None or (size < _SHARED_BYTES and not self._dataset.remote):
-            return read_row_group(self._dataset, row_group, wanted), size
+            room_bytes = None if self._listed or self._refused else room_bytes
+            return read_row_group(self._dataset, row_group, wanted, room_bytes), size
         table, is_new = self._read_once(self._shared, row_group, wanted, wanted)
         return table, size if is_new else size - column_bytes(self._dataset, row_group, [f.name for f in wanted])
 
@@ -354,23 +359,37 @@ class Fetcher:
         return f"{file.version.key}\0{groups.group[row_group]}\0{names}"
 
 
-def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
+def read_row_group(
+    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], room_bytes: int | None = None
+) -> pa.Table:
     """Returns the columns of a row group as stored, named by field. Missing columns of nullable fields are null.
 
     The columns of a table format (such as Delta) already have the table's types.
     """
-    ((_, table),) = row_group_slices(dataset, row_group, fields, slice_rows=None)
+    ((_, table),) = row_group_slices(dataset, row_group, fields, slice_bytes=None, room_bytes=room_bytes)
     return table
 
 
 def row_group_slices(
-    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], *, slice_rows: int | None
+    dataset: StoredDataset,
+    row_group: int,
+    fields: Sequence[UnischemaField],
+    *,
+    slice_bytes: int | None,
+    room_bytes: int | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the same in slices of ``slice_rows`` rows, and their numbers of rows; ``None`` for all rows at once."""
+    """Yields the same in slices, and their numbers of rows.
+
+    Args:
+        slice_bytes: see `layout.arrow_read.read_slices`; ``None`` for all rows at once.
+        room_bytes: see `layout.arrow_read.read_group`.
+    """
     groups, rows = dataset.row_groups, int(dataset.row_groups.rows[row_group])
     if dataset.table is not None:
         inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
-        held = column_slices(dataset, row_group, inside, slice_rows=slice_rows) if inside else [(rows, pa.table({}))]
+        held: Iterable[tuple[int, pa.Table]] = [(rows, pa.table({}))]
+        if inside:
+            held = column_slices(dataset, row_group, inside, slice_bytes=slice_bytes, room_bytes=room_bytes)
         for count, table in held:
             columns = [
                 listed_column(dataset, row_group) if is_listed(dataset, field) else table.column(field.name)
@@ -388,13 +407,13 @@ def row_group_slices(
         return sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
 
     slices: Iterable[tuple[int, pa.Table]]
-    if slice_rows is None:
+    if slice_bytes is None:
         # Small columns are read together. Large ones are read one by one, which saves a copy.
         chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
         together = chunk_bytes < _LARGE_CHUNK_BYTES
-        slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, **options))]
+        slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, room_bytes=room_bytes, **options))]
     else:
-        slices = read_slices(dataset, row_group, choose, slice_rows=slice_rows, **options)
+        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
     place = f"file {file.path}, row group {groups.group[row_group]}"
     for count, table in slices:
         if _is_plain(table, paths):

@@ -16,19 +16,16 @@ import pyarrow as pa
 
 from ...counting.counters import Reading
 from ...forks import reading
-from ...layout.dataset import StoredDataset
 from ...layout.nested import variable
 from ...layout.temporary import forget
 from ...progress import stop_if_unwanted
 from ...schema.field import UnischemaField
-from ...selection.statistics import decoded_bytes
 from ..columns.arrow_views import as_arrow
 from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
 _SLICE_BYTES = 1 << 22
-_MOST_SLICE_ROWS = 1 << 16  # text in dictionaries is larger than its footer says
 _FIELDS_AT_ONCE = 8  # each takes one to four open files
 
 Slices = Callable[[int, Sequence[UnischemaField], int], Generator[tuple[int, pa.Table], None, None]]
@@ -74,19 +71,17 @@ class LargeReader:
     Args:
         fields: the fields to read, in order.
         cells: locates values that can stay in the dataset's files.
-        slices: reads some fields of a row group in slices of some rows; yields them with their numbers of rows.
+        slices: reads some fields of a row group in slices of some bytes; yields them with their numbers of rows.
         settle: converts a stored column of a row group to canonical form.
     """
 
     def __init__(
         self,
-        dataset: StoredDataset,
         fields: Sequence[UnischemaField],
         cells: CellReader,
         slices: Slices,
         settle: Settle,
     ) -> None:
-        self._dataset = dataset
         self._fields = fields
         self._cells = cells
         self._slices = slices
@@ -143,11 +138,8 @@ class LargeReader:
     ) -> Iterator[list[pa.Array]]:
         """Yields the wanted rows in slices, at least one, in canonical form."""
         for group, wanted in zip(row_groups, rows, strict=True):
-            size = decoded_bytes(self._dataset, group, [field.name for field in fields])
-            row_bytes = max(size // max(int(self._dataset.row_groups.rows[group]), 1), 1)
-            slice_rows = min(max(_SLICE_BYTES // row_bytes, 1), _MOST_SLICE_ROWS)
             first = 0
-            with closing(self._slices(group, fields, slice_rows)) as slices:
+            with closing(self._slices(group, fields, _SLICE_BYTES)) as slices:
                 while True:
                     stop_if_unwanted()
                     with Reading(), reading():

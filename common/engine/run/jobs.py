@@ -21,6 +21,7 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, counted, took
 from ...errors import ELEMENT_ERRORS, PipelineError
+from ...layout.arrow_read import TooLargeError
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
@@ -148,7 +149,13 @@ class JobPlanner:
 
 @dataclass(slots=True, kw_only=True)
 class Handle:
-    """A block that is loaded or being loaded. ``users`` is the number of jobs that hold it."""
+    """A block that is loaded or being loaded.
+
+    Attributes:
+        users: the number of jobs that hold it.
+        missing: the number of its row groups that are not read yet.
+        too_large: the row groups, by place, that are read into temporary files because they do not fit into memory.
+    """
 
     key: BlockKey
     num_bytes: int
@@ -157,6 +164,7 @@ class Handle:
     parts: list[RowGroupColumns | None] = field(default_factory=list)
     missing: int = 0
     large: LargeColumns | None = None
+    too_large: list[int] = field(default_factory=list)
 
 
 class BlockStore:
@@ -308,18 +316,18 @@ class BlockStore:
             handle.parts = [None] * len(rows.row_groups)
             handle.missing = len(rows.row_groups)
             for number in range(1, len(rows.row_groups)):
-                self._pool.submit(self._load_part, handle, rows, number)
+                self._pool.submit(self._load_part, handle, rows, number, self._memory_limit)
         except BaseException as error:  # including a pool that was shut down, when nobody waits for the block
             _fail(handle.future, error)
             return
-        self._load_part(handle, rows, 0)
+        self._load_part(handle, rows, 0, self._memory_limit)
 
-    def _load_part(self, handle: Handle, rows: BlockRows, number: int) -> None:
+    def _load_part(self, handle: Handle, rows: BlockRows, number: int, room_bytes: int | None) -> None:
         if self._closed or handle.future.done():
             return
         try:
             row_group, wanted = rows.row_groups[number], rows.rows[number]
-            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted)
+            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted, room_bytes)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -328,8 +336,29 @@ class BlockStore:
                 handle.num_bytes = sum(part.nbytes for part in parts)
                 handle.parts = []
                 self._end(handle, rows, parts)
+        except TooLargeError:
+            self._load_too_large(handle, rows, number)
         except BaseException as error:
             _fail(handle.future, error)
+
+    def _load_too_large(self, handle: Handle, rows: BlockRows, number: int) -> None:
+        """Loads a block into temporary files, once a row group turns out to be larger than its footer says."""
+        with self._lock:
+            handle.too_large.append(number)
+            if len(handle.too_large) > 1:  # another thread is doing it
+                return
+        try:
+            if self._load_large(handle, rows):
+                handle.num_bytes = self._memory_limit // 2
+                handle.parts = [None] * len(rows.row_groups)
+                return
+        except BaseException as error:
+            _fail(handle.future, error)
+            return
+        with self._lock:
+            numbers, handle.too_large = handle.too_large, []
+        for each in numbers:
+            self._load_part(handle, rows, each, None)
 
     def _load_large(self, handle: Handle, rows: BlockRows) -> bool:
         """Loads a block into temporary files. Returns ``False`` if that is not possible."""
@@ -345,9 +374,9 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetched(self, source: int, row_group: int, wanted: np.ndarray) -> RowGroupColumns:
+    def _fetched(self, source: int, row_group: int, wanted: np.ndarray, room_bytes: int | None) -> RowGroupColumns:
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, wanted)
+            return self._fetchers[source].fetch(row_group, wanted, room_bytes)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

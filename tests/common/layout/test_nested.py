@@ -60,8 +60,8 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     read = fetch.read_row_group
     concat = pa.concat_arrays
 
-    def chunked(dataset: Any, row_group: int, fields: Any) -> pa.Table:
-        table = read(dataset, row_group, fields)
+    def chunked(dataset: Any, row_group: int, fields: Any, room_bytes: int | None = None) -> pa.Table:
+        table = read(dataset, row_group, fields, room_bytes)
         columns = [
             pa.chunked_array([column.slice(first, 2).combine_chunks() for first in range(0, len(column), 2)])
             for column in table.columns

@@ -126,9 +126,9 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     fetch = Fetcher.fetch
 
-    def spy(self: Fetcher, row_group: int, rows: np.ndarray | None) -> Any:
+    def spy(self: Fetcher, row_group: int, *args: Any) -> Any:
         found.append(row_group)
-        return fetch(self, row_group, rows)
+        return fetch(self, row_group, *args)
 
     fetch_large = Fetcher.fetch_large
 

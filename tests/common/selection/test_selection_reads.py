@@ -81,9 +81,9 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
     counted: Counter[tuple[tuple[str, ...], int]] = Counter()
     real = fetch.read_row_group
 
-    def read_row_group(dataset: Any, row_group: int, fields: Any) -> Any:
+    def read_row_group(dataset: Any, row_group: int, fields: Any, *room: Any) -> Any:
         counted[tuple(field.name for field in fields), int(row_group)] += 1
-        return real(dataset, row_group, fields)
+        return real(dataset, row_group, fields, *room)
 
     monkeypatch.setattr(fetch, "read_row_group", read_row_group)
     return counted
@@ -140,7 +140,7 @@ import pyarrow.compute as pc
 from parquetry.common import Pipeline
 from parquetry.common.engine.read import fetch
 real, seen = fetch.read_row_group, []
-fetch.read_row_group = lambda dataset, row_group, fields: (seen.append([f.name for f in fields]), real(dataset, row_group, fields))[1]
+fetch.read_row_group = lambda *args: (seen.append([f.name for f in args[2]]), real(*args))[1]
 pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)
 print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
 """

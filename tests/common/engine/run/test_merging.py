@@ -31,9 +31,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     fetch = Fetcher.fetch
 
-    def counted(self: Fetcher, row_group: int, rows: Any) -> Any:
+    def counted(self: Fetcher, row_group: int, *args: Any) -> Any:
         found.append(row_group)
-        return fetch(self, row_group, rows)
+        return fetch(self, row_group, *args)
 
     monkeypatch.setattr(Fetcher, "fetch", counted)
     return found

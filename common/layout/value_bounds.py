@@ -1,0 +1,174 @@
+"""`most_bytes`: how many bytes some columns of a row group take in memory once Arrow has read them.
+
+A footer says how large the decompressed pages are. Dictionaries, run lengths and prefixes make values of these that are
+larger by any factor. So the bound follows from the number of values, their width, and the longest entry of a
+dictionary. Where that is too much, the values are read in slices, until they are counted or are too many.
+Source of the rules: "Encodings" of the Parquet format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..native.footers import longest_value
+from .page_header import dictionary_page
+
+_OFFSET_BYTES = 8
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_NARROW = {"INT_8": 1, "UINT_8": 1, "INT_16": 2, "UINT_16": 2}
+_DECIMAL_BYTES = 16
+_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_PREFIXES = "DELTA_BYTE_ARRAY"
+_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
+_MOST_DICTIONARY_BYTES = 64 << 20
+_SLICE_BYTES = 8 << 20
+_MOST_SLICE_ROWS = 1 << 16
+_FIRST_ROWS = 64
+_PREFIX_MARGIN = 4
+_DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError)  # Arrow reports it better
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A column chunk, as far as it says how large its values are."""
+
+    column: pq.ColumnSchema
+    metadata: pq.ColumnChunkMetaData
+
+    @property
+    def values(self) -> int:
+        """The number of values, nulls and empty lists."""
+        return max(int(self.metadata.num_values), 0)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the decompressed pages."""
+        return max(int(self.metadata.total_uncompressed_size), 0)
+
+    @property
+    def width(self) -> int | None:
+        """The bytes of a value in memory; ``None`` for values of any length."""
+        column = self.column
+        if column.logical_type.type == "DECIMAL":
+            return max(_DECIMAL_BYTES, column.length or 0)
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            return int(column.length)
+        return _NARROW.get(column.converted_type, _WIDTHS.get(column.physical_type))
+
+    @property
+    def has_dictionary(self) -> bool:
+        """Whether values may be entries of a dictionary."""
+        return bool(self.metadata.has_dictionary_page) or not _DICTIONARIES.isdisjoint(self.metadata.encodings)
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether values may begin like the values before them."""
+        return _PREFIXES in self.metadata.encodings
+
+    @property
+    def expands(self) -> bool:
+        """Whether values may be longer than their pages say."""
+        return self.width is None and (self.has_dictionary or self.has_prefixes)
+
+    @property
+    def plain_bytes(self) -> int:
+        """The most bytes of the values in memory, if they do not expand."""
+        return self.stored_bytes + self.values * _OFFSET_BYTES if self.width is None else self.values * self.width
+
+
+def chunks_of(footer: pq.FileMetaData, group: int, columns: Iterable[int]) -> list[Chunk]:
+    """Returns the column chunks of some leaf columns, by number."""
+    row_group, schema = footer.row_group(group), footer.schema
+    return [Chunk(schema.column(number), row_group.column(number)) for number in columns]
+
+
+def most_bytes(
+    source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Iterable[int], *, enough: int
+) -> int:
+    """Returns the bytes that the values of some leaf columns of a row group take, or more.
+
+    Args:
+        source: the file that ``reader`` reads.
+        enough: what is certainly no larger than this is not looked at any closer, nor is what is certainly larger.
+    """
+    chunks = chunks_of(reader.metadata, group, columns)
+    certain = sum(chunk.plain_bytes for chunk in chunks)
+    expanding = [chunk for chunk in chunks if chunk.expands]
+    total = certain + sum(chunk.values * chunk.stored_bytes for chunk in expanding)
+    if total <= enough or not expanding:
+        return total
+    longest = [_longest(source, reader, group, chunk) for chunk in expanding]
+    total = certain + sum(chunk.values * length for chunk, length in zip(expanding, longest, strict=True))
+    if total <= enough:
+        return total
+    total = certain - sum(chunk.plain_bytes for chunk in expanding)
+    for chunk, length in zip(expanding, longest, strict=True):
+        total += _counted(reader, group, chunk, length, enough - total)
+        if total > enough:
+            break
+    return total
+
+
+def slice_rows(
+    source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Iterable[int], *, slice_bytes: int
+) -> int:
+    """Returns how many rows of some leaf columns to read at a time, so that they take no more than ``slice_bytes``."""
+    chunks = chunks_of(reader.metadata, group, columns)
+    size = sum(chunk.plain_bytes for chunk in chunks)
+    size += sum(chunk.values * _longest(source, reader, group, chunk) for chunk in chunks if chunk.expands)
+    return min(max(slice_bytes * _rows(reader, group) // max(size, 1), 1), _MOST_SLICE_ROWS)
+
+
+def _rows(reader: pq.ParquetFile, group: int) -> int:
+    return max(int(reader.metadata.row_group(group).num_rows), 1)
+
+
+def _counted(reader: pq.ParquetFile, group: int, chunk: Chunk, longest: int, enough: int) -> int:
+    """Reads values in slices and counts their bytes, until there are more than ``enough``."""
+    per_row = longest * -(-chunk.values // _rows(reader, group))
+    total = 0
+    for found in _sizes(reader, group, chunk, min(max(_SLICE_BYTES // max(per_row, 1), 1), _MOST_SLICE_ROWS)):
+        total += found
+        if total > enough:
+            break
+    return total
+
+
+def _sizes(reader: pq.ParquetFile, group: int, chunk: Chunk, rows: int) -> Iterator[int]:
+    columns = [chunk.metadata.path_in_schema]
+    return (batch.nbytes for batch in reader.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False))
+
+
+def _longest(source: pa.NativeFile, reader: pq.ParquetFile, group: int, chunk: Chunk) -> int:
+    """Returns the length of the longest value that is not stored as such. Reads the dictionary.
+
+    For values that share prefixes, which have no bound, it is several times the mean of the first ones.
+    """
+    if not chunk.has_prefixes:
+        return _longest_entry(source, chunk.metadata)
+    first = next(_sizes(reader, group, chunk, _FIRST_ROWS), 0)
+    return _PREFIX_MARGIN * -(-first * _rows(reader, group) // (max(chunk.values, 1) * _FIRST_ROWS))
+
+
+def _longest_entry(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
+    most = max(int(chunk.total_uncompressed_size), 0)
+    first, end = chunk.dictionary_page_offset, chunk.data_page_offset
+    if first is None or not 0 < end - first <= _MOST_DICTIONARY_BYTES:
+        return most
+    try:
+        stored = memoryview(source.read_at(end - first, first))
+        page = dictionary_page(lambda begin, end: stored[begin:end], len(stored))
+        if not 0 <= page.uncompressed_bytes <= _MOST_DICTIONARY_BYTES:
+            return most
+        data = stored[page.begin : page.end]
+        if chunk.compression in _CODECS:
+            data = memoryview(pa.Codec(_CODECS[chunk.compression]).decompress(data, page.uncompressed_bytes))
+        elif chunk.compression != "UNCOMPRESSED":
+            return most
+        return longest_value(bytes(data))
+    except _DAMAGE:
+        return most
