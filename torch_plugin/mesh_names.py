@@ -17,7 +17,7 @@ _EXPERT = frozenset({"ep", "expert", "experts", "moe", "edp", "efsdp"})
 _FLATTENED = frozenset({"loss"})  # torchtitan's: the data-parallel dimensions together with cp
 
 
-class Role(Enum):
+class Meaning(Enum):
     """What ranks that differ only in one dimension of a mesh read.
 
     Attributes:
@@ -35,24 +35,24 @@ class Role(Enum):
     UNKNOWN = "unknown"
 
 
-def role_of(name: str) -> Role:
+def role_of(name: str) -> Meaning:
     """Returns the role of a dimension, judging by the parts of its name.
 
     >>> role_of("dp_replicate"), role_of("tensor_parallel"), role_of("dp_shard_cp"), role_of("ep")
-    (<Role.DATA: 'data'>, <Role.MODEL: 'model'>, <Role.BOTH: 'both'>, <Role.EXPERT: 'expert'>)
+    (<Meaning.DATA: 'data'>, <Meaning.MODEL: 'model'>, <Meaning.BOTH: 'both'>, <Meaning.EXPERT: 'expert'>)
     """
     parts = words_of(name)
     if parts & _EXPERT:
         parts -= {"model"}  # Megatron's expert_model_parallel
         if "tensor" in parts and not parts & _DATA:
-            return Role.MODEL  # expert_tensor_parallel: an expert is split
+            return Meaning.MODEL  # expert_tensor_parallel: an expert is split
     if parts & _FLATTENED or (parts & _MODEL and parts & (_DATA | _EXPERT)):
-        return Role.BOTH
+        return Meaning.BOTH
     if parts & _MODEL:
-        return Role.MODEL
+        return Meaning.MODEL
     if parts & _EXPERT:
-        return Role.EXPERT
-    return Role.DATA if parts & _DATA else Role.UNKNOWN
+        return Meaning.EXPERT
+    return Meaning.DATA if parts & _DATA else Meaning.UNKNOWN
 
 
 def words_of(name: str) -> set[str]:

@@ -19,14 +19,14 @@ import torch.distributed as dist
 
 from parquetry.common.errors import PipelineError
 
-from .mesh_names import Role, role_of
+from .mesh_names import Meaning, role_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 _LOG = logging.getLogger(__name__)
-_OPEN = (Role.EXPERT, Role.UNKNOWN)
+_OPEN = (Meaning.EXPERT, Meaning.UNKNOWN)
 _dealt_along: set[tuple[str, frozenset[int]]] = set()  # dimensions that were passed to shard(mesh=), with their ranks
 
 
@@ -42,7 +42,7 @@ class Dimension:
     """
 
     name: str
-    role: Role
+    role: Meaning
     axis: int
     ranks: frozenset[int]
 
@@ -65,7 +65,7 @@ def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, i
 
 def has_model_parallel() -> bool:
     """Whether a device mesh of this process has dimensions other than data-parallel ones."""
-    return any(each.role is not Role.DATA for mesh in _meshes() for each in _judged(mesh))
+    return any(each.role is not Meaning.DATA for mesh in _meshes() for each in _judged(mesh))
 
 
 def warn_of_model_parallel(num_shards: int) -> None:
@@ -80,11 +80,11 @@ def warn_of_model_parallel(num_shards: int) -> None:
         doubtful = [
             each
             for each in judged
-            if each.role is Role.MODEL or (each.role is not Role.DATA and not _is_within(each.ranks, data))
+            if each.role is Meaning.MODEL or (each.role is not Meaning.DATA and not _is_within(each.ranks, data))
         ]
         if doubtful:
             roles = [each.role for each in judged]
-            order = roles.count(Role.MODEL), -roles.count(Role.BOTH), roles.count(Role.DATA)
+            order = roles.count(Meaning.MODEL), -roles.count(Meaning.BOTH), roles.count(Meaning.DATA)
             found.append((order, mesh, judged))
     if found:
         _, mesh, judged = max(found, key=lambda each: each[0])
@@ -112,9 +112,9 @@ def _place_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
 
 
 def _check_names(mesh: DeviceMesh, dimensions: list[Dimension]) -> None:
-    held = [each.name for each in dimensions if each.role is Role.MODEL]
+    held = [each.name for each in dimensions if each.role is Meaning.MODEL]
     if held:
-        data = [each.name for each in dimensions if each.role is not Role.MODEL]
+        data = [each.name for each in dimensions if each.role is not Meaning.MODEL]
         raise PipelineError(
             f"shard(mesh=...): expected data-parallel dimensions, got {_sizes(mesh)}. Leave out {', '.join(held)}: "
             f"{_by_mesh(data or ['dp'])}{'' if data else ', with the name of your dimension'}."
@@ -128,8 +128,8 @@ def _check_ranks(mesh: DeviceMesh) -> None:
         dimensions = _dimensions(other)
         for each in dimensions:
             together = sorted(own & each.ranks)
-            if each.role is Role.MODEL and len(together) > 1:
-                data = [one.name for one in dimensions if one.role is Role.DATA and one.ranks & own]
+            if each.role is Meaning.MODEL and len(together) > 1:
+                data = [one.name for one in dimensions if one.role is Meaning.DATA and one.ranks & own]
                 raise PipelineError(
                     f"shard(mesh=...): expected ranks that read different rows, got {_sizes(mesh)} with the ranks "
                     f"{together}, which hold parts of one model along {each.name!r} of the mesh {_sizes(other)}. "
@@ -140,7 +140,7 @@ def _check_ranks(mesh: DeviceMesh) -> None:
 
 def _check_flattened(mesh: DeviceMesh, dimensions: list[Dimension]) -> None:
     """Refuses names that join both kinds, unless other dimensions show that these ranks are data parallel."""
-    joined = [each for each in dimensions if each.role is Role.BOTH]
+    joined = [each for each in dimensions if each.role is Meaning.BOTH]
     data = [_ranks_of_data(other) for other in _meshes()]
     if any(not _is_within(each.ranks, data) for each in joined):
         raise PipelineError(
@@ -158,15 +158,15 @@ def _advice(mesh: DeviceMesh, judged: list[Dimension]) -> str:
             'name its dimensions, as in init_device_mesh(..., mesh_dim_names=("dp", "tp")), and pass the '
             "data-parallel ones to shard(mesh=)"
         )
-    names = {role: [each.name for each in judged if each.role is role] for role in Role}
-    data, doubtful, joined = names[Role.DATA], [*names[Role.EXPERT], *names[Role.UNKNOWN]], names[Role.BOTH]
+    names = {role: [each.name for each in judged if each.role is role] for role in Meaning}
+    data, doubtful, joined = names[Meaning.DATA], [*names[Meaning.EXPERT], *names[Meaning.UNKNOWN]], names[Meaning.BOTH]
     if joined:
         return (
             f"{_quoted(joined)} joins data- and model-parallel dimensions. Make a mesh that has them apart, and write "
             "shard(mesh=) with its data-parallel ones"
         )
     if doubtful:
-        wide = [each.name for each in judged if each.role is not Role.MODEL]
+        wide = [each.name for each in judged if each.role is not Meaning.MODEL]
         return (
             f"write {_by_mesh(wide)} if ranks along {_quoted(doubtful)} read different rows, which the name does not "
             f"say, or {_by_mesh(data)} if they read the same"
@@ -189,7 +189,7 @@ def _dimensions(mesh: DeviceMesh) -> list[Dimension]:
         line: tuple[int | slice, ...] = (*place[:axis], slice(None), *place[axis + 1 :])
         ranks = frozenset(mesh.mesh[line].tolist())
         is_dealt = (name, ranks) in _dealt_along
-        result.append(Dimension(name=name, role=Role.DATA if is_dealt else role_of(name), axis=axis, ranks=ranks))
+        result.append(Dimension(name=name, role=Meaning.DATA if is_dealt else role_of(name), axis=axis, ranks=ranks))
     return result
 
 
@@ -198,7 +198,7 @@ def _ranks_of_data(mesh: DeviceMesh) -> frozenset[int]:
     place = mesh.get_coordinate()
     if place is None:
         return frozenset()
-    data = {each.axis for each in _dimensions(mesh) if each.role is Role.DATA}
+    data = {each.axis for each in _dimensions(mesh) if each.role is Meaning.DATA}
     plane = tuple(slice(None) if axis in data else own for axis, own in enumerate(place))
     return frozenset(mesh.mesh[plane].flatten().tolist())
 

@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, meshes, mix
-from parquetry.torch_plugin.mesh_names import Role, role_of
+from parquetry.torch_plugin.mesh_names import Meaning, role_of
 
 FACES = [ParquetIterable, ParquetPipe, ParquetNode]
 ROWS = list(range(60))
@@ -124,15 +124,15 @@ def test_rows_dealt_to_ranks_that_hold_one_model_together_are_warned_of(
 @pytest.mark.parametrize(
     ("role", "names"),
     [
-        (Role.DATA, "dp ddp data fsdp hsdp dp_replicate dp_shard batch replicate data_parallel dataParallel dp2 DP"),
-        (Role.MODEL, "tp cp sp pp mp tensor context_parallel sequence pipeline_stage etp tensor_model_parallel"),
-        (Role.MODEL, "expert_tensor_parallel"),
-        (Role.BOTH, "dp_cp dp_shard_cp loss fsdp_tp data_context ep_tp dp_ep_cp"),
-        (Role.EXPERT, "ep expert efsdp dp_shard_mod_ep dp_shard_in_ep expert_model_parallel"),
-        (Role.UNKNOWN, "world x intra_node 0 d_p dprime adapt"),
+        (Meaning.DATA, "dp ddp data fsdp hsdp dp_replicate dp_shard batch replicate data_parallel dataParallel dp2 DP"),
+        (Meaning.MODEL, "tp cp sp pp mp tensor context_parallel sequence pipeline_stage etp tensor_model_parallel"),
+        (Meaning.MODEL, "expert_tensor_parallel"),
+        (Meaning.BOTH, "dp_cp dp_shard_cp loss fsdp_tp data_context ep_tp dp_ep_cp"),
+        (Meaning.EXPERT, "ep expert efsdp dp_shard_mod_ep dp_shard_in_ep expert_model_parallel"),
+        (Meaning.UNKNOWN, "world x intra_node 0 d_p dprime adapt"),
     ],
 )
-def test_a_dimension_is_judged_by_the_parts_of_its_name(role: Role, names: str) -> None:
+def test_a_dimension_is_judged_by_the_parts_of_its_name(role: Meaning, names: str) -> None:
     assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), role)
 
 
