@@ -174,9 +174,10 @@ def _ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> lis
 
 
 def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
+    file = int(dataset.row_groups.file[row_group])
+
     def fetch() -> list[bytes]:
-        with dataset.open(int(dataset.row_groups.file[row_group])) as source:
-            return fetch_ranges(source, ranges)
+        return fetch_ranges(lambda: dataset.open(file, ranges=True), ranges)
 
     size = sum(end - first for first, end in ranges)
     return asking_again(dataset.filesystem, fetch, _place(dataset, row_group), size_bytes=size)
