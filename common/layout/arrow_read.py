@@ -143,13 +143,13 @@ def _opened_group(
 
 def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
     """Fetches the column chunks of some columns from a store."""
-    ranges = _ranges(dataset, row_group, columns)
+    ranges = fetched_ranges(dataset, row_group, columns)
     chunks.hold(ranges, _fetched(dataset, row_group, ranges))
 
 
 def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
     """As `_fetch_chunks`, but a few pieces at a time, into a temporary file."""
-    ranges = _ranges(dataset, row_group, columns)
+    ranges = fetched_ranges(dataset, row_group, columns)
     pieces = [
         (begin, min(begin + _PIECE_BYTES, end)) for first, end in ranges for begin in range(first, end, _PIECE_BYTES)
     ]
@@ -165,7 +165,8 @@ def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str
     chunks.hold(ranges, [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])
 
 
-def _ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
+def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
+    """Returns the ranges that are fetched from a store for some columns of a row group."""
     groups = dataset.row_groups
     file = int(groups.file[row_group])
     footer = dataset.footer(file)

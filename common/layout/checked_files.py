@@ -16,20 +16,28 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..forks import ForkLock
 
-if TYPE_CHECKING:
-    from .file_versions import FileVersion
-
 RECHECK_S = 30.0
 """How long a version that was checked is trusted."""
 MOST_OPEN = 64
 """How many files of one file system stay open."""
+
+
+class Keyed(Protocol):
+    """A version of a file; `FileVersion` is one."""
+
+    @property
+    def key(self) -> str:
+        """The unique key of the version."""
+
+
+_Version = TypeVar("_Version", bound=Keyed)
 
 
 @dataclass(slots=True)
@@ -56,13 +64,13 @@ _lock = ForkLock()
 _inherited: list[object] = []
 
 
-def note_check(filesystem: pafs.FileSystem, version: FileVersion, *, is_used: bool = False) -> None:
+def note_check(filesystem: pafs.FileSystem, version: Keyed, *, is_used: bool = False) -> None:
     """Notes that a version was checked just now. ``is_used``: something is read from it afterwards."""
     with _lock:
         _of(filesystem).checked[version.key] = _Checked(time.monotonic(), is_used)
 
 
-def is_fresh(filesystem: pafs.FileSystem, version: FileVersion) -> bool:
+def is_fresh(filesystem: pafs.FileSystem, version: Keyed) -> bool:
     """Whether a version was checked a short time ago. If so, notes that something is read from it."""
     with _lock:
         checked = _of(filesystem).checked.get(version.key)
@@ -72,14 +80,14 @@ def is_fresh(filesystem: pafs.FileSystem, version: FileVersion) -> bool:
         return True
 
 
-def used_since_check(filesystem: pafs.FileSystem, versions: Iterable[FileVersion]) -> list[FileVersion]:
+def used_since_check(filesystem: pafs.FileSystem, versions: Iterable[_Version]) -> list[_Version]:
     """Returns the versions from which something was read since they were checked."""
     with _lock:
         checked = _of(filesystem).checked
         return [version for version in versions if (one := checked.get(version.key)) is not None and one.is_used]
 
 
-def open_file(filesystem: pafs.FileSystem, version: FileVersion) -> pa.NativeFile | None:
+def open_file(filesystem: pafs.FileSystem, version: Keyed) -> pa.NativeFile | None:
     """Returns the open file of a version, to read ranges from; ``None`` if there is none."""
     with _lock:
         files = _of(filesystem).open
@@ -88,7 +96,7 @@ def open_file(filesystem: pafs.FileSystem, version: FileVersion) -> pa.NativeFil
         return files.get(version.key)
 
 
-def keep_open(filesystem: pafs.FileSystem, version: FileVersion, file: pa.NativeFile) -> None:
+def keep_open(filesystem: pafs.FileSystem, version: Keyed, file: pa.NativeFile) -> None:
     """Keeps a file open, in place of those used least recently."""
     dropped = []  # closed outside of the lock
     with _lock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ FEW_RANGES = 2
 """As many requests a row group are always fine; more are joined across larger gaps."""
 MOST_WIDE_GAP_BYTES = 4 << 20
 """The largest of these gaps: what a connection of 100 MB/s brings in the 40 ms that a request takes."""
-MOST_WASTED_BYTES = 32 << 20
-"""The most bytes of a row group that are fetched for fewer requests, in these gaps together."""
+MOST_WASTED_BYTES = 8 << 20
+"""The most bytes of a row group that are fetched for fewer requests, in these gaps together. More are slower, even with
+100 ms for each request, because several requests are under way at once.
+"""
 MOST_RANGE_BYTES = 64 << 20
 """The largest range to join chunks to. Several requests at once are faster than one larger request."""
 _MOST_REQUESTS_AT_ONCE = 8
@@ -96,24 +99,33 @@ def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ra
     """Reads the bytes of each range, several at once.
 
     Args:
-        opened: opens the file. Called once for each range, because a file of Python takes one request at a time.
+        opened: opens the file. A file of Python takes one request at a time, so each range opens its own.
 
     Raises:
         OSError: the store fails, or returns fewer bytes.
     """
 
-    def fetch(wanted: Range) -> bytes:
+    def fetch(source: pa.NativeFile, wanted: Range) -> bytes:
         first, end = wanted
-        with opened() as source:
-            found: bytes = source.read_at(end - first, first)
+        found: bytes = source.read_at(end - first, first)
         if len(found) != end - first:
             raise OSError(f"expected {end - first} bytes at {first}, but got {len(found)}")
         return found
 
-    if len(ranges) < 2:
-        return [fetch(wanted) for wanted in ranges]
-    with thread_pool(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
-        return list(pool.map(fetch, ranges))
+    def fetch_apart(wanted: Range) -> bytes:
+        with opened() as source:
+            return fetch(source, wanted)
+
+    if not ranges:
+        return []
+    with opened() as source:
+        if len(ranges) == 1:
+            return [fetch(source, ranges[0])]
+        with thread_pool(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
+            if not isinstance(source, pa.PythonFile):
+                return list(pool.map(partial(fetch, source), ranges))
+            others = pool.map(fetch_apart, ranges[1:])
+            return [fetch(source, ranges[0]), *others]
 
 
 class ChunkFile:

@@ -63,6 +63,7 @@ _CHECKS_AT_ONCE = 16
 _SECOND_NS = 10**9
 _MOST_SECONDS = 10**11  # larger numbers are milliseconds
 _TOO_EXACT = re.compile(r"(\.\d{6})\d+")  # more digits than Python parses
+_refused_options: dict[tuple[type, bool], int] = {}  # by file system, how many choices of options its `open` refuses
 _ROUNDING_NS = 1_000  # rounding error of seconds since 1970 in a float
 
 
@@ -450,9 +451,12 @@ def _takes_etags(fs: Any) -> bool:
 
 def _unbuffered(fs: Any, path: str, **known: int) -> Any:
     """Opens a file of an fsspec file system without read-ahead, so that it fetches only the requested bytes."""
-    for options in ({"cache_type": "none", **known}, {"cache_type": "none"}, {}):
+    choices: list[dict[str, Any]] = [{"cache_type": "none", **known}, {"cache_type": "none"}, {}]
+    refused = _refused_options.setdefault((type(fs), bool(known)), 0)
+    for number in range(refused, len(choices) - 1):
         with suppress(TypeError):  # this file system has no such option
-            return fs.open(path, "rb", **options)
+            return fs.open(path, "rb", **choices[number])
+        _refused_options[type(fs), bool(known)] = number + 1
     return fs.open(path, "rb")
 
 
