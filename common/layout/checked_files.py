@@ -64,10 +64,10 @@ _lock = ForkLock()
 _inherited: list[object] = []
 
 
-def note_check(filesystem: pafs.FileSystem, version: Keyed, *, is_used: bool = False) -> None:
-    """Notes that a version was checked just now. ``is_used``: something is read from it afterwards."""
+def note_check(filesystem: pafs.FileSystem, version: Keyed) -> None:
+    """Notes that a version was checked just now."""
     with _lock:
-        _of(filesystem).checked[version.key] = _Checked(time.monotonic(), is_used)
+        _of(filesystem).checked[version.key] = _Checked(time.monotonic())
 
 
 def is_fresh(filesystem: pafs.FileSystem, version: Keyed) -> bool:

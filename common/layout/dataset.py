@@ -220,7 +220,9 @@ class StoredDataset:
         if is_local(self.filesystem):
             return
         try:
-            check_used(self.filesystem, (file.version for file in self.files))
+            versions = [file.version for file in self.files]
+            named = self.table is not None or not {version.path for version in versions}.isdisjoint(self.roots)
+            check_used(self.filesystem, versions, directories=() if named else self.roots)
         except StoreError as error:
             raise DatasetError(f"files of the epoch: cannot be checked for changes, {error}. {error.advice}") from error
 

@@ -60,6 +60,7 @@ _TIMES = (
 )
 _TELLS_ON_OPENING = frozenset({"s3", "gcs", "abfs"})
 _CHECKS_AT_ONCE = 16
+_MOST_CHECKED_APART = 64  # a listing of a thousand files is one request
 _SECOND_NS = 10**9
 _MOST_SECONDS = 10**11  # larger numbers are milliseconds
 _TOO_EXACT = re.compile(r"(\.\d{6})\d+")  # more digits than Python parses
@@ -189,8 +190,11 @@ def opened(filesystem: pafs.FileSystem, version: FileVersion, *, ranges: bool = 
         _check_now(filesystem, version)
 
 
-def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion]) -> None:
+def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion], *, directories: Sequence[str]) -> None:
     """Checks the files from which `opened` has read since their last check.
+
+    Args:
+        directories: what to list if these are many files; empty if they are not all in directories.
 
     Raises:
         DatasetError: one of them has changed.
@@ -199,8 +203,22 @@ def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion]) -> 
     used = used_since_check(filesystem, versions)
     if not used:
         return
+    if directories and len(used) > _MOST_CHECKED_APART:
+        _check_listed(filesystem, used, directories)
+        return
     with thread_pool(min(len(used), _CHECKS_AT_ONCE), "parquetry-check") as pool:
         list(pool.map(lambda version: _check_again(filesystem, version), used))
+
+
+def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], directories: Sequence[str]) -> None:
+    def listed() -> dict[str, FileVersion]:
+        found = (versions_below(filesystem, directory) for directory in directories)
+        return {version.path: version for each in found for version in each}
+
+    now = asking_again(filesystem, listed, "files of the epoch", is_listing=True)
+    for version in used:
+        hold(version, now.get(version.path))
+        note_check(filesystem, version)
 
 
 def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
@@ -417,7 +435,7 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
         return
     yield opening
     if not version.became(opening.told):
-        note_check(filesystem, version, is_used=True)
+        note_check(filesystem, version)
         keep_open(filesystem, version, source)
 
 

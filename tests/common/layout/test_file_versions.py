@@ -279,6 +279,22 @@ def test_a_file_of_s3_is_opened_once_and_checked_once_an_epoch(tmp_path: Path) -
             assert server.count("part") == {"GET": 5, "HEAD": 2}
 
 
+def test_many_files_are_checked_by_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_versions, "_MOST_CHECKED_APART", 2)
+    build(tmp_path / "lake" / "rows", [[10]] * 3, names=("id",))
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        assert len(pipeline) == 30
+        server.log.clear()
+        assert len(list(pipeline)) == 30
+        assert [(method, path) for method, path, _ in server.log].count(("GET", "lake")) == 1
+        assert server.count("part") == {"GET": 3}
+        (path, *_) = (tmp_path / "lake" / "rows").glob("part*.parquet")
+        server.fault = lambda method, asked: os.utime(path, (1, 1)) if "part" in asked else None
+        with pytest.raises(DatasetError, match=CHANGED):
+            list(pipeline)
+
+
 def test_files_are_kept_open_in_a_bounded_number_and_close_with_their_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
