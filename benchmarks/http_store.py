@@ -27,6 +27,7 @@ class HttpStore(AbstractFileSystem):
         super().__init__(url, **options)
         self._host = urlsplit(url).netloc
         self._connections = threading.local()
+        self._opened: list[http.client.HTTPConnection] = []
 
     def info(self, path: str, **_: object) -> dict[str, Any]:
         """Returns the size of a file; raises ``FileNotFoundError`` for anything else."""
@@ -64,12 +65,19 @@ class HttpStore(AbstractFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **options: object) -> _File:
         # Parquet readers request exactly what they need, so reading ahead would be wasted.
-        return _File(self, path, mode, size=self.info(path)["size"], cache_type="none", **options)
+        size = options.pop("size", None) or self.info(path)["size"]
+        return _File(self, path, mode, **{**options, "cache_type": "none", "size": size})
+
+    def close(self) -> None:
+        """Closes the connections of all threads."""
+        for connection in self._opened:
+            connection.close()
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
         connection = getattr(self._connections, "kept", None)
         if connection is None:
             connection = self._connections.kept = http.client.HTTPConnection(self._host, timeout=60)
+            self._opened.append(connection)
         connection.request(method, f"/{path.lstrip('/')}", headers=headers)
         answer = connection.getresponse()
         return answer, answer.read()

@@ -175,13 +175,13 @@ def _size_of(source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns:
 
 def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
     """Fetches the column chunks of some columns from a store."""
-    ranges = _ranges(dataset, row_group, columns)
+    ranges = fetched_ranges(dataset, row_group, columns)
     chunks.hold(ranges, _fetched(dataset, row_group, ranges))
 
 
 def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
     """As `_fetch_chunks`, but a few pieces at a time, into a temporary file."""
-    ranges = _ranges(dataset, row_group, columns)
+    ranges = fetched_ranges(dataset, row_group, columns)
     pieces = [
         (begin, min(begin + _PIECE_BYTES, end)) for first, end in ranges for begin in range(first, end, _PIECE_BYTES)
     ]
@@ -197,7 +197,8 @@ def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str
     chunks.hold(ranges, [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])
 
 
-def _ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
+def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
+    """Returns the ranges that are fetched from a store for some columns of a row group."""
     groups = dataset.row_groups
     file = int(groups.file[row_group])
     footer = dataset.footer(file)
@@ -206,9 +207,10 @@ def _ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> lis
 
 
 def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
+    file = int(dataset.row_groups.file[row_group])
+
     def fetch() -> list[bytes]:
-        with dataset.open(int(dataset.row_groups.file[row_group])) as source:
-            return fetch_ranges(source, ranges)
+        return fetch_ranges(lambda: dataset.open(file, ranges=True), ranges)
 
     size = sum(end - first for first, end in ranges)
     return asking_again(dataset.filesystem, fetch, _place(dataset, row_group), size_bytes=size)

@@ -29,7 +29,7 @@ from ..schema.petastorm_metadata import schema_from_petastorm
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import unify_schemas
-from .file_versions import FileVersion, changed, opened
+from .file_versions import FileVersion, changed, check_used, opened
 from .files import DataFile, FileListing, list_files
 from .filesystem import resolve
 from .footers import footer_digest, parse_footer, read_footer, read_footers, why
@@ -38,7 +38,9 @@ from .nested import wide
 from .partitions import partition_columns
 from .row_groups import RowGroups
 from .spark_files import footer_schema
-from .store_faults import asking_again
+from .store_answers import StoreError
+from .store_faults import asking_again, is_local
+from .stores import ForkSafeFileSystem
 from .table import Table, TableColumn
 from .table_dataset import describe_table, table_filesystem, table_listing
 from .table_read import locate
@@ -58,6 +60,8 @@ class StoredDataset:
         DatasetError: a URL does not exist, or has no Parquet files.
     """
 
+    _filesystem: ForkSafeFileSystem | None = None
+
     def __init__(
         self,
         urls: Sequence[str],
@@ -74,9 +78,10 @@ class StoredDataset:
         options = dict(storage_options) if storage_options else None
         self.table = table
         self._located: dict[tuple[int, str], str | None] = {}
-        self._folder = None
+        self._folder: tuple[ForkSafeFileSystem, str] | None = None
         if table is not None and table.is_manifest:
-            self._folder = resolve(urls[0], filesystem=filesystem, storage_options=options)
+            folder, place = resolve(urls[0], filesystem=filesystem, storage_options=options)
+            self._folder = ForkSafeFileSystem(folder), place
             manifest = table.files[0].path
             if not os.path.exists(manifest):
                 raise DatasetError(
@@ -90,6 +95,7 @@ class StoredDataset:
             self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
         else:
             self._listing = table_listing(urls[0], table, filesystem=filesystem, storage_options=options)
+        self._filesystem = ForkSafeFileSystem(self._listing.filesystem)
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -104,13 +110,15 @@ class StoredDataset:
     @property
     def filesystem(self) -> pafs.FileSystem:
         """The file system that holds the files."""
-        return self._listing.filesystem
+        if self._filesystem is None:
+            self._filesystem = ForkSafeFileSystem(self._listing.filesystem)
+        return self._filesystem.here
 
     @property
     def folder(self) -> tuple[pafs.FileSystem, str]:
         """The file system and the directory of the files that a manifest lists."""
         assert self._folder is not None  # set if the table is a manifest
-        return self._folder
+        return self._folder[0].here, self._folder[1]
 
     @cached_property
     def listed_bytes(self) -> np.ndarray:
@@ -187,23 +195,41 @@ class StoredDataset:
         return read_footer(self.filesystem, self.files[file])
 
     @contextmanager
-    def open(self, file: int) -> Iterator[pa.NativeFile]:
+    def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:
         """Opens a data file by number and checks that the block reads the planned version of it.
+
+        Args:
+            ranges: the block only reads ranges; see `opened`.
 
         Raises:
             DatasetError: the file changed since it was listed. Raised at the end of the block, or in place of an error
                 inside it.
         """
         version = self.files[file].version
-        with opened(self.filesystem, version) as source:
+        with opened(self.filesystem, version, ranges=ranges) as source:
             yield source
             if not version.is_dated and not parse_footer(source)[0].equals(self.footer(file)):
                 raise changed(version, version)
 
+    def check_unchanged(self) -> None:
+        """Checks the remote files that were read since their last check. Call it at the end of an epoch.
+
+        Raises:
+            DatasetError: one of them has changed, or the store fails.
+        """
+        if is_local(self.filesystem):
+            return
+        try:
+            versions = [file.version for file in self.files]
+            named = self.table is not None or not {version.path for version in versions}.isdisjoint(self.roots)
+            check_used(self.filesystem, versions, directories=() if named else self.roots)
+        except StoreError as error:
+            raise DatasetError(f"files of the epoch: cannot be checked for changes, {error}. {error.advice}") from error
+
     @cached_property
     def index(self) -> RowGroupIndex | None:
         """The dataset's row-group index; ``None`` if there is none or it does not match the files."""
-        return load_index(self._listing) if self.table is None else None
+        return load_index(replace(self._listing, filesystem=self.filesystem)) if self.table is None else None
 
     @cached_property
     def row_groups(self) -> RowGroups:
@@ -261,7 +287,7 @@ class StoredDataset:
         if self.table is not None:
             return dict(self.table.labels)
         for version in self._listing.metadata_files:
-            text = read_key_values(self._listing.filesystem, version).get(LABELS_KEY)
+            text = read_key_values(self.filesystem, version).get(LABELS_KEY)
             if text is not None:
                 return {name: tuple(names) for name, names in json.loads(text).items()}
         return {}
@@ -307,7 +333,7 @@ class StoredDataset:
     @property
     def remote(self) -> bool:
         """Whether the files are on a remote store, so that many reads must be in flight at once."""
-        filesystem = self.filesystem if self._folder is None else self._folder[0]
+        filesystem = self.filesystem if self._folder is None else self.folder[0]
         return bool(filesystem.type_name != "local")
 
     def field(self, name: str) -> UnischemaField:
@@ -352,7 +378,7 @@ class StoredDataset:
 
 
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
-    declared = _declared_schema(dataset._listing)
+    declared = _declared_schema(replace(dataset._listing, filesystem=dataset.filesystem))
     schemas = _distinct_schemas(dataset) if declared is None else [_arrow_schema(dataset, 0)]
     stored = {name for _, arrow in schemas for name in (*arrow.names, *(path for path, _ in flatten_fields(arrow)))}
     refused: dict[str, str] = {}

@@ -19,13 +19,12 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
 from .store_answers import CREDENTIALS, SCHEMES, is_refusal
-from .stores import ForkSafeHandler, has_plain_handler
+from .stores import ForkSafeHandler, has_plain_handler, with_few_attempts
 
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
 _GCS_RETRY_S = 2  # after that, `store_faults.asking_again` retries
-_S3_ATTEMPTS = 3
 # The extra that installs fsspec's library for a scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "huggingface"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")
@@ -132,7 +131,7 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     try:
         filesystem, path = pafs.FileSystem.from_uri(limited)
         if isinstance(filesystem, pafs.S3FileSystem):
-            filesystem = _with_few_attempts(filesystem)
+            filesystem = with_few_attempts(filesystem)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]  # libhdfs lists every place it searched
         advice = _HADOOP if scheme in ("hdfs", "viewfs") else credentials_advice(text, error).removeprefix(".")
@@ -148,12 +147,6 @@ def _with_retry_limit(url: str) -> str:
     if "retry_limit_seconds=" in url:
         return url
     return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={_GCS_RETRY_S}"
-
-
-def _with_few_attempts(filesystem: pafs.S3FileSystem) -> pafs.S3FileSystem:
-    """Returns a file system like this one, from a URL, whose client does not retry for half a minute by itself."""
-    (given,) = filesystem.__reduce__()[1]  # its constructor arguments: a dict
-    return pafs.S3FileSystem(**given, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS))
 
 
 def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.FileSystem, str]:

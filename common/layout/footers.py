@@ -62,7 +62,7 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     """
 
     def read() -> tuple[pq.FileMetaData, bool, bytes]:
-        with opened(filesystem, file.version) as source:
+        with opened(filesystem, file.version, ranges=True) as source:
             return parse_footer(source)
 
     try:

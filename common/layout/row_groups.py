@@ -55,8 +55,8 @@ class StoredFiles(Protocol):
     def footer(self, file: int) -> pq.FileMetaData:
         """Returns the footer of one file."""
 
-    def open(self, file: int) -> AbstractContextManager[pa.NativeFile]:
-        """Opens one file and checks that it is the version that was listed."""
+    def open(self, file: int, *, ranges: bool = False) -> AbstractContextManager[pa.NativeFile]:
+        """Opens one file, and checks that it is the version that was listed. ``ranges``: only to read ranges of it."""
 
     def values_of(self, file: int) -> dict[str, str | None]:
         """The column values that a table states for all rows of a file, as text."""

@@ -19,9 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
+from ..forks import ForkLock
+
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_S3_ATTEMPTS = 3  # after that, `store_faults.asking_again` retries
+_forked = ForkLock()
 _PLACES = ("scheme", "endpoint_override", "account_name", "host", "port")
 CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.IGNORECASE)
 
@@ -47,6 +51,47 @@ class ForkSafeHandler(pafs.FSSpecHandler):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ForkSafeHandler, (self.fs,)
+
+
+class ForkSafeFileSystem:
+    """A file system of pyarrow, and a new one like it in a forked process.
+
+    The child of a fork has copies of the connections that its parent keeps open. If both used one, each would get
+    answers to the other's requests.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem) -> None:
+        self._inherited: list[pafs.FileSystem] = []  # closing them would end the parent's connections
+        self._filesystem, self._pid = filesystem, os.getpid()
+
+    @property
+    def here(self) -> pafs.FileSystem:
+        """The file system of this process."""
+        if self._pid != os.getpid():
+            with _forked:
+                if self._pid != os.getpid():
+                    self._inherited.append(self._filesystem)
+                    self._filesystem, self._pid = _made_again(self._filesystem), os.getpid()
+        return self._filesystem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForkSafeFileSystem, (self.here,)
+
+
+def with_few_attempts(filesystem: pafs.S3FileSystem) -> pafs.S3FileSystem:
+    """Returns a file system like this one whose client does not retry for half a minute by itself."""
+    (given,) = filesystem.__reduce__()[1]  # its constructor arguments: a dict
+    return pafs.S3FileSystem(**given, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS))
+
+
+def _made_again(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+    if isinstance(filesystem, pafs.LocalFileSystem | pafs.PyFileSystem):
+        return filesystem  # without connections, or with a handler that does the same
+    if isinstance(filesystem, pafs.S3FileSystem):
+        return with_few_attempts(filesystem)
+    with suppress(Exception):  # without pickle, it may still work here
+        return pickle.loads(pickle.dumps(filesystem))
+    return filesystem
 
 
 def has_plain_handler(filesystem: pafs.PyFileSystem) -> bool:

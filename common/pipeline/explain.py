@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..layout.arrow_read import fetched_ranges
 from ..layout.temporary import temporary_directory
 from ..native.gather import is_compiled
 from ..order.quality import shuffle_quality
@@ -54,6 +55,7 @@ def explain(pipeline: Explained) -> str:
             str(pipeline),
             *_storage(plan),
             *_selection(plan),
+            *_requests(plan),
             *_order(plan),
             *_memory(plan, pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES),
             *_decoding(plan),
@@ -98,6 +100,23 @@ def _selection(plan: Plan) -> list[str]:
         f"{bytes_text(wanted)} of {len(names)} columns, saving {bytes_text(everything - wanted)} by pruning"
     )
     return lines
+
+
+def _requests(plan: Plan) -> list[str]:
+    """Says what is fetched from a store, if the footers are at hand: a listing of the requests needs them."""
+    dataset = plan.dataset
+    row_groups = np.flatnonzero(np.diff(plan.selection.items_before) > 0)
+    if not dataset.remote or dataset.table is not None or dataset.index is not None or not len(row_groups):
+        return []
+    names = [field.name for field in plan.program.fields if field.name not in dataset.partitions]
+    sample = row_groups[np.unique(np.linspace(0, len(row_groups) - 1, _MOST_BLOCKS).astype(int))].tolist()
+    ranges = [fetched_ranges(dataset, row_group, names) for row_group in sample]
+    fetched = sum(end - first for each in ranges for first, end in each)
+    needed = sum(column_bytes(dataset, row_group, names) for row_group in sample)
+    return [
+        f"store: {sum(map(len, ranges)) / len(sample):,.1f} requests a row group, which fetch "
+        f"{fetched / max(1, needed):.2f} times the bytes that are needed"
+    ]
 
 
 def _stored_bytes(plan: Plan, row_groups: np.ndarray, names: list[str]) -> int:

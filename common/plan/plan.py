@@ -300,6 +300,11 @@ class BasePlan:
         """Raises `EmptySelectionError` if the pipeline is empty, and not because of ``take`` or ``skip``."""
         raise NotImplementedError
 
+    def check_unchanged(self) -> None:
+        """Checks the remote files that were read, at the end of an epoch; see `StoredDataset.check_unchanged`."""
+        for part in self.parts:
+            part.dataset.check_unchanged()
+
     @property
     def parts(self) -> Sequence[Plan]:
         """The single-dataset plans of this plan."""

@@ -137,6 +137,7 @@ class Iteration:
                 if isinstance(item, Failed):
                     raise item.error
                 if isinstance(item, Over):
+                    self._plan.check_unchanged()
                     if self._skipping is not None:
                         self._skipping.finish()
                     if self._rebatcher is None or self._send_emissions(self._rebatcher.finish()):

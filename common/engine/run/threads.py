@@ -125,6 +125,7 @@ class ThreadedEngine:
         self._top_up()
         if not self._pending:
             self.close()
+            self._plan.check_unchanged()
             if self._skipping is not None:
                 self._skipping.finish()
             raise StopIteration

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
 from multiprocessing.context import set_spawning_popen
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from builders import build
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from memory_store import Store
+from s3_server import serving
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import file_versions
+from parquetry.common.layout import checked_files, file_versions
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.file_versions import FileVersion, version_of
 from parquetry.common.layout.index import write_index
@@ -201,18 +204,136 @@ class _Writing(pafs.FSSpecHandler):
         self.fs.put_file_bytes(dest, self.fs.files.pop(src))
 
 
-def test_a_file_that_insists_on_its_etag_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(says="tag")
+class _TaggedFile(MemoryFile):
+    """A file of s3fs, which makes a request for details that it was not given."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def __init__(self, fs: Any, path: str, data: bytes, name: str) -> None:
+        super().__init__(fs, path, data)
+        setattr(self, name, {"RequestPayer": "requester"})
+        self._name = name
+
+    def read(self, size: int = -1) -> bytes:
+        self.asked.append((getattr(self, self._name), self.__dict__.get("details", {}).get("ETag")))
+        return bytes(super().read(size))
+
+
+@pytest.mark.parametrize("name", ["read_kw", "req_kw"])
+def test_each_read_through_s3fs_requires_the_etag_and_nothing_else_is_asked(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Store, "protocol", ("s3", "s3a"))
+    monkeypatch.setattr(_TaggedFile, "asked", [])
+    monkeypatch.setattr(Store, "_open", lambda self, path, **_: _TaggedFile(self, path, self.files[path], name))
+    store = Store(name, says="tag")
     store.put_file_bytes("/data/0.parquet", content(0))
     pipeline = Pipeline("/data", filesystem=store, executor="threads")
     assert len(pipeline) == ROWS
     asked = store.asked
     assert len(numbers(pipeline)) == ROWS
-    once = store.asked - asked
-    assert once == 4  # row groups
-    monkeypatch.setattr(MemoryFile, "req_kw", {"IfMatch": '"1"'}, raising=False)
+    assert store.asked == asked
+    assert len(_TaggedFile.asked) >= 4  # row groups
+    assert all(seen == ({"RequestPayer": "requester", "IfMatch": '"1"'}, '"1"') for seen in _TaggedFile.asked)
+
+
+def test_a_store_is_asked_about_a_file_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store("once", says="tag")
+    store.put_file_bytes("/data/0.parquet", content(0))
+    pipeline = Pipeline("/data", filesystem=store, executor="threads", workers=1)
     assert len(numbers(pipeline)) == ROWS
-    assert store.asked == asked + once
+    asked = store.asked
+    for epochs in (1, 2):
+        assert len(numbers(pipeline)) == ROWS
+        assert store.asked == asked + epochs
+    monkeypatch.setattr(checked_files, "RECHECK_S", 0)
+    assert len(numbers(pipeline)) == ROWS
+    assert store.asked >= asked + 2 + 4  # row groups
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_a_change_is_noticed_at_the_end_of_the_epoch_at_the_latest(tmp_path: Path, executor: str) -> None:
+    build(tmp_path / "lake" / "rows", [[10, 10, 10]], names=("id",))
+    (path,) = (tmp_path / "lake" / "rows").glob("part*.parquet")
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor=executor, workers=1)
+        assert len(pipeline) == 30
+
+        def change(method: str, asked: str) -> None:
+            if method == "GET" and "part" in asked:  # a row group: the footer is known
+                os.utime(path, (1, 1))
+
+        server.fault = change
+        with pytest.raises(DatasetError, match=CHANGED):
+            list(pipeline)
+
+
+def test_a_file_of_s3_is_opened_once_and_checked_once_an_epoch(tmp_path: Path) -> None:
+    build(tmp_path / "lake" / "rows", [[10, 10, 10], [10, 10]], names=("id",))
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        assert len(pipeline) == 50
+        for _ in range(2):
+            server.log.clear()
+            assert len(list(pipeline)) == 50
+            assert server.count("part") == {"GET": 5, "HEAD": 2}
+
+
+def test_many_files_are_checked_by_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_versions, "_MOST_CHECKED_APART", 2)
+    build(tmp_path / "lake" / "rows", [[10]] * 3, names=("id",))
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        assert len(pipeline) == 30
+        server.log.clear()
+        assert len(list(pipeline)) == 30
+        assert [(method, path) for method, path, _ in server.log].count(("GET", "lake")) == 1
+        assert server.count("part") == {"GET": 3}
+        (path, *_) = (tmp_path / "lake" / "rows").glob("part*.parquet")
+        server.fault = lambda method, asked: os.utime(path, (1, 1)) if "part" in asked else None
+        with pytest.raises(DatasetError, match=CHANGED):
+            list(pipeline)
+
+
+def test_files_are_kept_open_in_a_bounded_number_and_close_with_their_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked_files, "MOST_OPEN", 2)
+    build(tmp_path / "lake" / "rows", [[10]] * 5, names=("id",))
+    gc.collect()
+    known = set(checked_files._known)
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        assert len(list(pipeline)) == 50
+        (key,) = set(checked_files._known) - known
+        assert len(checked_files._known[key].open) == 2
+        assert len(list(pipeline)) == 50
+        del pipeline
+        gc.collect()
+        assert key not in checked_files._known
+
+
+def test_a_forked_process_shares_no_connection_with_its_parent(tmp_path: Path) -> None:
+    build(tmp_path / "lake" / "rows", [[10, 10, 10]], names=("id",))
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        rows = [int(row["id"]) for row in pipeline]
+        before = set(server.connections)
+        server.connections.clear()
+        reads, writes = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                assert [int(row["id"]) for row in pipeline] == rows
+                os.write(writes, b"read")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reads, 4) == b"read"
+        os.close(reads)
+        os.close(writes)
+        assert server.connections
+        assert server.connections.isdisjoint(before)
 
 
 def test_stores_have_names_without_their_credentials() -> None:

@@ -1,0 +1,19 @@
+"""The store benchmark counts what an epoch asks of a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders import build
+
+from benchmarks.store_requests import epochs
+
+
+def test_a_later_epoch_takes_one_request_a_row_group_and_one_a_file(tmp_path: Path) -> None:
+    built = build(tmp_path / "data", [[10, 10, 10], [10, 10]], names=("id",))
+    files = sorted(Path(built.url).glob("part*.parquet"))
+    first, later = epochs(files, ["id"], 0.0, 10)
+    assert later.requests == 5 + 2  # and a check of each file at the end
+    assert first.requests > later.requests
+    assert 1 <= later.fetched / later.needed < 10
+    assert "7 requests" in str(later)

@@ -1,0 +1,131 @@
+"""Credentials in URLs and options appear in no text that a user, a log or another program sees."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from builders import build
+from s3_server import S3Server, serving
+
+from parquetry import ParquetIterable, ParquetPipe
+from parquetry.common import Pipeline, mix
+from parquetry.common.errors import DatasetError, ParquetryError
+from parquetry.common.layout import store_faults
+from parquetry.common.write import write_dataset
+
+SECRET = "pLaNtEdSeCrEt"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    build(tmp_path / "lake" / "rows", [[20], [13]], names=("id",))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.001)
+    with serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    text = io.StringIO()
+    handler, logger = logging.StreamHandler(text), logging.getLogger("parquetry")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield text
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def url(store: S3Server, path: str = "lake/rows") -> str:
+    return store.url(path, user=f"KEY:{SECRET}")
+
+
+def test_no_description_shows_a_secret(store: S3Server) -> None:
+    rows = Pipeline(url(store), ["id"], executor="threads").shuffle(9, seed=1)
+    iterator = iter(rows)
+    next(iterator)
+    shown = {
+        "repr": repr(rows),
+        "str": str(rows),
+        "explain": rows.explain(),
+        "explain of a mix": mix([rows, rows], seed=1).explain(),
+        "iterable": repr(ParquetIterable(url(store), ["id"])),
+        "pipe": repr(ParquetPipe(url(store), ["id"])),
+        "state": json.dumps(iterator.state_dict()),
+        "stats": repr(iterator.stats()),
+        "dataset": repr(rows.dataset.files) + repr(rows.dataset.listing),
+        "version": rows.dataset.version + rows.dataset.fingerprint,
+    }
+    assert {name for name, text in shown.items() if SECRET in text} == set()
+    assert "s3://lake/rows" in shown["repr"]
+
+
+ERRORS: dict[str, Callable[[S3Server], Any]] = {
+    "no such path": lambda store: len(Pipeline(url(store, "lake/none"))),
+    "no such field": lambda store: len(Pipeline(url(store), ["none"])),
+    "a pattern": lambda store: len(Pipeline(url(store, "lake/*.parquet"))),
+    "twice": lambda store: len(Pipeline([url(store), url(store)])),
+    "two stores": lambda store: len(Pipeline([url(store), f"file://{store.root}/lake/rows"])),
+    "an unknown scheme": lambda store: len(Pipeline(f"nothing://KEY:{SECRET}@lake/rows")),
+    "options": lambda store: len(Pipeline(url(store), storage_options={"none": SECRET})),
+    "a local option": lambda store: len(Pipeline("/data", storage_options={"secret": SECRET})),
+    "a write": lambda store: write_dataset(url(store, "lake/new"), Pipeline(url(store)).schema, [{"id": 1}]),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_no_error_shows_a_secret(store: S3Server, name: str) -> None:
+    with pytest.raises(ParquetryError) as caught:  # each has its own text, all without the secret
+        ERRORS[name](store)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert SECRET not in repr(pickle.loads(pickle.dumps(caught.value)))
+
+
+@pytest.mark.parametrize("status", [301, 403, 404, 503])
+def test_no_error_or_log_of_an_epoch_shows_a_secret(
+    store: S3Server, status: int, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_faults, "ATTEMPTS", 2)
+    rows = Pipeline(url(store), ["id"], executor="threads", workers=1)
+    assert len(rows) == 33
+    store.fault = lambda method, path: status if method == "GET" and "part" in path else None
+    with pytest.raises(DatasetError, match="row group 0: cannot be read") as caught:
+        list(rows)
+    assert "damaged" not in str(caught.value)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    store.fault = lambda method, path: status
+    with pytest.raises(DatasetError, match="lake/rows") as caught:
+        len(Pipeline(url(store)))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert SECRET not in logged.getvalue()
+    assert ("asking again" in logged.getvalue()) == (status == 503)
+
+
+def test_no_process_shows_a_secret(store: S3Server) -> None:
+    iterator = iter(Pipeline(url(store), ["id"], executor="sidecar", workers=1))
+    next(iterator)
+    children = psutil.Process().children(recursive=True)
+    assert children
+    assert SECRET not in " ".join(" ".join(each.cmdline()) for each in children)
+    assert SECRET not in " ".join(Path(f"/proc/{each.pid}/environ").read_text(errors="replace") for each in children)
+
+
+def test_kept_files_hold_no_secret(store: S3Server, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    rows = Pipeline(url(store), ["id"], executor="threads").where([("id", ">", 3)]).cache(str(kept))
+    assert len(list(rows)) == 29
+    places = [kept, Path(os.environ["PARQUETRY_CACHE_DIR"])]
+    files = [file for place in places for file in place.rglob("*") if file.is_file()]
+    assert files
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
