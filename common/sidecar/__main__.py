@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 from ..errors import SidecarError
+from ..transport.children import end_with_parent
 from ..transport.processes import RESTARTS_FLAG, SHARED, end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument(SHARED, action="store_true", help="allow several requests, one after the other")
     parser.add_argument(RESTARTS_FLAG, help="how often the trainer restarts it if it dies; ignored here")
     arguments = parser.parse_args()
+    end_with_parent()
     # The trainer handles Ctrl-C and ends this process by closing the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Here and in the workers, each processor works on its own image.

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,62 @@ def _check_end(script: Path, url: str, how: str, temporary: Path, *, of_torch: b
     left = {path.name for path in temporary.rglob("*") if "autograph" not in path.name}  # TensorFlow's own, from `map`
     assert not any("parquetry" in name for name in left)
     assert of_torch or left <= {"__pycache__"}
+
+
+STOPPED = """
+import os, signal, sys, threading
+import psutil
+{imports}
+
+if __name__ == "__main__":
+    url, how = sys.argv[1:]
+    iterators = []
+
+    def begin():
+        iterators.append(iter({elements}))
+        next(iterators[0])
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    children = psutil.Process().children(recursive=True)
+    for _ in range(20):  # the thread that began has ended, and the processes have not
+        next(iterators[0])
+    assert all(child.is_running() for child in children)
+    for child in children:
+        child.suspend()
+    print(*(child.pid for child in children), flush=True)
+    if how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not end children")
+@pytest.mark.parametrize("how", ["SIGKILL", "return"])
+@pytest.mark.parametrize("face", ["Pipeline", "TensorFlow"])
+def test_stopped_processes_end_with_their_trainer_and_not_with_the_thread_that_began(
+    built: Built, tmp_path: Path, face: str, how: str
+) -> None:
+    if face == "TensorFlow" and not importlib.util.find_spec("tensorflow"):
+        pytest.skip("needs tensorflow")
+    imports, elements = DATASET if face == "TensorFlow" else PIPELINE
+    script = tmp_path / "trainer.py"
+    script.write_text(STOPPED.format(imports=imports, elements=elements))
+    trainer = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), built.url, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        output, errors = trainer.communicate(timeout=PATIENCE_S)  # its children hold its stderr, unless they have ended
+    finally:
+        trainer.kill()
+    children = [int(pid) for pid in output.split()]
+    assert len(children) >= 3, errors  # a reader and its workers
+    assert gone(children, WITHIN_S) == []
+    assert trainer.returncode == (-signal.SIGKILL if how == "SIGKILL" else 0), errors
 
 
 # --- held values ---

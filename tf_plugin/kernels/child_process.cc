@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
+#include <utility>
 
 extern char** environ;
 
@@ -91,7 +93,7 @@ int SpawnProcess(const std::vector<std::string>& command, int inherited_fd, int 
 
 }  // namespace
 
-void StartDetachedThread(void (*body)(void*), void* argument) {
+bool StartDetachedThread(void (*body)(void*), void* argument) {
   struct Call {
     void (*body)(void*);
     void* argument;
@@ -100,6 +102,7 @@ void StartDetachedThread(void (*body)(void*), void* argument) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
+  Call* const call = new Call{body, argument};
   const int failed = pthread_create(
       &thread, nullptr,
       [](void* raw) -> void* {
@@ -108,9 +111,14 @@ void StartDetachedThread(void (*body)(void*), void* argument) {
         call.body(call.argument);
         return nullptr;
       },
-      new Call{body, argument});
-  if (failed == 0) pthread_detach(thread);
+      call);
+  if (failed == 0) {
+    pthread_detach(thread);
+  } else {
+    delete call;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return failed == 0;
 }
 
 std::shared_ptr<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& command, int inherited_fd,
@@ -122,31 +130,44 @@ std::shared_ptr<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>
   }
   const int inherited = fcntl(inherited_fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
   const int stderr_write = MoveUp(pipe_fds[1]);
-  pid_t pid = -1;
-  const int failed = SpawnProcess(command, inherited, stderr_write, &pid);
+  fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK);
+  // The thread keeps the object alive until the child is reaped. No zombie is left, whoever drops
+  // the object. What it refers to here stays valid until it has answered.
+  struct Order {
+    std::shared_ptr<ChildProcess> process;
+    const std::vector<std::string>& command;
+    int inherited_fd;
+    int stderr_fd;
+    std::promise<int> failed;
+  };
+  const std::shared_ptr<ChildProcess> process(new ChildProcess(pipe_fds[0]));
+  auto* const order = new Order{process, command, inherited, stderr_write, {}};
+  std::future<int> answer = order->failed.get_future();
+  const auto keep = [](void* raw) {
+    std::unique_ptr<Order> own(static_cast<Order*>(raw));
+    const std::shared_ptr<ChildProcess> held = own->process;
+    const int failed = SpawnProcess(own->command, own->inherited_fd, own->stderr_fd, &held->pid_);
+    own->failed.set_value(failed);
+    own.reset();
+    if (failed == 0) held->Watch();
+  };
+  int failed = EAGAIN;
+  if (StartDetachedThread(keep, order)) {
+    failed = answer.get();
+  } else {
+    delete order;
+  }
   close(inherited);
   close(stderr_write);
   if (failed != 0) {
-    close(pipe_fds[0]);
     *error = std::strerror(failed);
     return nullptr;
   }
-  fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK);
-  std::shared_ptr<ChildProcess> process(new ChildProcess(pid, pipe_fds[0]));
-  // The thread keeps the object alive until the child is reaped. No zombie is left, whoever drops
-  // the object.
-  StartDetachedThread(
-      [](void* raw) {
-        const std::unique_ptr<std::shared_ptr<ChildProcess>> held(static_cast<std::shared_ptr<ChildProcess>*>(raw));
-        (*held)->Watch();
-      },
-      new std::shared_ptr<ChildProcess>(process));
   return process;
 }
 
-ChildProcess::ChildProcess(pid_t pid, int stderr_fd)
-    : pid_(pid),
-      stderr_fd_(stderr_fd),
+ChildProcess::ChildProcess(int stderr_fd)
+    : stderr_fd_(stderr_fd),
       ended_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 

@@ -1,5 +1,9 @@
 // Starts and watches one child process that inherits one descriptor: forwards its stderr, reports
 // how it ended, and reaps it.
+//
+// A sidecar asks the kernel to kill it when the thread that started it ends (prctl(2),
+// PR_SET_PDEATHSIG), because a stopped process cannot notice the end of the trainer by itself. So
+// the thread that watches a child also starts it, and lives as long as it does.
 
 #ifndef PARQUETRY_KERNELS_CHILD_PROCESS_H_
 #define PARQUETRY_KERNELS_CHILD_PROCESS_H_
@@ -42,11 +46,11 @@ class ChildProcess {
   void KillAfter(std::chrono::milliseconds grace);
 
  private:
-  ChildProcess(pid_t pid, int stderr_fd);
+  explicit ChildProcess(int stderr_fd);
   void Watch();
   bool ReadStderr();
 
-  const pid_t pid_;
+  pid_t pid_ = -1;  // set before anyone else has this object
   const int stderr_fd_;
   const int ended_fd_;
   const int wake_fd_;
@@ -59,8 +63,9 @@ class ChildProcess {
   std::chrono::steady_clock::time_point kill_at_ = std::chrono::steady_clock::time_point::max();
 };
 
-// Runs `body` on a new thread that never runs signal handlers.
-void StartDetachedThread(void (*body)(void*), void* argument);
+// Runs `body` on a new thread that never runs signal handlers. Returns false if there can be no
+// more threads.
+bool StartDetachedThread(void (*body)(void*), void* argument);
 
 }  // namespace parquetry
 

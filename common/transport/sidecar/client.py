@@ -33,14 +33,15 @@ from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
 from ...schema.element import OutputField
+from ..children import start_child
 from ..exit_status import how_it_ended
-from ..processes import SHARED, python_command, report, start_vital
+from ..processes import SHARED, python_command
 from ..source import StepRequest
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
 from .request import may_share_process, open_request
 from .slots import read_table
-from .stalls import StallWatch
+from .stalls import StallWatch, is_stopped
 
 _LOGGER = logging.getLogger(__name__)
 IDLE_S = 30.0
@@ -73,16 +74,18 @@ class SidecarClient:
         self._surroundings = _surroundings()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shared = [SHARED] if self._shared else []
+        self._stderr = ""
         command = python_command("parquetry.common.sidecar", *shared, "--fd", str(theirs.fileno()))
         try:
-            self._process = subprocess.Popen(
+            self._process, self._drain = start_child(
                 command,
+                meanwhile=self._drain_stderr,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # so Ctrl-C reaches only the trainer
             )
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             ours.close()
             raise SidecarError(
                 f"sidecar could not be started with {command}: {error}. "
@@ -91,8 +94,6 @@ class SidecarClient:
         finally:
             theirs.close()
         self._channel = Channel(ours)
-        self._stderr = ""
-        self._drain = start_vital(self._drain_stderr, name="parquetry-stderr", failed=report)
         self._generation = 0
         self._most_slots = 0
         self._slots: dict[int, _MappedSlot] = {}
@@ -175,6 +176,8 @@ class SidecarClient:
         self._channel.close()
         if self.pid != os.getpid():
             return
+        if is_stopped(self._process.pid):
+            self._process.kill()
         try:
             self._process.wait(timeout=_DEATH_S)
         except subprocess.TimeoutExpired:
@@ -301,10 +304,10 @@ class SidecarClient:
             "Begin a new iteration to start another; resume from a saved state if you have one."
         )
 
-    def _drain_stderr(self) -> None:
+    def _drain_stderr(self, process: subprocess.Popen[bytes]) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        assert self._process.stderr is not None
-        with self._process.stderr as pipe:
+        assert process.stderr is not None
+        with process.stderr as pipe:
             while chunk := os.read(pipe.fileno(), 4096):  # not by lines, because progress bars write no line ends
                 text = decoder.decode(chunk)
                 self._stderr = (self._stderr + text)[-_TAIL_CHARACTERS:]

@@ -3,7 +3,7 @@
 A fork takes milliseconds. A new Python process repeats all imports, on processors that the reader needs. The reader
 cannot be forked once it has threads, but the template can, whenever a worker has died. The template must be forked from
 a reader with a single thread and no user functions loaded. Its workers hold their own connection and nothing else of
-the reader, so they behave like new processes. The template reaps them, and ends with the reader.
+the reader, so they behave like new processes. The template reaps them. It ends with the reader, and they end with it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from subprocess import TimeoutExpired
 from typing import Any, NoReturn
 
 from ...errors import SidecarError
+from ..children import end_with_parent
 from .stream import StreamChannel
 from .worker import work
 from .worker_process import Process, WorkerProcess, start_worker
@@ -53,8 +54,8 @@ def can_fork() -> bool:
 class Template:
     """The process from which workers are forked, as seen by its reader. Thread-safe.
 
-    If it is gone or does not answer, another one is started. Until that one has finished its imports, workers are
-    started as new processes.
+    If it is gone or does not answer, another one is started, and its workers are replaced. Until that one has finished
+    its imports, workers are started as new processes.
 
     Args:
         in_child: called first in the template, to close resources of this process.
@@ -139,7 +140,7 @@ class Template:
         self._gone = False
 
     def close(self) -> None:
-        """Ends the template. Its workers continue. Idempotent."""
+        """Ends the template and its workers. Idempotent."""
         with self._lock:
             self._closed = True
             self._drop()
@@ -168,6 +169,7 @@ def _fork() -> int:
 
 def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     """Runs the template: forks workers on request and reaps them, until the reader is gone."""
+    end_with_parent()
     _close_all_but(connection)
     reader = _rename(TEMPLATE_NAME)
     ended: dict[int, int] = {}  # exit codes that have not been requested yet

@@ -71,6 +71,11 @@ def state_of(pid: int) -> str:
     return _STATES.get(found[0], "alive") if found else "in an unknown state"
 
 
+def is_stopped(pid: int) -> bool:
+    """Returns whether a process is stopped, by a signal or a debugger."""
+    return _stat(str(pid))[:1] in (["T"], ["t"])
+
+
 def processor_seconds(pid: int, *, group: bool) -> float:
     """Returns the processor time of a process or of the group that it leads; infinite if not reported."""
     try:

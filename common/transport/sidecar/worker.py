@@ -31,6 +31,7 @@ from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import Source
 from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
+from ..children import end_with_parent
 from .exported import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with
@@ -162,6 +163,7 @@ def _pickled(answer: dict[str, Any]) -> bytes:
 
 def work(connection: socket.socket) -> None:
     """Serves the reader at the other end until it is gone."""
+    end_with_parent()
     # The trainer handles Ctrl-C and ends this process by closing the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with(connection)

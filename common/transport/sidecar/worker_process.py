@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..children import start_child
 from ..processes import python_command
 
 
@@ -56,8 +57,8 @@ def start_worker(module: str = "worker") -> WorkerProcess:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     command = python_command(f"parquetry.common.transport.sidecar.{module}", "--fd", str(theirs.fileno()))
     try:
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-    except OSError:
+        process, _ = start_child(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    except (OSError, RuntimeError):
         ours.close()
         raise
     finally:
