@@ -260,13 +260,23 @@ def _check_position(plan: BasePlan, state: State) -> None:
     if state.consumed > most or _skips_too_far(plan, state) or state.origin[0] > passes:
         raise StateError(
             f"state: expected a position in {passes} passes of {most} elements, got {state.consumed} elements after "
-            f"{state.origin}. Load a state that was taken from this pipeline."
+            f"{state.origin}{_with_skipped(state)}. Load a state that was taken from this pipeline."
         )
 
 
+def _with_skipped(state: State) -> str:
+    return f" with {state.skipped} rows left out" if state.skipped else ""
+
+
 def _skips_too_far(plan: BasePlan, state: State) -> bool:
-    rows = plan.rows_from(state.start).length
-    return rows is not None and not plan.keeps_step and (state.skipped or 0) > rows + 1
+    """Whether more rows were left out than there are beside the delivered ones.
+
+    A last, shorter batch counts as a full one, with fewer rows left out instead.
+    """
+    if not state.skipped or plan.keeps_step:
+        return False
+    length = plan.lane(Cursor(origin=state.start, worker=state.worker, workers=state.workers)).length
+    return length is not None and state.consumed * (state.batch_size or 1) + state.skipped > length
 
 
 def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> State:

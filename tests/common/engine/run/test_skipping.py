@@ -162,6 +162,22 @@ def test_a_part_of_an_epoch_counts_the_errors_before_it(url: str) -> None:
         list(resumed)
 
 
+@pytest.mark.parametrize("size", [None, 4])
+def test_a_state_leaves_out_no_more_rows_than_there_are_beside_its_elements(url: str, size: int | None) -> None:
+    pipeline = images(url) if size is None else images(url).batch(size)
+    iterator = iter(pipeline)
+    next(iterator)
+    state, most = iterator.state_dict(), ROWS - (size or 1)
+    for skipped in (most + 1, ROWS):
+        with pytest.raises(StateError, match=rf"expected a position .* got 1 elements .* with {skipped} rows left out"):
+            iter(pipeline).load_state_dict({**state, "skipped": skipped})
+    at_end = iter(pipeline)
+    at_end.load_state_dict({**state, "skipped": most})
+    assert ids(at_end) == []
+    for state in [iterator.state_dict() for _ in iterator]:
+        iter(pipeline).load_state_dict(state)
+
+
 def test_windows_with_a_bad_row_are_left_out(url: str) -> None:
     windows = images(url).ngram(length=3, timestamp="id")
     spans = [[row, row + 1, row + 2] for row in range(ROWS - 2)]
