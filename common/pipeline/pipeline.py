@@ -86,8 +86,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             16 times as much in a batch. ``None`` = 1 GiB.
         on_error: what to do with a row that does not decode, or fails in a function: ``"raise"`` (default) raises the
             error at the row's position; ``"skip"`` leaves the row out and counts it, see ``docs/bad-rows.md``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction below 1. Each rank and
-            each loader worker counts its own rows.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction (0.0 to 1.0). Each rank
+            and each loader worker counts its own rows.
         address: instead of a URL, the address of a server that makes the batches: ``unix:PATH``,
             ``tcp://127.0.0.1:PORT`` or a `ServerAddress`; see ``docs/arrow-stream.md``.
 

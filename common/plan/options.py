@@ -56,9 +56,9 @@ class Options:
         on_error: what to do with rows that cannot be decoded, contain a null that the consumer cannot represent, or
             make a function fail. ``"raise"`` raises an error in their place. ``"skip"`` leaves them out and counts
             them; see ``docs/bad-rows.md``. ``None`` = ``"raise"``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float below 1 as a fraction of
-            its rows. One more failure ends the epoch with an error. ``None`` = any number. Each rank and each worker of
-            a ``DataLoader`` counts its own rows.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float from 0.0 to 1.0 as a
+            fraction of its rows. One more failure ends the epoch with an error. ``None`` = any number. Each rank and
+            each worker of a ``DataLoader`` counts its own rows.
         stall_timeout: the time in seconds after which a sidecar process that others wait for, and that has used no
             processor time meanwhile, is killed and replaced. Set it longer than any wait in your functions. ``None`` =
             never; a warning is logged after 30 s. With ``address=``: the time after which a server that has sent
@@ -119,9 +119,9 @@ class Options:
         if on_error not in ON_ERROR:
             raise PipelineError(f"Pipeline: expected on_error to be one of {ON_ERROR} or None, got {on_error!r}.")
         most = plain(values.get("max_errors", 0))
-        if integer(most, least=0) is None and not (isinstance(most, float) and 0 < most < 1):
+        if integer(most, least=0) is None and not (isinstance(most, float) and 0 <= most <= 1):
             raise PipelineError(
-                "Pipeline: expected max_errors to be an integer >= 0, a share between 0 and 1, or None, got "
+                "Pipeline: expected max_errors to be an integer >= 0, a share from 0.0 to 1.0, or None, got "
                 f"{values['max_errors']!r}."
             )
         return cls(**{name: plain(value) for name, value in values.items()})

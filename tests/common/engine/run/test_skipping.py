@@ -152,6 +152,12 @@ def test_more_errors_than_allowed_end_the_epoch(url: str, most: Any) -> None:
     assert ids(images(url, max_errors=4)) == ids(images(url, max_errors=0.18).repeat(2))[: ROWS - 4]
 
 
+def test_a_fraction_of_zero_allows_no_errors_and_one_allows_all(url: str) -> None:
+    with pytest.raises(PipelineError, match=r"max_errors=0\.0: expected at most 0 rows .* row 0"):
+        ids(images(url, max_errors=0.0))
+    assert ids(images(url, max_errors=1.0)) == [row for row in range(ROWS) if row not in BAD]
+
+
 def test_a_part_of_an_epoch_counts_the_errors_before_it(url: str) -> None:
     pipeline = images(url, max_errors=3).batch(4)
     iterator = iter(pipeline)
@@ -289,6 +295,7 @@ def test_rows_by_number_are_not_left_out(url: str) -> None:
     [
         ({"on_error": "ignore"}, r"expected on_error to be one of \('raise', 'skip'\) or None, got 'ignore'"),
         ({"on_error": "skip", "max_errors": -1}, "expected max_errors to be an integer >= 0, a share .*, got -1"),
+        ({"on_error": "skip", "max_errors": float("nan")}, "expected max_errors to be .*, got nan"),
         ({"on_error": "skip", "max_errors": 1.5}, "expected max_errors to be an integer >= 0, a share .*, got 1.5"),
         ({"on_error": "skip", "max_errors": "many"}, "got 'many'"),
         ({"max_errors": 3}, "expected max_errors together with on_error='skip', got max_errors=3"),
