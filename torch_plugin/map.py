@@ -60,12 +60,18 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         executor: no effect: rows are made in the process that asks for them.
 
     Raises:
-        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+        PipelineError: arguments out of range, or ``on_error="skip"``. Everything that needs the dataset is checked when
+            it is first used.
     """
 
     by_number = True
 
     def _start(self, pipeline: Pipeline) -> None:
+        if pipeline.options.skips:
+            raise PipelineError(
+                "ParquetMap: expected on_error='raise', got 'skip': an index names one row, and no other row can "
+                "replace it. Use a ParquetIterable to leave out rows that fail, or catch the error of a row."
+            )
         super()._start(pipeline)
         self._epochs = EpochCounter()
         self._counting = PassCounters()

@@ -54,6 +54,16 @@ def crops_of(dataset: ParquetMap, epoch: int) -> Any:
 # --- rows ---
 
 
+def test_rows_that_fail_cannot_be_left_out(url: str) -> None:
+    message = r"ParquetMap: expected on_error='raise', got 'skip': .* Use a ParquetIterable"
+    with pytest.raises(PipelineError, match=message):
+        ParquetMap(url, on_error="skip")
+    with pytest.raises(PipelineError, match=message):
+        ParquetMap.from_pipeline(Pipeline(url, on_error="skip"))
+    with pytest.raises(PipelineError, match=message):
+        ParquetMap(url).with_options(on_error="skip")
+
+
 def test_rows_are_the_tensors_that_an_iterable_gives(url: str) -> None:
     dataset, expected = ParquetMap(url), list(ParquetIterable(url))
     assert isinstance(dataset, Dataset)
