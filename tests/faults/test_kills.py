@@ -198,9 +198,9 @@ def test_a_reader_that_never_opens_is_one_error(
     assert ("It was started again 2 times at element 0" in str(caught.value)) == (restarts > 0)
     assert len(list(starts.iterdir())) in (
         1 + restarts,
-        4 * (1 + restarts),  # each of the elements that a buffer asks for ahead starts them again
+        4 * (1 + restarts),
         2 + 2 * restarts,
-    )  # tf.data may have asked for the length before
+    )  # tf.data may have asked for the length before, with a buffer up to three times
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, "3", True])
