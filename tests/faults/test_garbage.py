@@ -28,8 +28,12 @@ def test_garbage_leaves_a_server_as_it_was(tmp_path: Path) -> None:
         _until_nobody()
         process = psutil.Process()
         descriptors, threads, blocks = process.num_fds(), threading.active_count(), sys.getallocatedblocks()
-        _send(server, draw, frames=_FRAMES)
-        assert sys.getallocatedblocks() - blocks < _FRAMES  # less than one object per connection
+        for _ in range(3):  # other tests' threads may allocate meanwhile, but a leak shows every time
+            _send(server, draw, frames=_FRAMES)
+            grown, blocks = sys.getallocatedblocks() - blocks, sys.getallocatedblocks()
+            if grown < _FRAMES:
+                break
+        assert grown < _FRAMES  # less than one object per connection
         assert settled(process.num_fds, descriptors) <= descriptors
         assert settled(threading.active_count, threads) <= threads
         assert len(list(Pipeline(address=server.address))) == 5

@@ -247,13 +247,15 @@ def test_other_addresses_of_this_machine_give_no_more_connections(built: Built) 
 
 
 def test_a_refused_client_takes_no_place(built: Built) -> None:
-    with serve(built.pipeline("id"), limits=ClientLimits(max_connections=1)) as server:
+    with serve(built.pipeline("id"), limits=ClientLimits(max_connections=2)) as server:
         address = ServerAddress.of(server)
-        kept = Connection(address)
-        assert kept.ask({"do": "length"}) == {"length": 50}
+        kept = [Connection(address) for _ in range(2)]
+        assert [each.ask({"do": "length"}) for each in kept] == [{"length": 50}] * 2
         for _ in range(20):
             with pytest.raises(PipelineError, match="limit max_connections"):
                 ask_once(address, {"do": "length"})
-        kept.close()
+        for each in kept:
+            each.close()
         until_nobody(server)
+        # The server notices a moment later that the pipeline's first connection is closed.
         assert len(elements(Pipeline(address=server.address).take(2))) == 2
