@@ -96,13 +96,14 @@ test-common: $(VENV_COMMON)/.core-built
 # The op's client without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
 # Neither AddressSanitizer nor ThreadSanitizer supports a child forked while threads run: the child waits for the lock of
 # the sanitizer's own allocator, or may not start threads. That test runs under UndefinedBehaviorSanitizer.
-# The core runs inside a Python built without the sanitizers, so their library is preloaded.
+# The core runs inside a Python built without the sanitizers, so their library is preloaded, and that of C++, whose exceptions
+# it intercepts.
 FORK_STORM := test_forks_beside_a_busy_thread_do_not_deadlock
 sanitize: $(VENV)/.installed
 	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
 	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k $(FORK_STORM)
 	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native
 
 # Known vulnerabilities in the dependencies; run before a release. Needs a network.
 audit:

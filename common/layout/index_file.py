@@ -21,7 +21,7 @@ from .index_format import BASE, METADATA_KEY, IndexDescription
 from .store_faults import asking_again
 
 _PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

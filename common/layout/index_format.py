@@ -74,7 +74,7 @@ class IndexDescription:
         """The inverse of `to_bytes`.
 
         Raises:
-            ValueError, KeyError, TypeError: the bytes are not a valid description.
+            ValueError, KeyError, TypeError, RecursionError: the bytes are not a valid description.
         """
         if stored[:8] != b"%08x" % zlib.crc32(stored[8:]):
             raise ValueError("the description does not match its checksum")
