@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.forks import ForkLock
+from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, python_command
 from parquetry.common.transport.sidecar.request import may_share_process

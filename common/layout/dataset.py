@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
-from ..forks import arrow_to_numpy, cached_property
+from ..process.forks import arrow_to_numpy, cached_property
 from ..schema.dtypes import is_bytes
 from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.infer import flatten_fields, infer_fields

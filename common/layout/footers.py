@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, limit_reached
-from ..forks import ForkLock
+from ..process.forks import ForkLock
 from ..progress import progress, thread_pool
 from .file_versions import opened
 from .files import DataFile

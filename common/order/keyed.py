@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..forks import importing
+from ..process.forks import importing
 
 if TYPE_CHECKING:
     from numpy.random import Philox

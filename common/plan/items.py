@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..forks import cached_property
 from ..order.epoch import EpochOrder, OrderSpec
+from ..process.forks import cached_property
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FieldNotFoundError, PipelineError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from ..schema.field import no_such_field
 
 _COMPARE = {

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError, SchemaError
-from ..forks import arrow_to_numpy
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
+from ..process.forks import arrow_to_numpy
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
 from ..stages.base import Decision, Stage

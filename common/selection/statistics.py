@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from ..forks import arrow_to_numpy
 from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
+from ..process.forks import arrow_to_numpy
 from .pruning import ColumnStatistics
 
 

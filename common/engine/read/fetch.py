@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError, SchemaError
-from ...forks import reading
 from ...layout.arrow_read import read_group, read_slices
 from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
@@ -28,6 +27,7 @@ from ...layout.temporary import NoRoomError
 from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
+from ...process.forks import reading
 from ...schema.field import UnischemaField
 from ...selection.statistics import column_bytes
 from ...urls import without_secrets

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...counting.counters import Reading
-from ...forks import reading
 from ...layout.nested import variable
 from ...layout.temporary import forget
+from ...process.forks import reading
 from ...progress import stop_if_unwanted
 from ...schema.field import UnischemaField
 from ..columns.arrow_views import as_arrow

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError
-from ...forks import ForkLock
 from ...layout.kept import KeptFiles, cache_root
 from ...order.cursor import START, Cursor
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
+from ...process.forks import ForkLock
 from ...selection.store import kept_key
 from ...stages.base import Decision
 
