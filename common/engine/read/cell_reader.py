@@ -87,10 +87,10 @@ class CellReader:
     def _chunk(self, row_group: int, field: UnischemaField) -> tuple[DataFile, _Chunk | None]:
         """Returns the file of a row group, and the field's column chunk if it can be read here."""
         groups = self._dataset.row_groups
-        number = int(groups.file[row_group])
-        file, footer = self._dataset.files[number], self._dataset.footer(number)
+        file = self._dataset.files[int(groups.file[row_group])]
+        footer, group = self._dataset.group_footer(row_group)
         column = self._column(footer.schema, field.name)
-        chunk = None if column is None else _plain_chunk(footer, int(groups.group[row_group]), column, field)
+        chunk = None if column is None else _plain_chunk(footer, group, column, field)
         if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(file.size_bytes):
             return file, None
         return file, chunk

@@ -398,7 +398,7 @@ def row_group_slices(
             yield count, pa.table(columns, names=[field.name for field in fields])
         return
     file = dataset.files[groups.file[row_group]]
-    footer = dataset.footer(int(groups.file[row_group]))
+    footer, group = dataset.group_footer(row_group)
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
     options = {**read_options(footer), "advice": _ADVICE}
 
@@ -409,7 +409,7 @@ def row_group_slices(
     slices: Iterable[tuple[int, pa.Table]]
     if slice_bytes is None:
         # Small columns are read together. Large ones are read one by one, which saves a copy.
-        chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
+        chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
         together = chunk_bytes < _LARGE_CHUNK_BYTES
         slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, room_bytes=room_bytes, **options))]
     else:
