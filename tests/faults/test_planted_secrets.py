@@ -15,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 from builders import build
+from faces import import_framework
 from s3_server import S3Server, serving
 
-from parquetry import ParquetIterable, ParquetPipe
+import parquetry
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError, ParquetryError
 from parquetry.common.layout import store_faults
@@ -60,8 +61,6 @@ def test_no_description_shows_a_secret(store: S3Server) -> None:
         "str": str(rows),
         "explain": rows.explain(),
         "explain of a mix": mix([rows, rows], seed=1).explain(),
-        "iterable": repr(ParquetIterable(url(store), ["id"])),
-        "pipe": repr(ParquetPipe(url(store), ["id"])),
         "state": json.dumps(iterator.state_dict()),
         "stats": repr(iterator.stats()),
         "dataset": repr(rows.dataset.files) + repr(rows.dataset.listing),
@@ -69,6 +68,15 @@ def test_no_description_shows_a_secret(store: S3Server) -> None:
     }
     assert {name for name, text in shown.items() if SECRET in text} == set()
     assert "s3://lake/rows" in shown["repr"]
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"), [("ParquetIterable", "torch"), ("ParquetPipe", "torch"), ("ParquetDataset", "tensorflow")]
+)
+def test_no_description_in_a_framework_shows_a_secret(store: S3Server, name: str, framework: str) -> None:
+    import_framework(framework)
+    text = repr(getattr(parquetry, name)(url(store), ["id"]).shuffle(9, seed=1))
+    assert SECRET not in text
 
 
 ERRORS: dict[str, Callable[[S3Server], Any]] = {
