@@ -372,7 +372,8 @@ class _RowGroups:
         return self._fetchers[source].fetch(row_group, wanted) if large is None else large.of_row_group
 
     def _wanted(self, source: int, row_group: int) -> RowNumbers:
-        return self._parts[source].selection.rows.numbers(row_group)
+        rows = self._parts[source].selection.rows
+        return rows.numbers(row_group) if rows.whole[row_group] else rows.of(row_group)
 
 
 class _Recent(Generic[Key, Value]):

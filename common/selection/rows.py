@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 RowNumbers: TypeAlias = np.ndarray | range
-"""Numbers of rows in a row group, ascending: int64, or a range, which takes no memory whatever its length."""
+"""Numbers of rows in a row group, ascending: int32, int64, or a range, which takes no memory whatever its length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +42,16 @@ class RowSet:
         return np.diff(self.before)
 
     def of(self, row_group: int) -> np.ndarray:
-        """Returns the selected rows of one row group, ascending."""
+        """Returns the selected rows of one row group, ascending int64."""
         return np.asarray(self.numbers(row_group), np.int64)
 
     def numbers(self, row_group: int) -> RowNumbers:
-        """Returns the same, as a range if the row group is selected whole."""
+        """Returns the same without a copy: a range if the row group is selected whole, or else int32."""
         count = int(self.before[row_group + 1] - self.before[row_group])
         if self.whole[row_group]:
             return range(count)
         first = int(self.start[row_group])
-        return self.values[first : first + count].astype(np.int64)
+        return self.values[first : first + count]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Maps positions (int64) to ``(row_group, row)``."""
@@ -77,7 +77,7 @@ class RowSet:
                 whole[row_group] = False
                 start[row_group] = end
                 end += len(chosen)
-                pieces.append(chosen.astype(np.int32))
+                pieces.append(chosen.astype(np.int32, copy=False))
                 counts[row_group] = len(chosen)
         return _row_set(counts, whole, start, np.concatenate(pieces))
 

@@ -163,7 +163,7 @@ def _between(rows: RowNumbers, first: int, end: int) -> np.ndarray:
     """Returns the wanted rows of a slice, by their numbers in it."""
     if isinstance(rows, range):
         return np.arange(max(rows.start, first), min(rows.stop, end)) - first
-    begin, stop = np.searchsorted(rows, [first, end])
+    begin, stop = np.searchsorted(rows, np.array([first, end], rows.dtype))  # of another type, it would copy all rows
     return rows[begin:stop] - first
 
 
