@@ -243,8 +243,10 @@ def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
     undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
 
     def mask(row_group: int) -> np.ndarray | None:
-        wanted = rows.of(row_group)
         found = row_mask(stored.read(row_group, fields), expression)
+        if rows.whole[row_group]:
+            return np.flatnonzero(found).astype(np.int32)
+        wanted = rows.of(row_group)
         result: np.ndarray | None = wanted[found[wanted]]
         return result
 
