@@ -8,8 +8,10 @@
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
 #   make bench-peers  environments for the peers of `make bench`; without them their cells stay blank
-#   make soak         kills sidecar processes for an hour and watches elements, memory, descriptors; SECONDS=60 for less
-#   make fuzz         every parser on mutated and hostile bytes, SECONDS=300 for each; failing inputs go to build/fuzz
+#   make soak         kills and stops sidecar processes for an hour and watches elements, memory, descriptors, then fuzzes
+#                     every parser for a moment; SECONDS=60 for less
+#   make fuzz         every parser on mutated and hostile bytes, SECONDS=300 for each; failing inputs go to build/fuzz; the
+#                     op's client, too, if clang with libFuzzer is installed
 #   make test-common  the tests of common, in an environment with neither framework
 #   make test-tf217   the tests of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one it runs with

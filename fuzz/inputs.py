@@ -132,6 +132,7 @@ def made(room: Path) -> dict[str, Sequence[bytes]]:
             struct.pack("<QIIIHHI3H", 1, 0, 12346, 1, 0, 2, 16, 1, 5, 9),
             struct.pack("<QIIBHHHHH", 1, 1, 12347, 1, 0, 4, 1, 3, 4),
         ],
+        "op_client": _golden(),
         "delta_logs": _COMMITS,
         "deletion_vectors": _VECTORS,
         "puffin_footers": [json.dumps({"blobs": [_BLOB], "properties": {}}).encode()],
@@ -179,6 +180,13 @@ _REQUESTS = [
         {"do": "start_next_at", "numbers": {"iteration": 1}},
     )
 ]
+
+
+def _golden() -> list[bytes]:
+    """Returns the packets that both clients are tested with."""
+    text = (Path(__file__).parent.parent / "tests/data/sidecar/packets_v2.txt").read_text()
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return [bytes.fromhex("".join(parts)) for _, *parts in lines]
 
 
 def _write(room: Path, schema: Unischema) -> None:

@@ -2,7 +2,7 @@
 
 With atheris, coverage guides the runs; without it, they are seeded mutations of the corpus. Each target runs in its own
 process, which may use 1 GiB more memory than it starts with, and 10 s per input. Failing inputs are written to
-``build/fuzz/TARGET``, and the exit status is then 1.
+``build/fuzz/TARGET``, and the exit status is then 1. The target ``op_client`` is C++ and needs clang with libFuzzer.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ from typing import Any
 
 import psutil
 
+from . import op_client
 from .inputs import CORPUS, changed, corpus_of
 from .targets import TARGETS
 
 _FOUND = Path("build/fuzz")
 _MEMORY_BYTES = 1 << 30
 _INPUT_S = 10
+_NAMES = [*TARGETS, op_client.NAME]
 _GUIDED = importlib.util.find_spec("atheris") is not None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all if none is named")
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(_NAMES)}; all if none is named")
     parser.add_argument("--seconds", type=float, default=300, help="for each target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--here", action="store_true", help="fuzz the one target in this process")
     asked = parser.parse_args()
-    names = asked.targets or list(TARGETS)
-    if unknown := set(names) - set(TARGETS):
-        parser.error(f"expected targets of {', '.join(TARGETS)}, got {', '.join(sorted(unknown))}")
+    names = asked.targets or _NAMES
+    if unknown := set(names) - set(_NAMES):
+        parser.error(f"expected targets of {', '.join(_NAMES)}, got {', '.join(sorted(unknown))}")
     if asked.here:
         _fuzz(names[0], asked.seconds, asked.seed)
         return 0
@@ -53,7 +55,14 @@ def main() -> int:
     for name in names:
         numbers = ["--seconds", str(asked.seconds), "--seed", str(asked.seed)]
         begin = time.monotonic()
-        status = subprocess.run([sys.executable, "-m", "fuzz.run", "--here", name, *numbers]).returncode
+        if name == op_client.NAME:
+            if reason := op_client.reason_to_skip():
+                print(f"{name}: skipped, {reason}")
+                continue
+            limits = (f"-max_total_time={max(1.0, asked.seconds):.0f}", f"-timeout={_INPUT_S}", f"-seed={asked.seed}")
+            status = op_client.fuzz(CORPUS / name, _FOUND / name, *limits, "-print_final_stats=1")
+        else:
+            status = subprocess.run([sys.executable, "-m", "fuzz.run", "--here", name, *numbers]).returncode
         print(f"{name}: {'sound' if status == 0 else f'FAILED ({status})'} after {time.monotonic() - begin:.0f} s")
         failed += [name] if status else []
     if failed:

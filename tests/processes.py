@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 WITHIN_S = 20.0  # two seconds are promised; a busy machine gets more, but less than sidecars may idle
 PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
 
@@ -52,6 +54,25 @@ def settled(count: Callable[[], int], most: int) -> int:
     while (found := count()) > most and time.monotonic() < end:
         time.sleep(0.01)
     return found
+
+
+def python_that_gets(monkeypatch: pytest.MonkeyPatch, path: Path, signal: str, times: int) -> Path:
+    """Sidecars start through a program that gets a signal, this many times, before it runs Python.
+
+    Returns the folder in which each start leaves a file.
+    """
+    starts, program = path / "starts", path / "python"
+    starts.mkdir()
+    lines = [
+        f'n=$(ls "{starts}" | wc -l)',
+        f'touch "{starts}/$$"',
+        f'[ "$n" -lt {times} ] && kill -{signal} $$',
+        f'exec "{sys.executable}" "$@"',
+    ]
+    program.write_text("\n".join(["#!/bin/sh", *lines]))
+    program.chmod(0o755)
+    monkeypatch.setenv("PARQUETRY_PYTHON", str(program))
+    return starts
 
 
 class Trainer:

@@ -10,7 +10,7 @@ import ctypes
 import json
 from functools import lru_cache
 
-from parquetry.common.forks import ForkLock
+from parquetry.common.process.forks import ForkLock
 from parquetry.common.transport.sidecar.withheld import digest_of, for_graph, with_token
 
 from .build import library_path, load_ops

@@ -13,9 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.forks import ForkLock
+from parquetry.common.plan.options import Options
+from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
-from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, python_command
+from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, python_command
 from parquetry.common.transport.sidecar.request import may_share_process
 
 from .build import load_ops
@@ -27,10 +28,17 @@ _ordinals: dict[str, int] = {}
 _ordinals_lock = ForkLock()
 
 
-def sidecar_command(request: str, restarts: int | None) -> list[str]:
-    """Returns the command that starts the sidecar for a request, with this Python unless another is set."""
-    shared = [SHARED] if may_share_process(request) else []
-    return python_command(SIDECAR_MODULE, *shared, *([] if restarts is None else [RESTARTS_FLAG, str(restarts)]))
+def sidecar_command(request: str, options: Options) -> list[str]:
+    """Returns the command that starts the sidecar for a request, with this Python unless another is set.
+
+    It also holds the options that the op needs before the sidecar has answered.
+    """
+    arguments = [SHARED] if may_share_process(request) else []
+    if options.restarts is not None:
+        arguments += [RESTARTS_FLAG, str(options.restarts)]
+    if options.stall_timeout is not None:
+        arguments += [STALL_TIMEOUT_FLAG, str(round(1000 * options.stall_timeout))]
+    return python_command(SIDECAR_MODULE, *arguments)
 
 
 def new_dataset_key(request: str) -> str:

@@ -11,7 +11,7 @@ import functools
 import logging
 import platform
 import re
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -22,6 +22,10 @@ from .pinned_regions import PageLock
 _LOG = logging.getLogger(__name__)
 _PORTABLE = 1  # cudaHostRegisterPortable: locked for the contexts of all devices
 _KERNEL = (5, 10)  # before, a page that is locked and then written after a fork moves away from under the device
+Stream: TypeAlias = Any
+"""A stream of a device. Each of torch's back ends has a class of its own for it."""
+Event: TypeAlias = Any
+"""A point in a stream; again a class of the back end."""
 
 
 class DeviceCopies(Protocol):
@@ -37,31 +41,31 @@ class DeviceCopies(Protocol):
     device: torch.device
     page_lock: PageLock | None
 
-    def current_stream(self) -> Any:
+    def current_stream(self) -> Stream:
         """Returns the stream that the calling thread's next work on the device runs on."""
 
-    def side_stream(self) -> Any:
+    def side_stream(self) -> Stream:
         """Returns the stream for copies; the same one each time."""
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the tensor if it lies in page-locked memory, and a page-locked copy otherwise."""
 
-    def copy(self, tensor: torch.Tensor, stream: Any) -> torch.Tensor:
+    def copy(self, tensor: torch.Tensor, stream: Stream) -> torch.Tensor:
         """Enqueues a copy on the stream. The source must live, unchanged, until an event after it has happened."""
 
-    def record(self, stream: Any) -> Any:
+    def record(self, stream: Stream) -> Event:
         """Returns an event that happens when all work enqueued on the stream so far is done."""
 
-    def wait(self, stream: Any, event: Any) -> None:
+    def wait(self, stream: Stream, event: Event) -> None:
         """Makes later work on the stream wait for the event; returns at once."""
 
-    def keep_for(self, tensor: torch.Tensor, stream: Any) -> None:
+    def keep_for(self, tensor: torch.Tensor, stream: Stream) -> None:
         """Keeps the copy's memory, when it is dropped, until the work enqueued on the stream by then is done."""
 
-    def is_done(self, event: Any) -> bool:
+    def is_done(self, event: Event) -> bool:
         """Whether the event has happened."""
 
-    def finish(self, event: Any) -> None:
+    def finish(self, event: Event) -> None:
         """Waits until the event has happened."""
 
 
@@ -101,34 +105,34 @@ class Accelerator:
             raise NotImplementedError(f"torch {torch.__version__} has no streams for it. Use a later version.")
         self._side = torch.Stream(device=device) if self._is_generic else self._module.Stream(device)  # type: ignore[union-attr]
 
-    def current_stream(self) -> Any:
+    def current_stream(self) -> Stream:
         if self._is_generic:
             return torch.accelerator.current_stream(self.device)
         return self._module.current_stream(self.device)  # type: ignore[union-attr]
 
-    def side_stream(self) -> Any:
+    def side_stream(self) -> Stream:
         return self._side
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_pinned() else tensor.pin_memory()
 
-    def copy(self, tensor: torch.Tensor, stream: Any) -> torch.Tensor:
+    def copy(self, tensor: torch.Tensor, stream: Stream) -> torch.Tensor:
         with stream if self._is_generic else self._module.stream(stream):  # type: ignore[union-attr]
             return tensor.to(self.device, non_blocking=True)
 
-    def record(self, stream: Any) -> Any:
+    def record(self, stream: Stream) -> Event:
         return stream.record_event()
 
-    def wait(self, stream: Any, event: Any) -> None:
+    def wait(self, stream: Stream, event: Event) -> None:
         stream.wait_event(event)
 
-    def keep_for(self, tensor: torch.Tensor, stream: Any) -> None:
+    def keep_for(self, tensor: torch.Tensor, stream: Stream) -> None:
         tensor.record_stream(stream)
 
-    def is_done(self, event: Any) -> bool:
+    def is_done(self, event: Event) -> bool:
         return bool(event.query())
 
-    def finish(self, event: Any) -> None:
+    def finish(self, event: Event) -> None:
         event.synchronize()
 
 

@@ -26,6 +26,7 @@ from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_hash
+from parquetry.common.process.ends import end_with_trainer
 from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 from parquetry.common.urls import without_secrets
 
@@ -38,7 +39,6 @@ from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .passes import Announced, Pass
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
-from .process_end import end_with_trainer
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62

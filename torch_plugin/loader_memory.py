@@ -35,8 +35,8 @@ from torch.multiprocessing.reductions import reduce_tensor
 from parquetry.common.engine.columns.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
 from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.common.errors import PipelineError
+from parquetry.common.process.ends import wait_for_end
 
-from .process_end import wait_for_end
 from .tensors import Jagged, JaggedPart, Part, reduce_jagged
 
 _HEAD_BYTES = 64

@@ -22,13 +22,13 @@ from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.numbered import ElementForms, ElementReader, NumberedElements, reader_of
+from parquetry.common.process.ends import end_with_trainer
 
 from .carrier import PipelineCarrier
 from .epochs import EpochCounter
 from .pass_counters import PassCounters
 from .passes import Announced, Pass, install
 from .placement import shard_of, shuffle_of
-from .process_end import end_with_trainer
 from .tensors import batch_to_torch, rows_to_torch
 
 _LOG = logging.getLogger(__name__)

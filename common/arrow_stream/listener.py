@@ -25,7 +25,7 @@ from functools import partial
 from ..errors import PipelineError
 from ..transport.processes import start_vital
 from ..transport.served.address import Endpoint
-from .peers import THIS_MACHINE, peer_of
+from .accounts import THIS_MACHINE, peer_of
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 64

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..locks import locked_within
+from ..process.locks import locked_within
 from . import tracing
 
 MAGIC = 2026.0

@@ -125,10 +125,9 @@ def _opened_group(
     Args:
         on_disk: whether column chunks from a store are kept in a temporary file instead of in memory.
     """
-    groups = dataset.row_groups
-    file, group = int(groups.file[row_group]), int(groups.group[row_group])
+    file = int(dataset.row_groups.file[row_group])
     place = _place(dataset, row_group)
-    footer = dataset.footer(file)
+    footer, group = dataset.group_footer(row_group)
     wanted: Sequence[str] = ()
     try:
         with ExitStack() as stack:
@@ -199,11 +198,9 @@ def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str
 
 def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
     """Returns the ranges that are fetched from a store for some columns of a row group."""
-    groups = dataset.row_groups
-    file = int(groups.file[row_group])
-    footer = dataset.footer(file)
-    leaves = _leaves(footer, columns)
-    return chunk_ranges(footer, int(groups.group[row_group]), leaves, dataset.files[file].size_bytes)
+    footer, group = dataset.group_footer(row_group)
+    size = dataset.files[int(dataset.row_groups.file[row_group])].size_bytes
+    return chunk_ranges(footer, group, _leaves(footer, columns), size)
 
 
 def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..forks import ForkLock
+from ..process.forks import ForkLock
 
 RECHECK_S = 30.0
 """How long a version that was checked is trusted."""

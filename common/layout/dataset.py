@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
-from ..forks import arrow_to_numpy, cached_property
+from ..process.forks import arrow_to_numpy, cached_property
 from ..schema.dtypes import is_bytes
 from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.infer import flatten_fields, infer_fields
@@ -33,6 +33,7 @@ from .file_versions import FileVersion, changed, check_used, opened
 from .files import DataFile, FileListing, list_files
 from .filesystem import resolve
 from .footers import footer_digest, parse_footer, read_footer, read_footers, why
+from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .nested import wide
 from .partitions import partition_columns
@@ -193,6 +194,15 @@ class StoredDataset:
         if "footers" in self.__dict__:
             return self.footers[file]
         return read_footer(self.filesystem, self.files[file])
+
+    def group_footer(self, row_group: int) -> tuple[pq.FileMetaData, int]:
+        """A footer that describes one row group, and the row group's number in that footer."""
+        groups = self.row_groups
+        file, group = int(groups.file[row_group]), int(groups.group[row_group])
+        if "footers" in self.__dict__:
+            return self.footers[file], group
+        first, end = np.searchsorted(groups.file, [file, file + 1])
+        return read_group_footer(self.filesystem, self.files[file], group, int(end - first))
 
     @contextmanager
     def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:

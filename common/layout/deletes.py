@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from ..progress import thread_pool
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, limit_reached
-from ..forks import ForkLock
+from ..process.forks import ForkLock
 from ..progress import progress, thread_pool
 from .file_versions import opened
 from .files import DataFile
@@ -20,13 +22,14 @@ from .footer_check import check_footer
 from .store_answers import StoreError, told
 from .store_faults import asking_again
 
-_MOST_KEPT_BYTES = 256 << 20
+_MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as much
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
 _kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
 _lock = ForkLock()
+Found = TypeVar("Found")
 
 
 def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list[pq.FileMetaData]:
@@ -44,14 +47,21 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
 
 def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     """Like `load_footer`, but cached in memory per file version."""
+    footer = kept_footer(file)
+    if footer is None:
+        footer = load_footer(filesystem, file)
+        _keep(file.version.key, footer)
+    return footer
+
+
+def kept_footer(file: DataFile) -> pq.FileMetaData | None:
+    """Returns the footer of a file if `read_footer` has kept it."""
     key = file.version.key
     with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    footer = load_footer(filesystem, file)
-    _keep(key, footer)
-    return footer
+        if key not in _kept:
+            return None
+        _kept.move_to_end(key)
+        return _kept[key]
 
 
 def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
@@ -60,16 +70,29 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     Raises:
         DatasetError: the file is not Parquet, cannot be read, is encrypted, or changed since it was listed.
     """
-
-    def read() -> tuple[pq.FileMetaData, bool, bytes]:
-        with opened(filesystem, file.version, ranges=True) as source:
-            return parse_footer(source)
-
-    try:
-        footer, signed, stored = asking_again(filesystem, read, f"file {file.path}")
+    with naming_file(file):
+        footer, signed, stored = from_footer(filesystem, file, parse_footer)
         if signed:  # asking Arrow about an encrypted column chunk would terminate the process
             raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
         check_footer(stored, footer, file.size_bytes)
+        return footer
+
+
+def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.NativeFile], Found]) -> Found:
+    """Opens a file and reads from it. Asks again if the store fails for a moment."""
+
+    def once() -> Found:
+        with opened(filesystem, file.version, ranges=True) as source:
+            return read(source)
+
+    return asking_again(filesystem, once, f"file {file.path}")
+
+
+@contextmanager
+def naming_file(file: DataFile) -> Iterator[None]:
+    """Raises errors of the block, which reads a footer, as `DatasetError`."""
+    try:
+        yield
     except DatasetError:
         raise
     except StoreError as error:
@@ -79,7 +102,6 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are not: "
             f"{why(error)}. {remedy(error, 'Remove it, or write it again.')}"
         ) from error
-    return footer
 
 
 def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:
@@ -87,15 +109,26 @@ def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:
 
     Source: Parquet Modular Encryption, "Plaintext footer mode": a nonce of 12 bytes and a tag of 16 follow the footer.
     """
+    tail = footer_tail(source)
+    if tail is None:
+        return pq.read_metadata(source), False, b""  # raises, with the file's true size
+    footer = pq.read_metadata(pa.BufferReader(tail))
+    return footer, is_signed(tail, footer), tail[:-8]
+
+
+def footer_tail(source: pa.NativeFile) -> bytes | None:
+    """Returns a footer as stored, with the eight bytes after it; ``None`` if it is longer than the file."""
     size = source.size()
-    tail = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
+    tail: bytes = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
     length = int.from_bytes(tail[-8:-4], "little")
     if len(tail) < length + 8 <= size:
         tail = source.read_at(length + 8, size - length - 8)
-    if length + 8 > size:
-        return pq.read_metadata(source), False, b""  # raises, with the file's true size
-    footer = pq.read_metadata(pa.BufferReader(tail))
-    return footer, length - footer.serialized_size == _SIGNATURE_BYTES, tail[-length - 8 : -8]
+    return None if length + 8 > size else tail[-length - 8 :]
+
+
+def is_signed(tail: bytes, footer: pq.FileMetaData) -> bool:
+    """Returns whether a signature follows a footer, given its `footer_tail`."""
+    return len(tail) - 8 - int(footer.serialized_size) == _SIGNATURE_BYTES
 
 
 def open_checked(source: pa.NativeFile) -> pq.ParquetFile:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
-from ..forks import ForkLock, arrow_to_numpy
+from ..process.forks import ForkLock, arrow_to_numpy
 from ..urls import without_secrets
 from .chunk_statistics import ChunkStatistics
 from .file_versions import current_versions

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from .file_versions import FileVersion, opened
 from .index_format import BASE, METADATA_KEY, IndexDescription
 from .store_faults import asking_again

@@ -36,7 +36,7 @@ import platformdirs
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..locks import lock_file
+from ..process.locks import lock_file
 
 Value = TypeVar("Value")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:

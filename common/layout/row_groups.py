@@ -55,6 +55,9 @@ class StoredFiles(Protocol):
     def footer(self, file: int) -> pq.FileMetaData:
         """Returns the footer of one file."""
 
+    def group_footer(self, row_group: int) -> tuple[pq.FileMetaData, int]:
+        """Returns a footer that describes one row group, and the row group's number in that footer."""
+
     def open(self, file: int, *, ranges: bool = False) -> AbstractContextManager[pa.NativeFile]:
         """Opens one file, and checks that it is the version that was listed. ``ranges``: only to read ranges of it."""
 

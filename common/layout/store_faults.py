@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 from ..counting.counters import Count, add
 from ..errors import ParquetryError
-from ..forks import importing
+from ..process.forks import importing
 from ..progress import pause
 from ..urls import clean_cause, without_secrets
 from .deadlines import answer_of

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
-from ..forks import ForkLock
+from ..process.forks import ForkLock
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
-from ..forks import cached_property
+from ..process.forks import cached_property
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
 from ..schema.field import UnischemaField
 from .file_versions import FileVersion

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..locks import holder_of, locked_within
+from ..process.locks import holder_of, locked_within
 from ..progress import pulse
 
 _PATIENCE_S = 600.0

@@ -335,8 +335,9 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_row_groups(c
       continue;
     }
     int inner = 0;
-    *places++ = from.at;
+    const int64_t begin = from.at;
     if (kind != kList || found || from.list(&inner) != groups || inner != kStruct) return 0;
+    *places++ = begin;
     for (int64_t group = 0; from.ok && group < groups; ++group) {
       *places++ = from.at;
       from.skip(kStruct, 1);

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..forks import cached_property, importing
+from ..process.forks import cached_property, importing
 from .build import library
 
 Box = tuple[int, int, int, int]

@@ -9,25 +9,42 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..forks import importing
+from ..layout.temporary import NoRoomError
+from ..process.forks import importing
+from .sorting import sorted_numbers, sorted_on_disk
 
 if TYPE_CHECKING:
     from numpy.random import Philox
 
 _FEW = 1 << 18  # with more words, the remaining bits collide so often that this does not pay
+_MANY = 1 << 22
+_PIECE = 1 << 20
 
 
 def raw_words(count: int, *key: int) -> np.ndarray:
     """Returns ``count`` uniform 64-bit words (uint64) from the stream that ``key`` names."""
+    words: np.ndarray = _stream(*key).random_raw(count)
+    return words
+
+
+def _stream(*key: int) -> Philox:
     packed = struct.pack(f"<{len(key)}q", *(_as_signed(part) for part in key))
     digest = hashlib.blake2b(packed, digest_size=16, person=b"parquetry").digest()
-    words: np.ndarray = _philox()(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64)).random_raw(count)
-    return words
+    return _philox()(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64))
+
+
+def _pieces(count: int, *key: int) -> Iterator[np.ndarray]:
+    """Yields the same as `raw_words` in pieces."""
+    stream = _stream(*key)
+    for first in range(0, count, _PIECE):
+        yield stream.random_raw(min(_PIECE, count - first))
 
 
 @lru_cache(maxsize=1)
@@ -38,27 +55,18 @@ def _philox() -> type[Philox]:
 
 
 def permutation(count: int, *key: int) -> np.ndarray:
-    """Returns a uniform permutation of ``0 .. count - 1`` (int64), a pure function of ``count`` and ``key``."""
+    """Returns a uniform permutation of ``0 .. count - 1`` (int64), a pure function of ``count`` and ``key``.
+
+    A large one is in a temporary file that is mapped, if there is room for it.
+    """
     if count <= 1:
         return np.zeros(count, dtype=np.int64)
+    if count > _MANY:
+        with suppress(NoRoomError):
+            return sorted_on_disk(_pieces(count, *key), count)
     words = raw_words(count, *key)
     order = sorted_numbers(words) if count <= _FEW else None
     return np.argsort(words) if order is None else order  # two words are equal with a probability of count^2 / 2^65
-
-
-def sorted_numbers(words: np.ndarray) -> np.ndarray | None:
-    """Returns the ``argsort`` of 64-bit words in a third of its time, or ``None`` if words are too similar.
-
-    The lowest bits of each word are replaced by its index, so sorting the words also sorts the indices.
-    """
-    low = np.uint64((1 << (len(words) - 1).bit_length()) - 1)
-    numbered = words & ~low
-    numbered |= np.arange(len(words), dtype=np.uint64)
-    numbered.sort()
-    if ((numbered[1:] ^ numbered[:-1]) <= low).any():  # the replaced bits might decide the order
-        return None
-    numbered &= low
-    return numbered.view(np.int64)
 
 
 def _as_signed(value: int) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..forks import cached_property
 from ..layout.dataset import StoredDataset, _arrow_schema, read_key_values
 from ..layout.partitions import partition_columns
+from ..process.forks import cached_property
 from ..schema.field import Unischema
 from ..schema.infer import infer_fields
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from ..engine.read.disk_cache import DiskCache
 from ..engine.read.fetch import Fetcher
 from ..errors import ParquetryError
-from ..forks import cached_property
 from ..layout.nested import take_rows
 from ..order.keyed import permutation
+from ..process.forks import cached_property
 from ..schema.field import UnischemaField
 from .dataset import PetastormDataset
 from .filtering import keep_in_table, keep_rows, predicate_fields

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from ..engine.read.normalise import normalise
 from ..errors import DecodeError
-from ..forks import arrow_to_numpy
 from ..layout.nested import one_array, widened
+from ..process.forks import arrow_to_numpy
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField

@@ -35,6 +35,7 @@ from ..plan.items import distinct
 from ..plan.plan import BasePlan
 from ..progress import thread_pool
 from ..schema.element import Element
+from ..selection.rows import RowNumbers, rows_inside
 from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
 from .iteration import Given, Iterated
@@ -216,7 +217,7 @@ class ElementReader(Generic[Given]):
         """Splits the items of a draw by the row groups that they lie in."""
         block = self._block_rows(draw.key)
         starts = np.cumsum([0, *map(len, block.rows)])
-        cells, repeats = block.cells[draw.items], block.repeats_of(draw.items)
+        cells, repeats = block.cells_of(draw.items), block.repeats_of(draw.items)
         parts = np.searchsorted(starts, cells, side="right") - 1
         several = len(starts)
         for span, found in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
@@ -225,7 +226,7 @@ class ElementReader(Generic[Given]):
             yield _Taken(
                 run=_Run(draw.key.source, block.row_groups[first : last + 1]),
                 parts=parts[mine] - first,
-                rows=np.concatenate(block.rows[first : last + 1])[cells[mine] - starts[first]],
+                rows=rows_inside(block.rows[first : last + 1], cells[mine] - starts[first]),
                 places=mine if draw.places is None else draw.places[mine],
                 turn=draw.turn,
                 spans=None if draw.spans is None else draw.spans[mine],
@@ -291,7 +292,8 @@ class _Taken:
         before = 0
         for number, rows in enumerate(loaded.rows):
             mine = self.parts == number
-            cells[mine] = np.searchsorted(rows, self.rows[mine]) + before
+            inside = self.rows[mine]
+            cells[mine] = before + (inside - rows.start if isinstance(rows, range) else np.searchsorted(rows, inside))
             before += len(rows)
         return Source(
             block=loaded.block,
@@ -309,7 +311,7 @@ class _Loaded:
     """The wanted rows of some row groups."""
 
     block: LoadedBlock
-    rows: list[np.ndarray]
+    rows: list[RowNumbers]
     num_bytes: int
 
 
@@ -369,8 +371,9 @@ class _RowGroups:
         large = self._fetchers[source].fetch_large([row_group], [wanted])
         return self._fetchers[source].fetch(row_group, wanted) if large is None else large.of_row_group
 
-    def _wanted(self, source: int, row_group: int) -> np.ndarray:
-        return self._parts[source].selection.rows.of(row_group)
+    def _wanted(self, source: int, row_group: int) -> RowNumbers:
+        rows = self._parts[source].selection.rows
+        return rows.numbers(row_group) if rows.whole[row_group] else rows.of(row_group)
 
 
 class _Recent(Generic[Key, Value]):
@@ -479,4 +482,5 @@ def drawn_numbers(length: int, count: int, seed: int) -> np.ndarray:
 
 
 def _block_rows_bytes(rows: BlockRows) -> int:
-    return rows.cells.nbytes + sum(part.nbytes for part in rows.rows)
+    cells = 0 if rows.cells is None else rows.cells.nbytes
+    return cells + sum(part.nbytes for part in rows.rows if isinstance(part, np.ndarray))

@@ -20,7 +20,6 @@ from ..engine.run.bad_rows import length_without_bad_rows
 from ..engine.run.selecting import select_rows
 from ..engine.run.vocabularies import vocabulary_of
 from ..errors import DatasetError, PipelineError
-from ..forks import reading
 from ..layout.checksums import VERIFY, Verify
 from ..layout.dataset import MAX_VALUE_BYTES, StoredDataset
 from ..layout.files import FileListing
@@ -30,6 +29,7 @@ from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.options import OptionArguments, Options
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
+from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import data_frame_kind, integer, plain

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ParquetryError, PipelineError
 from ..predicates.column_predicates import hash_split
-from ..ranks import resolve_rank
+from ..process.ranks import resolve_rank
 from ..schema.field import UnischemaField
 from ..schema.plain import integer
 from ..stages.base import FieldNames, names_of, required_names

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..selection.rows import RowNumbers
+
 
 class BlockKey(NamedTuple):
     """Identifies a shuffle block by epoch, stream, number in the stream, and source (of a mix).
@@ -29,16 +31,21 @@ class BlockRows:
 
     Attributes:
         row_groups: the row groups of the block, ascending.
-        rows: the wanted rows of each row group, ascending int64.
-        cells: int64 ``[items, T]``: the block row of each step of each item, in the order of the items.
+        rows: the wanted rows of each row group.
+        cells: int64 ``[items, T]``: the block row of each step of each item, in the order of the items. ``None`` if
+            item n is row n.
         repeats: if rows occur several times in an epoch, the number of earlier occurrences of each item's row, int64
             ``[items]``.
     """
 
     row_groups: tuple[int, ...]
-    rows: tuple[np.ndarray, ...]
-    cells: np.ndarray
+    rows: tuple[RowNumbers, ...]
+    cells: np.ndarray | None
     repeats: np.ndarray | None = None
+
+    def cells_of(self, items: np.ndarray) -> np.ndarray:
+        """Returns the ``cells`` of some items."""
+        return items[:, None] if self.cells is None else self.cells[items]
 
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
         """Returns the ``repeats`` of some items."""

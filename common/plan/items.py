@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..forks import cached_property
 from ..order.epoch import EpochOrder, OrderSpec
+from ..process.forks import cached_property
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 
@@ -86,22 +86,24 @@ class RowItems:
         ends = np.cumsum(length)
         count = int(ends[-1]) if len(ends) else 0
         permutation = order.block_permutation(key.stream, key.block, count)
-        if permutation is not None and (np.diff(by_place) == 1).all():  # in storage order: item n is row n
-            cells, permutation = permutation, None
+        if (np.diff(by_place) == 1).all():  # in storage order: before the shuffle, item n is row n
+            cells = permutation
         else:
             begins = np.empty_like(length)
             begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
             cells = np.repeat(begins - (ends - length), length)
             cells += np.arange(count)
+            cells = cells if permutation is None else cells[permutation]
         rows = self._selection.rows
         skipped = (first - rows.before[row_group]).tolist()
         chosen = [
-            (u, rows.of(u)[s : s + n]) for u, s, n in zip(row_group.tolist(), skipped, length.tolist(), strict=True)
+            (u, rows.numbers(u)[s : s + n])
+            for u, s, n in zip(row_group.tolist(), skipped, length.tolist(), strict=True)
         ]
         return BlockRows(
             row_groups=tuple(chosen[place][0] for place in by_place),
             rows=tuple(chosen[place][1] for place in by_place),
-            cells=(cells if permutation is None else cells[permutation])[:, None],
+            cells=None if cells is None else cells[:, None],
         )
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import PipelineError, SchemaError
-from ..forks import cached_property
 from ..order.keyed import raw_words
 from ..order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
 from ..order.positions import RowView, rows_viewed
+from ..process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
 from .draws import BlockKey, BlockRows, Draw

@@ -11,11 +11,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..forks import cached_property
 from ..order.epoch import EpochOrder, OrderSpec
 from ..order.keyed import raw_words
 from ..order.packing import packed
 from ..order.tokens import counted
+from ..process.forks import cached_property
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block

@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 
 from ..errors import EmptySelectionError, FieldNotFoundError, SchemaError, StateError
-from ..forks import cached_property
 from ..layout.dataset import StoredDataset
 from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec
@@ -32,6 +31,7 @@ from ..order.positions import (
     rows_viewed,
     viewed,
 )
+from ..process.forks import cached_property
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import Element
 from ..schema.field import UnischemaField

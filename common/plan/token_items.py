@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..forks import cached_property
 from ..order.epoch import OrderSpec
 from ..order.tokens import TokenOrder, counted
+from ..process.forks import cached_property
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, distinct

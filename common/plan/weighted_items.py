@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..forks import cached_property
 from ..order.epoch import EpochOrder
 from ..order.weighted import WeightedDraws, weight_bounds
+from ..process.forks import cached_property
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows
 from .items import RowItems

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from ..schema.plain import PlainFields, Seed
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}

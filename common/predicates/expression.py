@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FieldNotFoundError, PipelineError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from ..schema.field import no_such_field
 
 _COMPARE = {
@@ -32,6 +32,7 @@ _COMPARE = {
     ">=": operator.ge,
 }
 _ASSOCIATIVE = ("and_kleene", "or_kleene")
+_ROWS_AT_ONCE = 1 << 20  # evaluation takes several times the memory of the columns
 _MAX_DEPTH = 200  # keeps recursion over the tree far below Python's limit
 _DNF = (
     "Write ('field', op, value), a list of them (all must hold), or a list of such lists (any must hold); "
@@ -221,8 +222,9 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
         FieldNotFoundError: the table lacks a column.
         PipelineError: Arrow refuses the expression for these column types, or the expression is not a condition.
     """
-    found = row_values(table, expression, condition=True)
-    return np.asarray(arrow_to_numpy(found.fill_null(False)), dtype=np.bool_)
+    parts = [table.slice(first, _ROWS_AT_ONCE) for first in range(0, max(table.num_rows, 1), _ROWS_AT_ONCE)]
+    found = (row_values(part, expression, condition=True).fill_null(False) for part in parts)
+    return np.concatenate([np.asarray(arrow_to_numpy(values), dtype=np.bool_) for values in found])
 
 
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..forks import arrow_to_numpy
 from ..layout.dataset import StoredDataset
 from ..pipeline.explain import bytes_text
+from ..process.forks import arrow_to_numpy
 from ..schema.image_files import is_image_file
 from ..selection.statistics import column_statistics
 from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of

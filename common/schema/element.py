@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..forks import cached_property
+from ..process.forks import cached_property
 from .dtypes import delivered_dtype, is_bytes, is_text
 from .field import Shape, UnischemaField
 

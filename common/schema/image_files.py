@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CodecUnavailableError, missing_package
-from ..forks import importing
+from ..process.forks import importing
 from .codec import CodedField
 
 if TYPE_CHECKING:

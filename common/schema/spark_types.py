@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import CodecUnavailableError, EncodeError, SchemaError, missing_package
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from .codec import CodedField
 
 _WIDER = {

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..forks import arrow_to_numpy, cached_property
+from ..process.forks import arrow_to_numpy, cached_property
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..forks import arrow_to_numpy
 from ..layout.evolution import keeps_order
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
+from ..process.forks import arrow_to_numpy
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _OPPOSITE = {"less": "greater_equal", "less_equal": "greater"}

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+
+RowNumbers: TypeAlias = np.ndarray | range
+"""Numbers of rows in a row group, ascending: int32, int64, or a range, which takes no memory whatever its length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +42,16 @@ class RowSet:
         return np.diff(self.before)
 
     def of(self, row_group: int) -> np.ndarray:
-        """Returns the selected rows of one row group, ascending."""
+        """Returns the selected rows of one row group, ascending int64."""
+        return np.asarray(self.numbers(row_group), np.int64)
+
+    def numbers(self, row_group: int) -> RowNumbers:
+        """Returns the same without a copy: a range if the row group is selected whole, or else int32."""
         count = int(self.before[row_group + 1] - self.before[row_group])
         if self.whole[row_group]:
-            return np.arange(count)
+            return range(count)
         first = int(self.start[row_group])
-        return self.values[first : first + count].astype(np.int64)
+        return self.values[first : first + count]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Maps positions (int64) to ``(row_group, row)``."""
@@ -69,7 +77,7 @@ class RowSet:
                 whole[row_group] = False
                 start[row_group] = end
                 end += len(chosen)
-                pieces.append(chosen.astype(np.int32))
+                pieces.append(chosen.astype(np.int32, copy=False))
                 counts[row_group] = len(chosen)
         return _row_set(counts, whole, start, np.concatenate(pieces))
 
@@ -97,6 +105,18 @@ class RowSet:
         start[~whole] = np.cumsum([0, *(len(piece) for piece in pieces)])[:-1]
         values = np.concatenate([np.zeros(0, dtype=np.int32), *pieces]).astype(np.int32)
         return _row_set(counts, whole, start, values)
+
+
+def rows_inside(parts: Sequence[RowNumbers], places: np.ndarray) -> np.ndarray:
+    """Returns the row numbers at some places (int64) of the given parts, laid end to end."""
+    ranges = [part for part in parts if isinstance(part, range)]
+    if len(ranges) < len(parts):
+        listed = [np.asarray(part, np.int64) for part in parts]
+        return np.take(listed[0] if len(listed) == 1 else np.concatenate(listed), places)
+    ends = np.cumsum([len(part) for part in ranges], dtype=np.int64)
+    shift = np.array([part.stop for part in ranges], np.int64) - ends
+    found: np.ndarray = places + shift[np.searchsorted(ends, places, side="right")]
+    return found
 
 
 def concat_row_sets(parts: Sequence[RowSet]) -> RowSet:

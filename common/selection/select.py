@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError, SchemaError
-from ..forks import arrow_to_numpy
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
+from ..process.forks import arrow_to_numpy
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
 from ..stages.base import Decision, Stage
@@ -243,8 +243,10 @@ def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
     undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
 
     def mask(row_group: int) -> np.ndarray | None:
-        wanted = rows.of(row_group)
         found = row_mask(stored.read(row_group, fields), expression)
+        if rows.whole[row_group]:
+            return np.flatnonzero(found).astype(np.int32)
+        wanted = rows.of(row_group)
         result: np.ndarray | None = wanted[found[wanted]]
         return result
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..forks import arrow_to_numpy, cached_property
+from ..process.forks import arrow_to_numpy, cached_property
 
 _TOP = np.uint64(1 << 63)
 _WORD = (1 << 64) - 1

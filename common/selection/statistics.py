@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from ..forks import arrow_to_numpy
 from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
+from ..process.forks import arrow_to_numpy
 from .pruning import ColumnStatistics
 
 
@@ -53,10 +53,9 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
     indexed = dataset.index.bytes_of(kind, names) if dataset.index is not None else None
     if indexed is not None:
         return int(indexed[row_group])
-    groups = dataset.row_groups
-    file = int(groups.file[row_group])
-    footer = dataset.footer(file)
-    group, schema = footer.row_group(int(groups.group[row_group])), footer.schema
+    file = int(dataset.row_groups.file[row_group])
+    footer, number = dataset.group_footer(row_group)
+    group, schema = footer.row_group(number), footer.schema
     wanted = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
     chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, wanted)]
     total = sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)

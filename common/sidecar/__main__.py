@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 
 from ..errors import SidecarError
-from ..transport.children import end_with_parent
-from ..transport.processes import RESTARTS_FLAG, SHARED, end_process
+from ..process.ends import end_with_parent
+from ..transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
 from ..transport.sidecar.stream import exit_with
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the trainer's socket")
     parser.add_argument(SHARED, action="store_true", help="allow several requests, one after the other")
     parser.add_argument(RESTARTS_FLAG, help="how often the trainer restarts it if it dies; ignored here")
+    parser.add_argument(STALL_TIMEOUT_FLAG, help="how long the trainer lets it stay inactive; ignored here")
     arguments = parser.parse_args()
     end_with_parent()
     # The trainer handles Ctrl-C and ends this process by closing the connection.

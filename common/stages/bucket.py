@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DecodeError, NullValueError, PipelineError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure

@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 
 from ..errors import PipelineError
-from ..forks import cached_property
+from ..process.forks import cached_property
 
 _EXACT = (
     bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError
-from ..forks import arrow_to_numpy
 from ..predicates.expression import (
     expression_from_json,
     expression_key,
     expression_to_json,
     row_values,
 )
+from ..process.forks import arrow_to_numpy
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
 from .base import Decision, Stage, is_integer, positive_integer

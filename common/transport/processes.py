@@ -25,6 +25,8 @@ SHARED = "--shared"
 """Argument that lets a sidecar open several requests, one after the other."""
 RESTARTS_FLAG = "--restarts"
 """Argument that tells the op how often to restart a sidecar that dies before it has answered."""
+STALL_TIMEOUT_FLAG = "--stall-timeout-ms"
+"""Argument that tells the op how long a sidecar that has not answered yet may stay inactive, in milliseconds."""
 FAILED = 70
 """The exit status of a process in which a vital thread failed."""
 

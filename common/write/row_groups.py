@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy
 from ..schema.plain import integer, plain
 
 DEFAULT_ROW_GROUP_ROWS = 65_536

@@ -29,6 +29,7 @@ LIMIT = 8 << 20
 FRAME = (200, 200)
 ROW_GROUP_BYTES = ROWS * WIDTH * 4
 WATCHED_S = 0.02
+MANY = 12_000_000
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,24 @@ def test_memory_stays_bounded(make: Callable[[str], Any], shuffled: bool, vector
     assert sorted(found) == list(range(ROWS))
     assert (found == list(range(ROWS))) != shuffled
     assert memory.grown < ROW_GROUP_BYTES
+
+
+@pytest.fixture(scope="module")
+def zeros(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Writes one row group of many rows, in which a few bytes hold a million."""
+    path = tmp_path_factory.mktemp("zeros") / "one.parquet"
+    pq.write_table(pa.table({"zero": np.zeros(MANY, np.int64)}), path, row_group_size=MANY)
+    return str(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_numbers_of_many_rows_take_no_memory(shuffled: bool, zeros: str) -> None:
+    rows = threads(zeros).shuffle(1000, seed=3) if shuffled else threads(zeros)
+    next(iter(threads(zeros).take(1)))
+    with Memory() as memory:
+        assert sum(len(batch["zero"]) for batch in rows.batch(100_000)) == MANY
+    assert memory.grown < MANY * 8
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from builders import Built, build
-from faces import SIDECAR, THREADS, TensorFlowFace, plain_element
+from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, plain_element
+from processes import WITHIN_S, gone, python_that_gets
 
 from benchmarks.faults import readers, workers_of
 from parquetry.common import Pipeline, UnischemaField
@@ -28,6 +30,7 @@ pytestmark = [
 ]
 
 FACES = [SIDECAR, *([TensorFlowFace()] if importlib.util.find_spec("tensorflow") else [])]
+FACES_WITH_TORCH = [*FACES, *([TorchFace(kind="ParquetPipe")] if importlib.util.find_spec("torch") else [])]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,34 @@ def test_without_restarts_a_stopped_reader_is_an_error(built: Built) -> None:
     stop(reader)
     with pytest.raises(SidecarError, match=r"died: stalled for \d+ s \(stopped\)"):
         list(iterator)
+
+
+@pytest.mark.parametrize("face", FACES_WITH_TORCH, ids=lambda face: face.name)
+def test_a_reader_that_is_stopped_before_its_first_answer_is_replaced(
+    built: Built, face: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pipeline = repeated(built, stall_timeout=0.5)
+    expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
+    begin = face.passes(pipeline)
+    starts = python_that_gets(monkeypatch, tmp_path, "STOP", 1)
+    iterator = begin()
+    assert [[row["id"] for row in plain_element(pipeline.element, element)] for element in iterator] == expected
+    assert len(list(starts.iterdir())) == 2
+    if face.name != "tensorflow":  # tf.data asked for the length before
+        assert iterator.stats().restarts == 1
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_readers_that_all_stop_before_their_first_answer_are_an_error(
+    built: Built, face: Any, restarts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begin = face.passes(repeated(built, stall_timeout=0.1, restarts=restarts))
+    starts = python_that_gets(monkeypatch, tmp_path, "STOP", 99)
+    with pytest.raises(Exception, match=r"stalled for \d+ s \(stopped\)") as caught:
+        list(begin())
+    assert ("It was started again 1 times at element 0" in str(caught.value)) == (restarts > 0)
+    assert gone([int(start.name) for start in starts.iterdir()], WITHIN_S) == []
 
 
 def test_whoever_waits_says_so_and_goes_on(

@@ -22,6 +22,8 @@ import sidecar_packets
 from processes import PATIENCE_S, WITHIN_S
 from sidecar_packets import BROKEN, entry, golden, request
 
+from fuzz import op_client
+from fuzz.inputs import corpus_of
 from parquetry.common.transport.sidecar.protocol import DTYPE_CODES
 
 HERE = Path(__file__).parent
@@ -154,6 +156,18 @@ def test_packets_are_read_without_a_fault_whatever_they_say(tmp_path: Path) -> N
     packets = [packet.hex() for packet in golden().values()]
     found = subprocess.run([target, "7", runs, *packets], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (0, f"runs: {runs}\n"), found.stderr
+
+
+def test_packets_are_read_without_a_fault_where_coverage_guides_the_fuzzer(tmp_path: Path) -> None:
+    if reason := op_client.reason_to_skip():
+        pytest.skip(reason)
+    packets = tmp_path / "packets"
+    packets.mkdir()
+    for name, packet in golden().items():
+        (packets / name).write_bytes(packet)
+    assert {path.read_bytes() for path in packets.iterdir()} == set(corpus_of(op_client.NAME))
+    runs = os.environ.get("PARQUETRY_FUZZ_RUNS", "20000")
+    assert op_client.fuzz(packets, tmp_path, f"-runs={runs}", "-seed=7") == 0
 
 
 def _garbled(packet: bytes, random: np.random.Generator) -> bytes:

@@ -82,7 +82,10 @@ def test_an_equal_dataset_made_again_finds_the_idle_sidecar_and_begins_at_its_fi
     assert len(log.pids) == 2
 
 
-def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(fake_dataset: Callable[..., Any], log: Any) -> None:
+def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
+    fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")
     sources = [fake_dataset(log=str(log.path), name=str(number)) for number in range(7)]
     together = tf.data.Dataset.zip(tuple(sources))
     for _ in range(3):

@@ -12,6 +12,25 @@ namespace {
 // would wait for it forever.
 DatasetRegistry* const registry = new DatasetRegistry;
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kStaysUnknown{10};  // far longer than it takes to write a graph
+
+// Returns the cardinality that a sidecar reports.
+Error AskForCardinality(const Request& request, void (*warn)(const std::string&), int64_t* cardinality) {
+  std::shared_ptr<Sidecar> sidecar;
+  int64_t restarts = request.Restarts();
+  Error error = AcquireSidecar(request, nullptr, &sidecar);
+  for (; error.died && error.kind == Error::Kind::kBroken && restarts > 0; --restarts) {
+    warn(error.message.substr(0, error.message.find('\n')) + " Starting another to ask for the cardinality.");
+    error = AcquireSidecar(request, nullptr, &sidecar);
+  }
+  if (error) return error;
+  *cardinality = sidecar->cardinality();
+  ReturnSidecar(std::move(sidecar));
+  return {};
+}
+
 }  // namespace
 
 void Progress::Jump(int64_t given, int64_t first) {
@@ -49,18 +68,29 @@ Error FindCardinality(const Request& request, DatasetFacts* facts, void (*warn)(
       return {};
     }
   }
-  std::shared_ptr<Sidecar> sidecar;
-  int64_t restarts = request.Restarts();
-  Error error = AcquireSidecar(request, nullptr, &sidecar);
-  for (; error.died && error.kind == Error::Kind::kBroken && restarts > 0; --restarts) {
-    warn(error.message.substr(0, error.message.find('\n')) + " Starting another to ask for the cardinality.");
-    error = AcquireSidecar(request, nullptr, &sidecar);
+  const Error error = AskForCardinality(request, warn, cardinality);
+  if (!error && facts != nullptr) facts->cardinality = *cardinality;
+  return error;
+}
+
+int64_t CardinalityOrUnknown(const Request& request, DatasetFacts& facts, bool in_graph,
+                             void (*warn)(const std::string&)) {
+  std::lock_guard<std::mutex> lock(facts.mutex);
+  if (facts.cardinality) return *facts.cardinality;
+  if (Clock::now() < facts.unknown_until) return protocol::kUnknown;
+  int64_t cardinality = protocol::kUnknown;
+  if (const Error error = AskForCardinality(request, warn, &cardinality)) {
+    warn("cardinality of a Parquet dataset: " + error.message);
+    if (in_graph && error.kind != Error::Kind::kCancelled) facts.unknown_until = Clock::now() + kStaysUnknown;
+    return protocol::kUnknown;
   }
-  if (error) return error;
-  *cardinality = sidecar->cardinality();
-  if (facts != nullptr) facts->cardinality = *cardinality;
-  ReturnSidecar(std::move(sidecar));
-  return {};
+  facts.cardinality = cardinality;
+  return cardinality;
+}
+
+void TryCardinalityAgain(DatasetFacts& facts) {
+  std::lock_guard<std::mutex> lock(facts.mutex);
+  facts.unknown_until = {};
 }
 
 DatasetRegistry& DatasetRegistry::Get() { return *registry; }

@@ -6,6 +6,7 @@
 #ifndef PARQUETRY_KERNELS_DATASET_REGISTRY_H_
 #define PARQUETRY_KERNELS_DATASET_REGISTRY_H_
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -55,7 +56,8 @@ class Progress {
 struct DatasetFacts {
   std::mutex mutex;
   std::optional<int64_t> cardinality;
-  std::shared_ptr<const Counters> counters;  // of the latest iteration
+  std::chrono::steady_clock::time_point unknown_until{};  // see `CardinalityOrUnknown`
+  std::shared_ptr<const Counters> counters;               // of the latest iteration
 };
 
 // Finds the number of elements in a whole iteration. If a sidecar dies, calls `warn` and starts
@@ -63,6 +65,17 @@ struct DatasetFacts {
 // stores a failure.
 Error FindCardinality(const Request& request, DatasetFacts* facts, void (*warn)(const std::string&),
                       int64_t* cardinality);
+
+// The same for callers that cannot report an error: calls `warn` and returns `kUnknown`.
+//
+// With `in_graph`, tf.data asks while it writes a graph, and asks again for each dataset that is made
+// from this one. A failure then answers all of them: for 10 seconds, or until an iteration fails to
+// begin. Without it, a user asks, so the next caller tries again, as the cause may be repaired.
+int64_t CardinalityOrUnknown(const Request& request, DatasetFacts& facts, bool in_graph,
+                             void (*warn)(const std::string&));
+
+// Call this when an iteration could not begin: the next `CardinalityOrUnknown` tries again.
+void TryCardinalityAgain(DatasetFacts& facts);
 
 class DatasetRegistry {
  public:

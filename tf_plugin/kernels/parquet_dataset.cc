@@ -41,13 +41,8 @@ absl::Status ParquetDataset::MakeSplitProviders(
 }
 
 int64_t ParquetDataset::CardinalityInternal(tensorflow::data::CardinalityOptions) const {
-  int64_t cardinality = tensorflow::data::kUnknownCardinality;
-  if (const Error error = FindCardinality(request_.OnThisMachine(), facts_.get(), LogWarning, &cardinality)) {
-    // This method cannot return an error. An iterator will hit the same one. The next caller asks
-    // again.
-    LOG(WARNING) << "cardinality of a Parquet dataset: " << error.message;
-  }
-  return cardinality;
+  // This method cannot return an error. An iterator will hit the same one.
+  return CardinalityOrUnknown(request_.OnThisMachine(), *facts_, written_.exchange(false), LogWarning);
 }
 
 absl::Status ParquetDataset::InputDatasets(std::vector<const DatasetBase*>* inputs) const {
@@ -71,6 +66,7 @@ absl::Status ParquetDataset::AsGraphDefInternal(tensorflow::data::SerializationC
   // else.
   tensorflow::AttrValue advice;
   b->BuildAttrValue(std::string(kShardAdvice), &advice);
+  written_ = true;
   return b->AddDataset(this, {request, key, command, state},
                        {{"auto_shard_advice", advice},
                         {"components", components},

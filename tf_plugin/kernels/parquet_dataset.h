@@ -4,6 +4,7 @@
 #ifndef PARQUETRY_KERNELS_PARQUET_DATASET_H_
 #define PARQUETRY_KERNELS_PARQUET_DATASET_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,7 @@ class ParquetDataset : public tensorflow::data::DatasetBase {
   const Request request_;
   const std::string state_;
   const std::shared_ptr<DatasetFacts> facts_;
+  mutable std::atomic<bool> written_{false};  // to a graph, for which tf.data asks for the cardinality next
 };
 
 }  // namespace parquetry

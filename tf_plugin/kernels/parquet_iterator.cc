@@ -187,7 +187,9 @@ absl::Status ParquetIterator::Take(std::vector<Tensor>* out) {
 absl::Status ParquetIterator::EnsureStarted() {
   if (started_) return absl::OkStatus();
   Error error = Begin();
-  return error.died ? BeginAgain(std::move(error)) : ToStatus(error);
+  const absl::Status status = error.died ? BeginAgain(std::move(error)) : ToStatus(error);
+  if (!status.ok()) TryCardinalityAgain(dataset()->facts());
+  return status;
 }
 
 Error ParquetIterator::Begin() {

@@ -47,9 +47,18 @@ constexpr int kLookMs = 500;
 constexpr char kShared[] = "--shared";
 constexpr char kRestartsFlag[] = "--restarts";
 constexpr int64_t kRestarts = 3;  // the same number as in common/plan/options.py
+constexpr char kStallTimeoutFlag[] = "--stall-timeout-ms";
 
 // Says where a trace goes (see counters.cc). A sidecar reads it from the counters.
 constexpr char kTraced[] = "PARQUETRY_TRACE_SPOOL=";
+
+// Returns the number after a flag of a command; `otherwise` if the command, which may come from an
+// older graph, does not have the flag.
+int64_t NumberAfter(const std::vector<std::string>& command, const char* flag, int64_t otherwise) {
+  const auto found = std::find(command.begin(), command.end(), flag);
+  if (found == command.end() || std::next(found) == command.end()) return otherwise;
+  return std::strtoll(std::next(found)->c_str(), nullptr, 10);
+}
 
 std::string ErrnoText() { return std::strerror(errno); }
 
@@ -194,11 +203,9 @@ Request Request::OnThisMachine() const {
   return request;
 }
 
-int64_t Request::Restarts() const {
-  const auto flag = std::find(command.begin(), command.end(), kRestartsFlag);
-  if (flag == command.end() || std::next(flag) == command.end()) return kRestarts;
-  return std::strtoll(std::next(flag)->c_str(), nullptr, 10);
-}
+int64_t Request::Restarts() const { return NumberAfter(command, kRestartsFlag, kRestarts); }
+
+int64_t Request::StallTimeoutMs() const { return NumberAfter(command, kStallTimeoutFlag, 0); }
 
 Canceller::Canceller() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -268,6 +275,7 @@ bool Sidecar::MayOpen(const Request& request) const {
 }
 
 Error Sidecar::SendOpen(const Canceller* canceller) {
+  stall_timeout_ms_ = request_.StallTimeoutMs();
   const OwnedFd file(AnonymousFile("parquetry-request"));
   const std::string whole = WithSecrets(request_.json);
   if (file.get() < 0 || !WriteAll(file.get(), whole)) {

@@ -75,6 +75,9 @@ struct Request {
   // How many times in a row to restart a sidecar that died before it sent its own limit.
   int64_t Restarts() const;
 
+  // How long a sidecar may stay inactive until it has sent its own limit; 0: forever.
+  int64_t StallTimeoutMs() const;
+
   bool operator==(const Request& other) const { return json == other.json && command == other.command; }
 };
 
@@ -184,7 +187,7 @@ class Sidecar {
   const std::shared_ptr<Connection> connection_;
   int64_t cardinality_ = protocol::kUnknown;
   int64_t restarts_ = 0;
-  int64_t stall_timeout_ms_ = 0;  // 0: none
+  int64_t stall_timeout_ms_;  // 0: none
   std::string stalled_;           // what the process was doing when it was killed for stalling
   uint64_t generation_ = 0;
   bool broken_ = false;

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, TransformError
-from ...forks import arrow_to_numpy
+from ...process.forks import arrow_to_numpy
 from ...schema.codecs import ListCodec, ReadListCodec
 from ...schema.element import OutputField
 from ...schema.field import Shape, UnischemaField

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...forks import arrow_to_numpy
+from ...process.forks import arrow_to_numpy
 from ...schema.element import Element, OutputField
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from .arrow_take import take_runs

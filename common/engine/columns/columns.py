@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError
-from ...forks import cached_property
 from ...layout.dataset import MAX_VALUE_BYTES
 from ...layout.nested import variable
 from ...native.copies import copy_value
 from ...native.gather import gather as gather_rows
 from ...native.jpeg import Box
+from ...process.forks import cached_property
 from ...schema.codec import DAMAGE, Codec
 from ...schema.codecs import NdarrayCodec, ReadListCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_bytes, is_string_like, is_text

@@ -15,6 +15,7 @@ from ...native import jpeg
 from ...schema.codec import Codec
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
+from ...selection.rows import RowNumbers
 
 MANY_PROCESSORS = 16
 """With more, whole images are decoded many at a time: simplejpeg's own libjpeg-turbo is 3 % faster than that of Pillow,
@@ -32,12 +33,12 @@ class IntactRows:
 
     Attributes:
         keys: names the column of each row group and its version, or ``None`` if it has no lasting name.
-        rows: the rows that the block has of each row group; int64.
+        rows: the rows that the block has of each row group.
         totals: the number of rows of each row group.
     """
 
     keys: Sequence[str | None]
-    rows: Sequence[np.ndarray]
+    rows: Sequence[RowNumbers]
     totals: Sequence[int]
 
     def load(self) -> np.ndarray:
@@ -53,20 +54,22 @@ class IntactRows:
             mine = rows[(rows >= first) & (rows < first + len(inside))] - first
             first += len(inside)
             if key is not None and len(mine):
-                _remember(key, inside[mine], total)
+                _remember(key, np.asarray(inside, np.int64)[mine], total)
 
 
 _intact: dict[str, np.ndarray] = {}
 """For each column of a row group (`IntactRows.keys`), which of its rows are intact; the least recently made first."""
 
 
-def _nothing_known(rows: np.ndarray) -> np.ndarray:
+def _nothing_known(rows: RowNumbers) -> np.ndarray:
     return np.zeros(len(rows), bool)
 
 
-def _known(key: str, rows: np.ndarray) -> np.ndarray:
+def _known(key: str, rows: RowNumbers) -> np.ndarray:
     flags = _intact.get(key)
-    return _nothing_known(rows) if flags is None or not len(rows) or rows[-1] >= len(flags) else flags[rows]
+    if flags is None or not len(rows) or rows[-1] >= len(flags):
+        return _nothing_known(rows)
+    return flags[np.asarray(rows, np.int64)]
 
 
 def _remember(key: str, rows: np.ndarray, total: int) -> None:

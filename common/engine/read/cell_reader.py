@@ -22,6 +22,7 @@ from ...layout.files import DataFile
 from ...layout.pages import FileBytes, MemoryBytes, find_values
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
+from ...selection.rows import RowNumbers
 from .file_cells import FileCells, OpenFile, OpenFiles, read_values, stays_in_file
 from .stored_cells import StoredCells, read_bytes
 
@@ -61,12 +62,14 @@ class CellReader:
         found = {field.name: self._field(row_group, field, rows) for field in self._fields}
         return {name: cells for name, cells in found.items() if cells is not None}
 
-    def in_files(self, row_group: int, rows: np.ndarray) -> dict[str, FileCells]:
+    def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
         """Returns the same, but only values that can stay in their file."""
         found = {}
         for field in self._fields:
             file, chunk = self._chunk(row_group, field)
-            cells = None if chunk is None or not chunk.has_large_values else self._in_file(file, chunk, rows)
+            if chunk is None or not chunk.has_large_values:
+                continue
+            cells = self._in_file(file, chunk, np.asarray(rows, np.int64))
             if cells is not None:
                 found[field.name] = cells
         return found
@@ -87,10 +90,10 @@ class CellReader:
     def _chunk(self, row_group: int, field: UnischemaField) -> tuple[DataFile, _Chunk | None]:
         """Returns the file of a row group, and the field's column chunk if it can be read here."""
         groups = self._dataset.row_groups
-        number = int(groups.file[row_group])
-        file, footer = self._dataset.files[number], self._dataset.footer(number)
+        file = self._dataset.files[int(groups.file[row_group])]
+        footer, group = self._dataset.group_footer(row_group)
         column = self._column(footer.schema, field.name)
-        chunk = None if column is None else _plain_chunk(footer, int(groups.group[row_group]), column, field)
+        chunk = None if column is None else _plain_chunk(footer, group, column, field)
         if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(file.size_bytes):
             return file, None
         return file, chunk

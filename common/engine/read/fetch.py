@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError, SchemaError
-from ...forks import reading
 from ...layout.arrow_read import read_group, read_slices
 from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
@@ -28,7 +27,9 @@ from ...layout.temporary import NoRoomError
 from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
+from ...process.forks import reading
 from ...schema.field import UnischemaField
+from ...selection.rows import RowNumbers
 from ...selection.statistics import column_bytes
 from ...urls import without_secrets
 from ..columns.arrow_views import as_arrow, is_number
@@ -148,7 +149,7 @@ class Fetcher:
             self._fields,
             row_groups=rows.row_groups,
             program=self._program,
-            order=rows.cells[:, 0] if self._by_item else None,
+            order=rows.cells[:, 0] if self._by_item and rows.cells is not None else None,
             max_value_bytes=self._dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
         )
@@ -201,7 +202,7 @@ class Fetcher:
     def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
-    def fetch(self, row_group: int, rows: np.ndarray | None, room_bytes: int | None = None) -> RowGroupColumns:
+    def fetch(self, row_group: int, rows: RowNumbers | None, room_bytes: int | None = None) -> RowGroupColumns:
         """Returns the fields' columns for some rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Args:
@@ -218,10 +219,9 @@ class Fetcher:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
 
-    def _fetched(self, row_group: int, rows: np.ndarray | None, room_bytes: int | None) -> RowGroupColumns:
+    def _fetched(self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
-        if rows is not None and len(rows) == total:
-            rows = None
+        rows = None if wanted is None or len(wanted) == total else np.asarray(wanted, np.int64)
         cells: dict[str, Part] = {**self._cells.read(row_group, rows)}
         listed = whole_files if self._later else read_listed
         cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
@@ -265,7 +265,7 @@ class Fetcher:
         except ParquetryError as error:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 
-    def fetch_large(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> LargeColumns | None:
+    def fetch_large(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns | None:
         """Returns the same for all rows of a block that does not fit into memory.
 
         The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
@@ -398,7 +398,7 @@ def row_group_slices(
             yield count, pa.table(columns, names=[field.name for field in fields])
         return
     file = dataset.files[groups.file[row_group]]
-    footer = dataset.footer(int(groups.file[row_group]))
+    footer, group = dataset.group_footer(row_group)
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
     options = {**read_options(footer), "advice": _ADVICE}
 
@@ -409,7 +409,7 @@ def row_group_slices(
     slices: Iterable[tuple[int, pa.Table]]
     if slice_bytes is None:
         # Small columns are read together. Large ones are read one by one, which saves a copy.
-        chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
+        chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
         together = chunk_bytes < _LARGE_CHUNK_BYTES
         slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, room_bytes=room_bytes, **options))]
     else:

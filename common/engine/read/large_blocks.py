@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...counting.counters import Reading
-from ...forks import reading
 from ...layout.nested import variable
 from ...layout.temporary import forget
+from ...process.forks import reading
 from ...progress import stop_if_unwanted
 from ...schema.field import UnischemaField
+from ...selection.rows import RowNumbers
 from ..columns.arrow_views import as_arrow
 from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
@@ -87,7 +88,7 @@ class LargeReader:
         self._slices = slices
         self._settle = settle
 
-    def read(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> LargeColumns:
+    def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns:
         """Reads the fields of some rows (ascending) of some row groups.
 
         Raises:
@@ -105,7 +106,7 @@ class LargeReader:
                 maps += mapped
         return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
 
-    def _in_files(self, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> dict[str, tuple[FileCells, ...]]:
+    def _in_files(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> dict[str, tuple[FileCells, ...]]:
         """Returns the values of the fields that can stay in the dataset's files."""
         with Reading(), reading():
             groups = [self._cells.in_files(group, wanted) for group, wanted in zip(row_groups, rows, strict=True)]
@@ -114,7 +115,7 @@ class LargeReader:
         }
 
     def _grown(
-        self, row_groups: Sequence[int], rows: Sequence[np.ndarray], fields: Sequence[UnischemaField]
+        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], fields: Sequence[UnischemaField]
     ) -> list[tuple[pa.Array, list[pa.Buffer]]]:
         growing: list[GrowingArray | None] = [None] * len(fields)
         plain = True
@@ -134,7 +135,7 @@ class LargeReader:
             _close(growing)
 
     def _settled(
-        self, row_groups: Sequence[int], rows: Sequence[np.ndarray], fields: Sequence[UnischemaField]
+        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], fields: Sequence[UnischemaField]
     ) -> Iterator[list[pa.Array]]:
         """Yields the wanted rows in slices, at least one, in canonical form."""
         for group, wanted in zip(row_groups, rows, strict=True):
@@ -146,10 +147,9 @@ class LargeReader:
                         count, table = next(slices, (0, None))
                         if table is None:
                             break
-                        begin, end = np.searchsorted(wanted, [first, first + count])
+                        chosen = _between(wanted, first, first + count)
                         arrays = [
-                            self._settle(group, field, _some(table.column(field.name), wanted[begin:end] - first))
-                            for field in fields
+                            self._settle(group, field, _some(table.column(field.name), chosen)) for field in fields
                         ]
                     yield arrays
                     first += count
@@ -157,6 +157,14 @@ class LargeReader:
 
 class _OtherTypeError(Exception):
     """Slices of a field have different types."""
+
+
+def _between(rows: RowNumbers, first: int, end: int) -> np.ndarray:
+    """Returns the wanted rows of a slice, by their numbers in it."""
+    if isinstance(rows, range):
+        return np.arange(max(rows.start, first), min(rows.stop, end)) - first
+    begin, stop = np.searchsorted(rows, np.array([first, end], rows.dtype))  # of another type, it would copy all rows
+    return rows[begin:stop] - first
 
 
 def _some(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:

@@ -69,9 +69,8 @@ class ListReader:
         return {name: _some(lists, rows) for name, lists in found.items() if lists is not None}
 
     def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
-        groups = self._dataset.row_groups
-        file, group = int(groups.file[row_group]), int(groups.group[row_group])
-        footer = self._dataset.footer(file)
+        file = int(self._dataset.row_groups.file[row_group])
+        footer, group = self._dataset.group_footer(row_group)
         number = self._dataset.types[field.name].value_type
         if (file, field.name) not in self._columns:
             self._columns[file, field.name] = _column(footer.schema, field.name, number)

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...forks import ForkLock
-from ...locks import PATIENCE_S, locked_within
+from ...process.forks import ForkLock
+from ...process.locks import PATIENCE_S, locked_within
 from .claims import Claims
 
 _LOGGER = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError
-from ...forks import ForkLock
 from ...layout.kept import KeptFiles, cache_root
 from ...order.cursor import START, Cursor
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
+from ...process.forks import ForkLock
 from ...selection.store import kept_key
 from ...stages.base import Decision
 
@@ -229,9 +229,10 @@ def _deciding(plan: BasePlan) -> list[Any]:
 
 def _item_codes(rows: BlockRows) -> np.ndarray:
     """Returns a number for the first row of each item of a block."""
-    parts = [group << _ROW_BITS | inside for group, inside in zip(rows.row_groups, rows.rows, strict=True)]
-    codes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])[rows.cells[:, 0]]
-    return codes
+    named = zip(rows.row_groups, rows.rows, strict=True)
+    parts = [group << _ROW_BITS | np.asarray(inside, np.int64) for group, inside in named]
+    codes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])
+    return codes if rows.cells is None else codes[rows.cells[:, 0]]
 
 
 def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from ...layout.dataset import MAX_VALUE_BYTES
 from ...plan.program import ElementProgram
 from ...schema.element import Path
 from ...schema.field import UnischemaField
+from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
@@ -32,16 +33,16 @@ class RowPlaces:
 
     Args:
         places: for each row group, its file and number as text.
-        rows: for each row group, the rows that the block has of it, ascending int64.
+        rows: for each row group, the rows that the block has of it.
         row_groups: the numbers of the row groups, in the same order.
     """
 
-    def __init__(self, places: Sequence[str], rows: Sequence[np.ndarray], row_groups: Sequence[int]) -> None:
+    def __init__(self, places: Sequence[str], rows: Sequence[RowNumbers], row_groups: Sequence[int]) -> None:
         self._places = places
         self._rows = rows
         self._row_groups = np.asarray(row_groups, dtype=np.int64)
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
-        self._rows_inside: np.ndarray | None = None
+        self._rows_inside: Sequence[RowNumbers] | None = None
 
     def __len__(self) -> int:
         return int(self._start[-1])
@@ -50,8 +51,9 @@ class RowPlaces:
         """Returns the row group of each of the given rows, and the row's number in it; int64 each."""
         part = np.searchsorted(self._start, rows, side="right") - 1
         if self._rows_inside is None:
-            self._rows_inside = np.concatenate([np.zeros(0, np.int64), *self._rows])
-        return self._row_groups[part], self._rows_inside[rows]
+            listed = any(isinstance(each, np.ndarray) for each in self._rows)
+            self._rows_inside = [rows_inside(self._rows, np.arange(len(self)))] if listed else self._rows
+        return self._row_groups[part], rows_inside(self._rows_inside, rows)
 
     def describe(self, row: int) -> str:
         """Describes where a row of the block is stored: file, row group, and row."""
@@ -74,7 +76,7 @@ class LoadedBlock:
         self,
         fetched: BlockColumns,
         places: Sequence[str],
-        rows: Sequence[np.ndarray],
+        rows: Sequence[RowNumbers],
         fields: Sequence[UnischemaField],
         *,
         row_groups: Sequence[int],

@@ -26,6 +26,7 @@ from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
 from ...progress import Interest
+from ...selection.rows import RowNumbers
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
@@ -374,7 +375,7 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetched(self, source: int, row_group: int, wanted: np.ndarray, room_bytes: int | None) -> RowGroupColumns:
+    def _fetched(self, source: int, row_group: int, wanted: RowNumbers, room_bytes: int | None) -> RowGroupColumns:
         with self._fetching():
             return self._fetchers[source].fetch(row_group, wanted, room_bytes)
 
@@ -432,7 +433,7 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
         result.append(
             Source(
                 block=block,
-                cells=rows.cells[draw.items],
+                cells=rows.cells_of(draw.items),
                 places=draw.places,
                 source=draw.key.source,
                 turn=draw.turn,

@@ -76,9 +76,8 @@ def test_rows(
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
-    wanted = BlockRows(row_groups=(row_group,), rows=(rows,), cells=np.arange(len(rows))[:, None])
-    block = fetcher.load(wanted)
-    source = Source(block=block, cells=wanted.cells, places=None)
+    block = fetcher.load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=None))
+    source = Source(block=block, cells=np.arange(len(rows))[:, None], places=None)
     outputs, called = [output_of(field) for field in fields], f"where({step.function.name})"
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:

@@ -12,10 +12,10 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, took
 from ...errors import ELEMENT_ERRORS
-from ...forks import reading
 from ...order.cursor import Cursor
 from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
+from ...process.forks import reading
 from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of

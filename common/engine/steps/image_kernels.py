@@ -15,8 +15,8 @@ from types import ModuleType
 import numpy as np
 
 from ...errors import CodecUnavailableError, missing_package
-from ...forks import importing
 from ...native.pixels import normalise
+from ...process.forks import importing
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH
 

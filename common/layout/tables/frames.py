@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...forks import arrow_to_numpy
+from ...process.forks import arrow_to_numpy
 from ..kept import KeptFiles, cache_root
 from ..table import import_package
 

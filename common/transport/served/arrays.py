@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ...engine.columns.batch import Strings
 from ...errors import EncodeError
-from ...forks import arrow_to_numpy
+from ...process.forks import arrow_to_numpy
 
 _MOST = 2**31 - 1
 

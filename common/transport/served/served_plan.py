@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import PipelineError
-from ...forks import cached_property
 from ...order.cursor import Origin
 from ...plan.plan import BasePlan
 from ...plan.stage_order import StageOrder
+from ...process.forks import cached_property
 from ...schema.element import Element
 from ...stages.base import Stage, kinds, stage_from_json
 from ...stages.shard import Shard

@@ -61,13 +61,14 @@ class SidecarClient:
 
     Args:
         request: the OPEN request, JSON.
+        stall_timeout: the option of that name.
 
     Raises:
         SidecarError: the process could not be started, or died.
         ParquetryError: an error from planning.
     """
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, stall_timeout: float | None = None) -> None:
         self.request = request
         self.pid = os.getpid()
         self._shared = may_share_process(request.decode())
@@ -104,7 +105,7 @@ class SidecarClient:
         self.failed_at: int | None = None  # the position after the element whose error was raised last
         self._interrupted = False
         self.skipped: deque[tuple[int, int]] = deque()  # (position, number of rows left out from there on)
-        self._open(request)
+        self._open(request, stall_timeout)
 
     def may_open(self, request: bytes) -> bool:
         """Returns whether `open` may be called.
@@ -114,7 +115,7 @@ class SidecarClient:
         free = self._shared and not self._outstanding
         return free and may_share_process(request.decode()) and self._surroundings == _surroundings()
 
-    def open(self, request: bytes) -> bool:
+    def open(self, request: bytes, stall_timeout: float | None) -> bool:
         """Opens another request in the same process. Returns ``False`` if that fails; the process has then ended.
 
         Raises:
@@ -122,7 +123,7 @@ class SidecarClient:
         """
         self._generation += 1
         try:
-            self._open(request)
+            self._open(request, stall_timeout)
         except SidecarError:
             return False
         return True
@@ -189,18 +190,16 @@ class SidecarClient:
         for slot in self._slots.values():
             slot.close()
 
-    def _open(self, request: bytes) -> None:
+    def _open(self, request: bytes, stall_timeout: float | None) -> None:
         self.request = request
-        self._stall_s = None
+        # The reader replaces stalled workers, and gets the time to do so.
+        self._stall_s = None if stall_timeout is None else 1 + 1.25 * stall_timeout
         descriptor = memory_file("request")
         try:
             os.write(descriptor, request)
             message = Message(type=MessageType.OPEN, generation=self._generation, a=len(request), descriptor=descriptor)
             self._send(message)
-            opened = self._next(MessageType.OPENED)
-            if opened.b >> 32:
-                # The reader replaces stalled workers, and gets the time to do so.
-                self._stall_s = 1 + 1.25 * (opened.b >> 32) / 1000
+            self._next(MessageType.OPENED)
         except BaseException:
             self.close()
             raise
@@ -386,7 +385,7 @@ class IdlePool:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def take(self, request: bytes) -> SidecarClient:
+    def take(self, request: bytes, stall_timeout: float | None) -> SidecarClient:
         """Returns an idle sidecar for this request, or a new one."""
         while True:
             with self._lock:
@@ -394,9 +393,9 @@ class IdlePool:
                 if found is not None:
                     self._idle.remove(found)
             if found is None:
-                return self._lend(SidecarClient(request))
+                return self._lend(SidecarClient(request, stall_timeout))
             client = found[1]
-            if client.alive and (client.request == request or client.open(request)):
+            if client.alive and (client.request == request or client.open(request, stall_timeout)):
                 return self._lend(client)
             client.close()
 
@@ -492,6 +491,7 @@ class SidecarSource:
         self._plan = wanted.plan
         self._cursor = cursor
         self._restarts = RESTARTS if wanted.options.restarts is None else wanted.options.restarts
+        self._stall_timeout = wanted.options.stall_timeout
         self._restarted = 0  # in a row
         self._died_at = -1
         self._closed = False
@@ -503,7 +503,7 @@ class SidecarSource:
 
     def _begin(self) -> None:
         """Begins after the last step that was returned."""
-        self._client = IDLE.take(self._request)
+        self._client = IDLE.take(self._request, self._stall_timeout)
         try:
             cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
             state = state_of(self._plan, cursor).to_json() if self.skipped else None

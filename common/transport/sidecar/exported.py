@@ -21,6 +21,7 @@ from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
 from ...layout.temporary import NoRoomError, telling_of_room, temporary_file
 from ...plan.draws import BlockRows
+from ...selection.rows import RowNumbers
 from .channel import memory_file
 
 _LOGGER = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _exported(
         raise
 
 
-def open_exported(descriptor: int) -> tuple[BlockColumns, list[str], list[np.ndarray], list[int]]:
+def open_exported(descriptor: int) -> tuple[BlockColumns, list[str], list[RowNumbers], list[int]]:
     """Maps a block. Takes ownership of the descriptor.
 
     Returns:

@@ -214,7 +214,7 @@ class WorkerRunner:
             "sources": [
                 {
                     "block": block.number,
-                    "cells": block.rows.cells[draw.items],
+                    "cells": block.rows.cells_of(draw.items),
                     "places": draw.places,
                     "source": draw.key.source,
                     "turn": draw.turn,

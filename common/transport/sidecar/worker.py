@@ -31,7 +31,7 @@ from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import Source
 from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
-from ..children import end_with_parent
+from ...process.ends import end_with_parent
 from .exported import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with

@@ -11,7 +11,7 @@ from builders import Built, build
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, command, sending, serve
-from parquetry.common.arrow_stream.accounts import Account, Accounts
+from parquetry.common.arrow_stream.accounts import Account, Accounts, peer_of
 from parquetry.common.arrow_stream.sending import own_steps
 from parquetry.common.arrow_stream.shared import SharedEpochs
 from parquetry.common.errors import PipelineError
@@ -259,3 +259,22 @@ def test_a_refused_client_takes_no_place(built: Built) -> None:
         until_nobody(server)
         # The server notices a moment later that the pipeline's first connection is closed.
         assert len(elements(Pipeline(address=server.address).take(2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "peer"),
+    [
+        ("127.0.0.1", "this machine"),
+        ("127.3.2.1", "this machine"),
+        ("::1", "this machine"),
+        ("::ffff:127.0.0.1", "this machine"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:1", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_a_machine_is_one_peer_whatever_address_it_uses(host: str, peer: str) -> None:
+    assert peer_of(host) == peer

@@ -16,9 +16,9 @@ import fsspec
 import pyarrow.fs as pafs
 import pytest
 
-from parquetry.common import locks
 from parquetry.common.layout import kept
 from parquetry.common.layout.kept import KeptFiles, remove_leftovers, whole_file
+from parquetry.common.process import locks
 
 
 def digest(number: int) -> str:

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common.order import keyed
+from parquetry.common.layout import temporary
+from parquetry.common.layout.temporary import NoRoomError
+from parquetry.common.order import keyed, sorting
 from parquetry.common.order.keyed import permutation, raw_words
+from parquetry.common.order.sorting import sorted_on_disk
 
 
 @settings(max_examples=100, deadline=None)
@@ -29,6 +32,39 @@ def test_words_that_differ_in_their_lowest_bits_alone_are_sorted_by_all_bits(wor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed, "raw_words", lambda count, *key: words)
         assert permutation(len(words), 0).tolist() == np.argsort(words).tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    words=st.lists(st.integers(0, 3) | st.integers(0, 2**64 - 1), min_size=1, max_size=300),
+    piece=st.integers(1, 100),
+    range_bits=st.integers(0, 9),
+)
+def test_words_sorted_on_disk_are_those_sorted_in_memory(words: list[int], piece: int, range_bits: int) -> None:
+    given_words = np.array(words, np.uint64)
+    pieces = [given_words[first : first + piece] for first in range(0, len(words), piece)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "_RANGE_BITS", range_bits)
+        found = sorted_on_disk(pieces, len(words))
+    assert found.dtype == np.int64
+    assert found.tolist() == np.argsort(given_words, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_large_permutation_is_the_same_with_and_without_room_for_it(
+    room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room() -> int:
+        raise NoRoomError("expected room for temporary files in /full.")
+
+    wanted = np.argsort(raw_words(300_000, 4), kind="stable")
+    monkeypatch.setattr(keyed, "_MANY", 1000)
+    monkeypatch.setattr(keyed, "_PIECE", 70_000)
+    if not room:
+        monkeypatch.setattr(temporary, "temporary_file", no_room)
+    found = permutation(300_000, 4)
+    assert np.array_equal(found, wanted)
+    assert found.flags.owndata != room
 
 
 def test_the_order_of_a_key_is_what_it_always_was() -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.errors import FieldNotFoundError, PipelineError
+from parquetry.common.predicates import expression as expressions
 from parquetry.common.predicates.expression import (
     Call,
     FieldRef,
@@ -440,3 +441,12 @@ def test_the_mask_is_what_a_list_comprehension_gives(rows, case) -> None:
     expression, value = case
     table = pa.Table.from_pylist(rows, schema=TYPES)
     assert mask(table, expression) == [value(row) is True for row in rows]
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
+def test_a_mask_made_in_parts_is_that_of_all_rows(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [None if number % 5 == 0 else number for number in range(count)]
+    monkeypatch.setattr(expressions, "_ROWS_AT_ONCE", 3)
+    found = row_mask(pa.table({"a": pa.array(values, pa.int64())}), pc.field("a") > 4)
+    assert found.dtype == np.bool_
+    assert found.tolist() == [value is not None and value > 4 for value in values]

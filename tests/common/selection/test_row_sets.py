@@ -1,12 +1,13 @@
-"""Row sets in parts: executors' selections combine into the selection of one process."""
+"""Row sets in parts, which combine into the selection of one process, and rows as ranges."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquetry.common.selection.rows import RowSet, all_rows, concat_row_sets
+from parquetry.common.selection.rows import RowNumbers, RowSet, all_rows, concat_row_sets, rows_inside
 
 
 def row_set(wanted: list[tuple[int, set[int]]]) -> RowSet:
@@ -43,3 +44,19 @@ def test_some_row_groups_keep_their_rows(groups: list[tuple[int, set[int]]], dat
     row_groups = data.draw(st.lists(st.integers(0, len(groups) - 1), min_size=1, unique=True).map(sorted))
     whole = row_set(groups)
     assert listed(whole.row_groups(np.array(row_groups))) == [listed(whole)[row_group] for row_group in row_groups]
+
+
+def test_row_groups_that_are_selected_whole_have_a_range_of_rows() -> None:
+    rows = all_rows(np.array([3, 5])).replace({1: np.array([1, 4])})
+    assert rows.numbers(0) == range(3)
+    assert np.asarray(rows.numbers(1)).tolist() == rows.of(1).tolist() == [1, 4]
+
+
+PARTS: list[RowNumbers] = [range(2, 4), range(0), range(7, 8)]
+
+
+@pytest.mark.parametrize("parts", [PARTS, [*PARTS, np.array([1, 5])], [np.array([2, 9])]])
+def test_rows_inside_are_those_of_the_parts_end_to_end(parts: list[RowNumbers]) -> None:
+    joined = [row for part in parts for row in part]
+    places = np.arange(len(joined))[::-1]
+    assert rows_inside(parts, places).tolist() == joined[::-1]

@@ -10,7 +10,7 @@ from drive_rows import write_drive
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
-from parquetry.common.ranks import rank_from_environment
+from parquetry.common.process.ranks import rank_from_environment
 
 
 @pytest.fixture(scope="module")

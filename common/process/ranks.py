@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .errors import PipelineError
+from ..errors import PipelineError
 
 _LOGGER = logging.getLogger(__name__)
 _VARIABLES = (

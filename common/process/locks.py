@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 
-from .progress import pause, warning_seconds
+from ..progress import pause, warning_seconds
 
 PATIENCE_S = 30.0
 """How long to wait for a lock that others should hold only for moments."""

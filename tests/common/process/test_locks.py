@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.locks import holder_of, locked_within
+from parquetry.common.process.locks import holder_of, locked_within
 
 
 def test_a_lock_that_becomes_free_is_taken() -> None:

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from processes import PATIENCE_S
 
-from parquetry.common import forks
-from parquetry.common.forks import ForkLock, cached_property, importing, reading
+from parquetry.common.process import forks
+from parquetry.common.process.forks import ForkLock, cached_property, importing, reading
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process:DeprecationWarning"
@@ -202,7 +202,7 @@ def test_the_error_of_a_property_stands_alone() -> None:
 FORKS_BESIDE_PANDAS = """
 import os, sys, threading, time
 import pyarrow as pa
-from parquetry.common.forks import arrow_to_numpy
+from parquetry.common.process.forks import arrow_to_numpy
 begun = threading.Event()
 class Slow:
     def find_spec(self, name, path=None, target=None):

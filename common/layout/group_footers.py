@@ -1,0 +1,107 @@
+"""`read_group_footer`: what the footer of a file says about one of its row groups.
+
+pyarrow parses a footer as a whole, which takes a millisecond and about a megabyte for each thousand column chunks. A
+shuffle of many small row groups needs a few of each file at a time. So the footer stays as it is stored, and pyarrow
+gets a checked footer with only the wanted row group.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..native.footers import passes, row_group_places
+from ..process.forks import ForkLock
+from .files import DataFile
+from .footers import footer_tail, from_footer, is_signed, kept_footer, naming_file, read_footer
+
+_FEW_ROW_GROUPS = 32
+_MOST_STORED_BYTES = 32 << 20
+_MOST_PARSED = 256
+_ONE_STRUCT = b"\x1c"  # the head of a list of one struct, in the Thrift compact protocol
+
+_stored: OrderedDict[str, tuple[bytes, np.ndarray]] = OrderedDict()
+_stored_bytes = 0
+_parsed: OrderedDict[tuple[str, int], pq.FileMetaData] = OrderedDict()
+_lock = ForkLock()
+
+
+def read_group_footer(
+    filesystem: pafs.FileSystem, file: DataFile, group: int, groups: int
+) -> tuple[pq.FileMetaData, int]:
+    """Returns a footer that describes a row group of a file, and the row group's number in that footer.
+
+    Everything else in the footer is as in the file's own.
+
+    Args:
+        groups: the number of row groups of the file.
+
+    Raises:
+        DatasetError: as `read_footer`.
+    """
+    whole = kept_footer(file)
+    if whole is not None or groups <= _FEW_ROW_GROUPS:
+        return whole or read_footer(filesystem, file), group
+    key = file.version.key, group
+    with _lock:
+        if key in _parsed:
+            _parsed.move_to_end(key)
+            return _parsed[key], 0
+    found = _kept(key[0])
+    if found is None:
+        found = _read(filesystem, file, groups)
+        if found is not None:
+            _keep(key[0], *found)
+    footer = None if found is None else _of_group(*found, group, file.size_bytes)
+    if footer is None:
+        return read_footer(filesystem, file), group  # it says what is wrong, if anything is
+    with _lock:
+        _parsed[key] = footer
+        while len(_parsed) > _MOST_PARSED:
+            _parsed.popitem(last=False)
+    return footer, 0
+
+
+def _read(filesystem: pafs.FileSystem, file: DataFile, groups: int) -> tuple[bytes, np.ndarray] | None:
+    """Returns a footer as stored, and where its row groups are; ``None`` if it is not as expected."""
+    with naming_file(file):
+        tail = from_footer(filesystem, file, footer_tail)
+    places = None if tail is None else row_group_places(tail[:-8], groups)
+    return None if tail is None or places is None else (tail, places)
+
+
+def _of_group(tail: bytes, places: np.ndarray, group: int, file_bytes: int) -> pq.FileMetaData | None:
+    """Returns a footer with only one row group; ``None`` unless it certainly passes `check_footer`."""
+    head, begin, end, last = (int(places[number]) for number in (0, group + 1, group + 2, -1))
+    stored = tail[:head] + _ONE_STRUCT + tail[begin:end] + tail[last:-8]
+    whole = stored + len(stored).to_bytes(4, "little") + tail[-4:]
+    try:
+        footer = pq.read_metadata(pa.BufferReader(whole))
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    sound = not is_signed(whole, footer) and passes(stored, footer.num_columns, file_bytes - len(tail) + 8)
+    return footer if sound else None
+
+
+def _kept(key: str) -> tuple[bytes, np.ndarray] | None:
+    with _lock:
+        if key in _stored:
+            _stored.move_to_end(key)
+        return _stored.get(key)
+
+
+def _keep(key: str, tail: bytes, places: np.ndarray) -> None:
+    """Keeps a footer, and drops the least recently used ones beyond the size limit."""
+    global _stored_bytes
+    with _lock:
+        if key in _stored:
+            return
+        _stored[key] = tail, places
+        _stored_bytes += len(tail) + places.nbytes
+        while _stored_bytes > _MOST_STORED_BYTES and len(_stored) > 1:
+            _, (dropped, its_places) = _stored.popitem(last=False)
+            _stored_bytes -= len(dropped) + its_places.nbytes

@@ -1,0 +1,1 @@
+"""What this process needs as one among others: locks, forks, its rank."""

@@ -1,0 +1,90 @@
+"""Notices the end of another process at once, and ends this process with the one that started it.
+
+A loader worker must not outlive its trainer: torch's own check runs every five seconds, and a worker that was still
+starting when its trainer was killed never notices. A process that is stopped notices nothing, so where it can, a child
+asks the kernel to kill it (prctl(2), ``PR_SET_PDEATHSIG``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_S = 1.0
+_watching: set[int] = set()  # ids of processes with the thread; a forked child has another id
+
+
+def wait_for_end(pid: int) -> None:
+    """Returns when the process has ended or does not exist."""
+    waiter_for(pid, runs=lambda: _runs(pid))()
+
+
+def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
+    """Returns a function that returns when the process has ended.
+
+    It keeps to this process, even if another one gets the same number before the function is called.
+
+    Args:
+        runs: whether the process still runs, for systems where the kernel does not tell.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return lambda: None
+    except (AttributeError, OSError):  # an older kernel or another operating system
+        return lambda: _look(runs)
+    return lambda: _wait(descriptor)
+
+
+def end_with_parent() -> None:
+    """Lets the kernel kill this process when the thread that started it ends. Linux only."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def end_with_trainer() -> None:
+    """Ends this process, a loader worker, as soon as the process that started it ends. Idempotent."""
+    trainer = multiprocessing.parent_process()
+    if trainer is None or trainer.pid is None or os.getpid() in _watching:
+        return
+    _watching.add(os.getpid())
+    threading.Thread(target=_follow, args=(trainer.pid,), name="parquetry-trainer", daemon=True).start()
+
+
+def _follow(trainer: int) -> None:
+    wait_for_end(trainer)
+    os._exit(1)  # there is no process left to report to
+
+
+def _wait(descriptor: int) -> None:
+    try:
+        ends = select.poll()  # select() takes no descriptor >= 1024, and a trainer may have that many
+        ends.register(descriptor, select.POLLIN)
+        ends.poll()
+    finally:
+        os.close(descriptor)
+
+
+def _look(runs: Callable[[], bool]) -> None:
+    while runs():
+        time.sleep(_LOOK_S)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
