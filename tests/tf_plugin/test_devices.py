@@ -40,6 +40,7 @@ def test_on_the_first_cpu_it_is_prefetch(url: str) -> None:
         assert [batch["id"].shape[0] for batch in prefetched] == [6] * 6 + [4]
 
 
+@pytest.mark.slow
 def test_batches_on_another_device_keep_order_epochs_states_and_errors(url: str) -> None:
     run = subprocess.run(
         [sys.executable, str(PROGRAM), url], capture_output=True, text=True, timeout=PATIENCE_S, check=False

@@ -108,12 +108,14 @@ def in_another_process(graph: bytes, folder: Path, **environment: str) -> subpro
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_another_process_takes_the_credentials_from_its_environment(store: S3Server, tmp_path: Path) -> None:
     graph = graph_of(datasets(store)["the URL"])
     found = in_another_process(graph, tmp_path, AWS_ACCESS_KEY_ID="KEY", AWS_SECRET_ACCESS_KEY="any")
     assert (found.returncode, found.stdout) == (0, "0\n"), found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["the URL", "a file system"])
 def test_another_process_without_credentials_says_which_are_missing(store: S3Server, name: str, tmp_path: Path) -> None:
     found = in_another_process(
