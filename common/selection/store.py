@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -142,19 +142,30 @@ def save_selection(key: str, selection: Selection) -> None:
         "reports": [_stored_report(report) for report in selection.reports],
     }
     measured: dict[str, Any] = {} if selection.measured is None else {"measured": selection.measured}
-    stream = io.BytesIO()
-    np.savez_compressed(
-        stream,
+    arrays = {
         **measured,
-        before=selection.rows.before,
-        whole=selection.rows.whole,
-        start=selection.rows.start,
-        values=selection.rows.values,
-        starts=selection.starts if selection.starts is not None else np.zeros(0, np.int64),
-        steps=selection.steps,
-        meta=np.array(json.dumps(meta)),
-    )
-    _kept().save(key, stream.getvalue())
+        "before": selection.rows.before,
+        "whole": selection.rows.whole,
+        "start": selection.rows.start,
+        "values": selection.rows.values,
+        "starts": selection.starts if selection.starts is not None else np.zeros(0, np.int64),
+        "steps": selection.steps,
+        "meta": np.array(json.dumps(meta)),
+    }
+    _kept().save(key, _packed(arrays))
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Returns an ``.npz`` file.
+
+    `numpy.savez_compressed` compresses at level 6, which takes eight times as long and makes row numbers no smaller.
+    """
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    return stream.getvalue()
 
 
 def _kept() -> KeptFiles:
