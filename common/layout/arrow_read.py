@@ -162,10 +162,15 @@ def _opened_group(
 def _size_of(source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Sequence[str], enough: int) -> int:
     """Returns the bytes of some columns in memory, or more; see `most_bytes`."""
     schema, rows = reader.schema_arrow, int(reader.metadata.row_group(group).num_rows)
-    found = {name: schema.get_field_index(name) for name in columns}
-    numbers = [name for name, place in found.items() if place >= 0 and pa.types.is_primitive(schema.types[place])]
-    total = rows * sum(schema.types[found[name]].bit_width for name in numbers) // _BITS
-    others = [name for name in columns if name not in {*numbers}]
+    total, others = 0, []
+    for name in columns:
+        place = schema.get_field_index(name)
+        kind = schema.field(place).type if place >= 0 else None
+        if kind is not None and pa.types.is_primitive(kind):
+            total += rows * kind.bit_width
+        else:
+            others.append(name)
+    total //= _BITS
     if others:
         leaves = _leaves(reader.metadata, others)
         total += most_bytes(source, reader, group, leaves, enough=enough - total)
