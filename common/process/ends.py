@@ -46,7 +46,10 @@ def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
 
 
 def end_with_parent() -> None:
-    """Lets the kernel kill this process when the thread that started it ends. Linux only."""
+    """Lets the kernel kill this process when the thread that started it ends. `start_child` keeps that thread alive.
+
+    Linux only. Elsewhere, the process ends by itself, unless it is stopped.
+    """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

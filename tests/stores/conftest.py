@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NEEDED = ("aiohttp", "gcp_storage_emulator", "moto", "torch")
+NEEDED = ("aiohttp", "gcp_storage_emulator", "huggingface_hub", "moto", "torch")
 
 # `make test` skips these; if they are requested by name and nothing is collected, pytest fails.
 collect_ignore_glob = ["test_*.py"] if any(find_spec(name) is None for name in NEEDED) else []

@@ -81,6 +81,19 @@ def test_row_groups_are_found_one_after_the_other() -> None:
     assert footers.row_group_places(footer, 3) is None
 
 
+def test_a_second_list_of_row_groups_is_refused_and_nothing_is_written_beyond_the_numbers() -> None:
+    footer = footer_of(CONTENT)
+    places = footers.row_group_places(footer, 2)
+    assert places is not None
+    head, end = int(places[0]), int(places[-1])
+    again = b"\x09\x08" + footer[head:end]  # a field of type list, whose id (4) is written out
+    double = footer[:end] + again + footer[end:]
+    written = np.full(len(places) + 1, -7, np.int64)
+    assert not footers._core().parquetry_row_groups(double, len(double), 2, written.ctypes.data)
+    assert written[-1] == -7
+    assert written[:-1].tolist() == places.tolist()  # so the first list was read
+
+
 @pytest.fixture(params=["core", "python"])
 def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "python":
