@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +56,23 @@ def settled(count: Callable[[], int], most: int) -> int:
     while (found := count()) > most and time.monotonic() < end:
         time.sleep(0.01)
     return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports for servers that take a while to start.
+
+    They lie below the range from which the system gives ports to connections and to servers that ask for any:
+    until the server listens, no other process is given one by chance.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(first - 12_000, first), 12_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"expected {count} free ports below {first}, got {len(found)}")
 
 
 def python_that_gets(monkeypatch: pytest.MonkeyPatch, path: Path, signal: str, times: int) -> Path:

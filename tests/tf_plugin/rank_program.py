@@ -1,11 +1,12 @@
 """One rank of a distributed training run for test_ranks.py: prints the ids of each step's batches as JSON.
 
-Run as ``python rank_program.py mirrored URL`` (two replicas on two virtual processors) or, with TF_CONFIG set,
-``python rank_program.py workers URL``.
+Run as ``python rank_program.py mirrored URL SECONDS`` (two replicas on two virtual processors) or, with TF_CONFIG set,
+``python rank_program.py workers URL SECONDS``. After that many seconds it prints where each thread is, and ends.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -53,4 +54,5 @@ def main(kind: str, url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    faulthandler.dump_traceback_later(float(sys.argv[3]), exit=True)
+    main(*sys.argv[1:3])

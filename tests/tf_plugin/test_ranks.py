@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import PATIENCE_S
+from processes import PATIENCE_S, free_ports
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.tf_plugin import ParquetDataset
@@ -31,34 +31,33 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(target)
 
 
-def run_ranks(kind: str, url: str, configs: list[dict[str, Any] | None]) -> list[Any]:
-    """Returns each rank's output."""
-    processes = []
-    for config in configs:
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment.pop("TF_CONFIG", None)
-        if config is not None:
-            environment["TF_CONFIG"] = json.dumps(config)
-        command = [sys.executable, str(PROGRAM), kind, url]
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    printed = []
-    for process in processes:
-        out, errors = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, errors[-4000:]
-        printed.append(json.loads(out.strip().splitlines()[-1]))
-    return printed
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("localhost", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
+def run_ranks(kind: str, url: str, configs: list[dict[str, Any] | None], directory: Path) -> list[Any]:
+    """Returns each rank's output. The first that fails ends the others, which would wait for it."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, config in enumerate(configs):
+            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            environment.pop("TF_CONFIG", None)
+            if config is not None:
+                environment["TF_CONFIG"] = json.dumps(config)
+            with (directory / f"out-{rank}").open("w") as out, (directory / f"errors-{rank}").open("w") as errors:
+                command = [sys.executable, str(PROGRAM), kind, url, str(PATIENCE_S / 2)]
+                processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=errors))
+        while running := [process for process in processes if process.poll() is None]:
+            if any(process.returncode for process in processes):
+                break
+            with suppress(subprocess.TimeoutExpired):
+                running[0].wait(0.1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for rank, process in enumerate(processes):
+        said = [
+            f"rank {number}: {(directory / f'errors-{number}').read_text()[-4000:]}" for number in range(len(configs))
+        ]
+        assert process.returncode == 0, f"rank {rank} ended with {process.returncode}\n" + "\n".join(said)
+    return [json.loads((directory / f"out-{rank}").read_text().splitlines()[-1]) for rank in range(len(configs))]
 
 
 def ids_of(epoch: list[dict[str, Any]]) -> list[int]:
@@ -66,18 +65,18 @@ def ids_of(epoch: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.timeout(method="thread")
-def test_mirrored_replicas_get_every_row_once(url: str) -> None:
-    ((first, second),) = run_ranks("mirrored", url, [None])
+def test_mirrored_replicas_get_every_row_once(url: str, tmp_path: Path) -> None:
+    ((first, second),) = run_ranks("mirrored", url, [None], tmp_path)
     assert sorted(ids_of(first)) == sorted(ids_of(second)) == list(range(ROWS))
     assert ids_of(first) != ids_of(second)
     assert all(step["sum"] == sum(ids_of([step])) for step in first)
 
 
 @pytest.mark.timeout(method="thread")
-def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str) -> None:
+def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str, tmp_path: Path) -> None:
     addresses = [f"localhost:{port}" for port in free_ports(2)]
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    ranks = run_ranks("workers", url, configs)
+    ranks = run_ranks("workers", url, configs, tmp_path)
     for mine, theirs in zip(*ranks, strict=True):
         found = ids_of(mine) + ids_of(theirs)
         assert len(found) == len(set(found)) == ROWS - ROWS % 2

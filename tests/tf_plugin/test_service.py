@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-from processes import gone
+from processes import free_ports, gone
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.tf_plugin import ParquetDataset
@@ -73,16 +72,6 @@ class Cluster:
     def _wait_for(worker: subprocess.Popen[str]) -> None:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "serving\n"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("localhost", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
