@@ -26,6 +26,9 @@
 #   make check-dist   installs the wheel from `make dist` next to each TensorFlow, and reads with it without a compiler
 #   make clean        removes everything the targets made
 
+# Tests start hundreds of processes. Without cached bytecode, each of them would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 PYTHON_TF217 ?= $(PYTHON)
 PYTHON_TF216 ?= $(PYTHON_TF217)

@@ -25,7 +25,6 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pyarrow as pa
@@ -514,6 +513,8 @@ def _time_ns(value: object) -> int:
 def _parsed(text: str) -> datetime.datetime | None:
     with suppress(ValueError):
         return datetime.datetime.fromisoformat(_TOO_EXACT.sub(r"\1", text).replace("Z", "+00:00"))
+    from email.utils import parsedate_to_datetime  # only here, because it takes a while to load
+
     with suppress(ValueError, TypeError):
         return parsedate_to_datetime(text)
     return None

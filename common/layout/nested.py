@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..process.forks import arrow_to_numpy
+from ..schema.arrow_compute import pc
 
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:

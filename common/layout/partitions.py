@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import DatasetError
+from ..schema.arrow_compute import pc
 from ..schema.arrow_types import arrow_scalar_type
 from ..schema.field import Unischema, UnischemaField
 from .files import DataFile, partition_of

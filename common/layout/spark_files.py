@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import DecodeError
+from ..schema.arrow_compute import pc
 
 _VERSION_KEY = b"org.apache.spark.version"
 _ROW_KEY = b"org.apache.spark.sql.parquet.row.metadata"

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import DatasetError, DecodeError, SchemaError
+from ..schema.arrow_compute import pc
 from .arrow_read import read_group, read_slices
 from .evolution import conform
 from .nested import child, wide, without_views

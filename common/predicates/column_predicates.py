@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import PipelineError
 from ..process.forks import arrow_to_numpy
+from ..schema.arrow_compute import pc
 from ..schema.plain import PlainFields, Seed
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import FieldNotFoundError, PipelineError
 from ..process.forks import arrow_to_numpy
+from ..schema.arrow_compute import pc
 from ..schema.field import no_such_field
 
 _COMPARE = {

@@ -13,12 +13,12 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import PipelineError
 from ..layout.evolution import keeps_order
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
 from ..process.forks import arrow_to_numpy
+from ..schema.arrow_compute import pc
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _OPPOSITE = {"less": "greater_equal", "less_equal": "greater"}

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
@@ -22,6 +21,7 @@ from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from ..process.forks import arrow_to_numpy
 from ..progress import in_parallel
+from ..schema.arrow_compute import pc
 from ..schema.field import UnischemaField
 from ..stages.base import Decision, Stage
 from ..stages.measure import Measure

@@ -10,7 +10,6 @@ from __future__ import annotations
 import decimal
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +65,8 @@ class Stamps:
                 return np.asarray(later[0] - earlier[0] > float(max_gap))
         if math.isinf(max_gap) and max_gap > 0:
             return np.zeros(earlier.shape[1], dtype=bool)
+        from fractions import Fraction  # only here, because it takes a while to load
+
         limit = math.floor(Fraction(str(max_gap)) * 10**self.scale)
         if limit < 0:
             return self.ascends

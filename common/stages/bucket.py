@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import DecodeError, NullValueError, PipelineError
 from ..process.forks import arrow_to_numpy
+from ..schema.arrow_compute import pc
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure

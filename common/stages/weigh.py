@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError
 from ..predicates.expression import (
@@ -22,6 +21,7 @@ from ..predicates.expression import (
     row_values,
 )
 from ..process.forks import arrow_to_numpy
+from ..schema.arrow_compute import pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
 from .base import Decision, Stage, is_integer, positive_integer

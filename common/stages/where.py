@@ -9,11 +9,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import pyarrow.compute as pc
-
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, contains
 from ..predicates.expression import as_expression, expression_from_json, expression_key, expression_to_json
+from ..schema.arrow_compute import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
 from .functions import UserFunction

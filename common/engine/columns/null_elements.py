@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ...schema.arrow_compute import pc
 from ...schema.field import Shape
 from .arrow_views import as_arrow, as_numpy, without_nulls
 

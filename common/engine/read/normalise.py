@@ -12,14 +12,17 @@ import math
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...errors import DecodeError
 from ...layout.nested import is_list, one_array, widened
+from ...schema.arrow_compute import pc
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
 from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField
 from ..columns.arrow_views import as_arrow, as_numpy
+
+_NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
+"""The type with 32-bit offsets for each type with 64-bit offsets."""
 
 
 def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -59,7 +62,20 @@ def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _to_binary(array: pa.Array) -> pa.Array:
-    return array.cast(pa.large_binary())
+    return _cast(array, pa.large_binary())
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Casts an array. The two most frequent casts do without `pyarrow.compute`, which takes a while to load."""
+    if array.type == kind:
+        return array
+    if array.type != _NARROW.get(kind):
+        return array.cast(kind)
+    valid, narrow, values = array.buffers()
+    count = array.offset + len(array)
+    offsets = np.frombuffer(narrow, np.int32, count + 1) if count else np.zeros(1, np.int32)
+    wide = pa.py_buffer(offsets.astype(np.int64))
+    return pa.Array.from_buffers(kind, len(array), [valid, wide, values], array.null_count, array.offset)
 
 
 def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
@@ -116,7 +132,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     if field.dtype is decimal.Decimal:
         return decimal_text(array)
     if is_text(field.dtype):
-        text = array.cast(pa.large_string())
+        text = _cast(array, pa.large_string())
         text.validate(full=True)  # some writers store text that is not UTF-8, which could not be decoded later
         return text
     if is_bytes(field.dtype):
@@ -130,7 +146,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         return array.cast(pa.from_numpy_dtype(dtype))  # floats would lose digits
     if pa.types.is_decimal(array.type):
         return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
-    return array.cast(pa.from_numpy_dtype(dtype))
+    return _cast(array, pa.from_numpy_dtype(dtype))
 
 
 def _unscaled(array: pa.Array) -> pa.Array:

@@ -15,7 +15,6 @@ from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...errors import PipelineError
 from ...layout.kept import KeptFiles, cache_root
@@ -23,6 +22,7 @@ from ...layout.nested import is_list, one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
 from ...progress import in_parallel
+from ...schema.arrow_compute import pc
 from ...schema.element import output_of
 from ...schema.vocabulary import Vocabulary
 from ...selection.rows import RowSet
