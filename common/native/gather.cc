@@ -118,6 +118,16 @@ __attribute__((visibility("default"))) int64_t parquetry_gather(
   return copy_columns(columns, column_count, source_rows, static_cast<const int64_t*>(rows), places, count);
 }
 
+// Copies row numbers as 32-bit numbers. Returns -1, or the index of the first number that is not in [0, source_rows), which
+// is at most 2^31; then nothing is copied.
+__attribute__((visibility("default"))) int64_t parquetry_narrow(const int64_t* rows, int64_t count, int64_t source_rows,
+                                                                int32_t* target) {
+  const int64_t wrong = first_outside(rows, count, source_rows);
+  if (wrong != kAllInRange) return wrong;
+  for (int64_t i = 0; i < count; ++i) target[i] = static_cast<int32_t>(rows[i]);
+  return kAllInRange;
+}
+
 // Computes where the runs of some rows end when laid end to end: `ends[0 .. count]`. Run `r` of the data is the bytes
 // [offsets[r], offsets[r + 1]). Returns -1, or the index of the first row that is out of range or whose run lies
 // outside the data.

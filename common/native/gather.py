@@ -33,6 +33,9 @@ class _Core:
         self.gather = core.parquetry_gather
         self.gather.argtypes = [address, number, number, address, number, address, number, number]
         self.gather.restype = number
+        self.narrow = core.parquetry_narrow
+        self.narrow.argtypes = [address, number, number, address]
+        self.narrow.restype = number
         self.run_ends = core.parquetry_run_ends
         self.run_ends.argtypes = [address, number, number, address, number, address]
         self.run_ends.restype = number
@@ -85,10 +88,12 @@ def gather(
     if core is None or not all(map(_is_plain, sources, targets)):
         _gather_by_numpy(sources, rows, targets, places)
         return
-    narrow = len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and rows.dtype != np.int32
-    if narrow:
-        _check(rows, source_rows)  # before the conversion wraps numbers that are out of range
-    numbers = np.ascontiguousarray(rows, np.int32 if narrow or rows.dtype == np.int32 else np.int64)
+    numbers = np.ascontiguousarray(rows, np.int32 if rows.dtype == np.int32 else np.int64)
+    if len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and numbers.dtype == np.int64:
+        wide, numbers = numbers, np.empty(len(numbers), np.int32)
+        wrong = core.narrow(wide.ctypes.data, len(wide), source_rows, numbers.ctypes.data)
+        if wrong >= 0:
+            raise _outside(int(wide[wrong]), source_rows)
     to = None if places is None else np.ascontiguousarray(places, np.int64)
     if to is None and target_rows < len(numbers):
         raise IndexError(f"gather: expected targets of {len(numbers)} rows, got {target_rows}.")

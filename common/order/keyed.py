@@ -23,7 +23,7 @@ from .sorting import sorted_numbers, sorted_on_disk
 if TYPE_CHECKING:
     from numpy.random import Philox
 
-_FEW = 1 << 18  # with more words, the remaining bits collide so often that this does not pay
+_FEW = 1 << 20  # with more words, the remaining bits collide too often
 _MANY = 1 << 22
 _PIECE = 1 << 20
 

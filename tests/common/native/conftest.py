@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parquetry.common.native import build, copies, footers, gather, jpeg, pixels
+from parquetry.common.native import build, copies, footers, gather, jpeg, pixels, sorting
 from parquetry.common.native.compiler import find_compiler
 
 
@@ -51,3 +51,4 @@ def forget() -> None:
     pixels._function.cache_clear()
     copies._function.cache_clear()
     footers._core.cache_clear()
+    sorting._function.cache_clear()
