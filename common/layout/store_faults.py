@@ -21,7 +21,7 @@ from ..progress import pause
 from ..urls import clean_cause, without_secrets
 from .deadlines import answer_of
 from .store_answers import StoreError, causes, status_of, store_answer, told
-from .stores import without_subtrees
+from .stores import endpoint_of, without_subtrees
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -89,8 +89,9 @@ def asking_again(
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
+    endpoint = endpoint_of(filesystem)
     try:
-        return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing))
+        return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing, endpoint=endpoint))
     except Exception as error:
         answer = store_answer(filesystem, error)
         if answer is None:
