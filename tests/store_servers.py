@@ -17,6 +17,7 @@ from processes import PATIENCE_S
 @contextmanager
 def moto_s3() -> Iterator[str]:
     """Yields the address of a server for S3."""
+    from moto.backends import get_backend
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -26,6 +27,9 @@ def moto_s3() -> Iterator[str]:
     pafs.S3FileSystem(endpoint_override=f"http://{address}", allow_bucket_creation=True).create_dir("lake")
     yield address
     server.stop()
+    for backends in get_backend("s3").values():
+        for backend in backends.values():
+            backend.reset()  # or the next server of this process would have the same buckets
 
 
 def s3_url(address: str) -> str:
