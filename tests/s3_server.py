@@ -25,6 +25,7 @@ class S3Server:
         key: the access key that requests must be signed with; ``None`` = any.
         fault: returns a status to fail a request with, or ``None``.
         connections: the client's ports.
+        hides: headers that it does not send.
     """
 
     def __init__(self, root: Path) -> None:
@@ -33,6 +34,7 @@ class S3Server:
         self.key: str | None = None
         self.fault: Callable[[str, str], int | None] = lambda method, path: None
         self.connections: set[int] = set()
+        self.hides: set[str] = set()
         handler = type("Handler", (_Handler,), {"store": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -100,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
         data, status = file.read_bytes(), os.stat(file)
         etag = f'"{_tag(file)}"'
         headers = {"ETag": etag, "Last-Modified": formatdate(status.st_mtime, usegmt=True), "Accept-Ranges": "bytes"}
+        for name in self.store.hides:
+            headers.pop(name, None)
         if self.headers.get("If-Match", etag) != etag:
             self._send(412)
             return

@@ -22,7 +22,7 @@ from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import remedy, why
 from .row_groups import StoredFiles
 from .store_answers import StoreError
-from .store_faults import asking_again, is_local
+from .store_faults import asking_again, is_local, reading_damage_again
 from .temporary import TemporaryBuffer
 from .value_bounds import most_bytes, slice_rows
 
@@ -63,12 +63,17 @@ def read_group(
         TooLargeError: there is no room for the columns.
     """
     options["pre_buffer"] = pre_buffer and is_local(dataset.filesystem)
-    with _opened_group(dataset, row_group, choose, advice, options) as (source, reader, group, wanted):
-        if room_bytes is not None and _size_of(source, reader, group, wanted, room_bytes) > room_bytes:
-            raise TooLargeError
-        table = reader.read_row_group(group, columns=wanted, use_threads=False)
-        check_counts(table, int(dataset.row_groups.rows[row_group]), _place(dataset, row_group))
-        return table
+    place = _place(dataset, row_group)
+
+    def read() -> pa.Table:
+        with _opened_group(dataset, row_group, choose, advice, options) as (source, reader, group, wanted):
+            if room_bytes is not None and _size_of(source, reader, group, wanted, room_bytes) > room_bytes:
+                raise TooLargeError
+            table = reader.read_row_group(group, columns=wanted, use_threads=False)
+            check_counts(table, int(dataset.row_groups.rows[row_group]), place)
+            return table
+
+    return reading_damage_again(dataset.filesystem, read, place)
 
 
 def read_slices(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..progress import thread_pool
+from .request_slots import held_here, spare_slots, using
 
 MOST_GAP_BYTES = 1 << 20
 """Chunks at most this far apart are fetched together: one more request takes longer than the bytes between them."""
@@ -96,7 +97,7 @@ def few_ranges(ranges: Sequence[Range]) -> list[Range]:
 
 
 def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ranges: Sequence[Range]) -> list[bytes]:
-    """Reads the bytes of each range, several at once.
+    """Reads the bytes of each range, several at once if the store has room for as many requests (`request_slots`).
 
     Args:
         opened: opens the file. A file of Python takes one request at a time, so each range opens its own.
@@ -112,20 +113,26 @@ def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ra
             raise OSError(f"expected {end - first} bytes at {first}, but got {len(found)}")
         return found
 
+    held = held_here()
+
     def fetch_apart(wanted: Range) -> bytes:
-        with opened() as source:
+        with using(held), opened() as source:
             return fetch(source, wanted)
 
     if not ranges:
         return []
     with opened() as source:
-        if len(ranges) == 1:
-            return [fetch(source, ranges[0])]
-        with thread_pool(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
-            if not isinstance(source, pa.PythonFile):
+        others = spare_slots(min(len(ranges), _MOST_REQUESTS_AT_ONCE) - 1)
+        if not others:
+            return [fetch(source, wanted) for wanted in ranges]
+        if not isinstance(source, pa.PythonFile):
+            with thread_pool(1 + others, "parquetry-ranges") as pool:
                 return list(pool.map(partial(fetch, source), ranges))
-            others = pool.map(fetch_apart, ranges[1:])
-            return [fetch(source, ranges[0]), *others]
+        mine = ranges[:: 1 + others]
+        with thread_pool(others, "parquetry-ranges") as pool:
+            apart = {wanted: pool.submit(fetch_apart, wanted) for wanted in ranges if wanted not in mine}
+            found = {wanted: fetch(source, wanted) for wanted in mine}
+            return [found[wanted] if wanted in found else apart[wanted].result() for wanted in ranges]
 
 
 class ChunkFile:

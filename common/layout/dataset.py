@@ -32,7 +32,7 @@ from .evolution import unify_schemas
 from .file_versions import FileVersion, changed, check_used, opened
 from .files import DataFile, FileListing, list_files
 from .filesystem import resolve
-from .footers import footer_digest, parse_footer, read_footer, read_footers, why
+from .footers import footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .nested import wide
@@ -458,7 +458,8 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
         raise
     except (pa.ArrowInvalid, OSError) as error:
         raise DatasetError(
-            f"file {version.path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
+            f"file {version.path}: expected Parquet metadata, got: {error}. "
+            f"{remedy(error, 'Delete it, or write it again.')}"
         ) from error
 
 

@@ -8,6 +8,7 @@ local                       size, time, change time, inode             a ``stat`
 S3, GCS, Azure of pyarrow   size, time (and ETag, if both report it)   nothing as the file is opened, then one request
                                                                        at most every 30 seconds and at an epoch's end
 s3fs                        size, time, ETag                           nothing: each read requires the ETag
+HTTP servers                size, time, ETag                           nothing: each answer tells them
 fsspec, others (HDFS)       size, time, ETag or generation             one request at most every 30 seconds and at an
                                                                        epoch's end
 ==========================  =========================================  ==============================================
@@ -33,6 +34,7 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError
 from ..progress import thread_pool
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
+from .http_ranges import HttpFile, answers_http
 from .store_answers import is_absence
 from .store_faults import asking_again, passes
 from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
@@ -391,7 +393,7 @@ def _is_local(filesystem: pafs.FileSystem) -> bool:
     return isinstance(filesystem, pafs.LocalFileSystem)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Opening:
     """An open file.
 
@@ -410,6 +412,9 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
     base, inside = without_subtrees(filesystem, version.path)
     fs = fsspec_of(base)
     if fs is not None and has_plain_handler(base):  # whose open would first check the type
+        if answers_http(fs) and version.is_dated and version.size_bytes:
+            yield from _http_file(filesystem, version, fs, inside, trusts=trusts)
+            return
         with (
             _fsspec_file(filesystem, version, fs, inside, trusts=trusts) as (raw, is_held),
             pa.PythonFile(raw, mode="r") as source,
@@ -436,6 +441,24 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
     if not version.became(opening.told):
         note_check(filesystem, version)
         keep_open(filesystem, version, source)
+
+
+def _http_file(
+    filesystem: pafs.FileSystem, version: FileVersion, fs: Any, url: str, *, trusts: bool
+) -> Iterator[_Opening]:
+    """Yields a file of an HTTP server. Nothing is left to check if its answers told the version."""
+
+    def check(headers: Mapping[str, str], size_bytes: int) -> bool:
+        said = {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers}
+        found = version_of(version.store, version.path, {**said, "size": size_bytes})
+        hold(version, found)
+        return version.can_tell(found)
+
+    raw = HttpFile(fs, url, version.size_bytes, check)
+    with pa.PythonFile(raw, mode="r") as source:
+        opening = _Opening(source)
+        yield opening
+        opening.is_held = raw.is_checked or (trusts and is_fresh(filesystem, version))
 
 
 @contextmanager

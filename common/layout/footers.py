@@ -20,7 +20,7 @@ from .file_versions import opened
 from .files import DataFile
 from .footer_check import check_footer
 from .store_answers import StoreError, told
-from .store_faults import asking_again
+from .store_faults import asking_again, reading_damage_again
 
 _MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as much
 _TAIL_BYTES = 64 << 10
@@ -70,12 +70,16 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     Raises:
         DatasetError: the file is not Parquet, cannot be read, is encrypted, or changed since it was listed.
     """
-    with naming_file(file):
-        footer, signed, stored = from_footer(filesystem, file, parse_footer)
-        if signed:  # asking Arrow about an encrypted column chunk would terminate the process
-            raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
-        check_footer(stored, footer, file.size_bytes)
-        return footer
+
+    def load() -> pq.FileMetaData:
+        with naming_file(file):
+            footer, signed, stored = from_footer(filesystem, file, parse_footer)
+            if signed:  # asking Arrow about an encrypted column chunk would terminate the process
+                raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
+            check_footer(stored, footer, file.size_bytes)
+            return footer
+
+    return reading_damage_again(filesystem, load, f"file {file.path}")
 
 
 def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.NativeFile], Found]) -> Found:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import pyarrow.fs as pafs
 
 from ..counting.counters import Count, add
-from ..errors import ParquetryError
+from ..errors import DatasetError, ParquetryError
 from ..process.forks import importing
 from ..progress import pause
 from ..urls import clean_cause, without_secrets
 from .deadlines import answer_of
 from .store_answers import StoreError, causes, status_of, store_answer, told
-from .stores import without_subtrees
+from .stores import endpoint_of, without_subtrees
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -39,11 +39,13 @@ _BUSY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BUSY = re.compile(
     r"slow.?down|too.?many.?requests|throttl|internal.?(server.?)?(error|failure)|service.?unavailable|bad.?gateway"
     r"|timed?.?out|network.?connection|connection.{0,20}(reset|refused|aborted|closed|lost)|broken.?pipe"
+    r"|Status\((UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|INTERNAL)\b"  # Google Cloud's client
     r"|server.?disconnected|connector.?error|remote.?(protocol|disconnected)|status:? (408|425|429|50[0234])\b",
     re.IGNORECASE,
 )
 _CUT = re.compile(
-    r"incomplete.?read|payload.?error|content.?length|unexpected end of stream|but (only )?got \d|premature|ends early",
+    r"incomplete.?read|partial.?file|payload.?error|content.?length|unexpected (end of stream|range)|but (only )?got \d"
+    r"|premature|ends early",
     re.IGNORECASE,
 )
 
@@ -89,13 +91,33 @@ def asking_again(
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
+    endpoint = endpoint_of(filesystem)
     try:
-        return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing))
+        return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing, endpoint=endpoint))
     except Exception as error:
         answer = store_answer(filesystem, error)
         if answer is None:
             raise
         raise answer from clean_cause(error)
+
+
+def reading_damage_again(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str) -> _T:
+    """Returns what ``read`` returns. If what a store sent is damaged, ``read`` is called again, at most once.
+
+    The store, or something in between, may have sent other bytes than it has. Not every client notices.
+
+    Args:
+        read: raises `DatasetError` with another library's exception as its cause if the bytes are damaged.
+    """
+    try:
+        return read()
+    except DatasetError as error:
+        cause = error.__cause__
+        if is_local(filesystem) or cause is None or isinstance(cause, ParquetryError | StoreError):
+            raise
+        add(Count.RETRIES, 1)
+        _LOGGER.warning("%s: damaged, reading it again: %s", without_secrets(place), told(cause))
+    return read()
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.fs as pafs
 
 from ..process.forks import ForkLock
+from ..urls import without_secrets
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _S3_ATTEMPTS = 3  # after that, `store_faults.asking_again` retries
 _forked = ForkLock()
+_ADDRESSES = ("endpoint_override", "endpoint_url", "account_name", "host", "region")
 _PLACES = ("scheme", "endpoint_override", "account_name", "host", "port")
 CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.IGNORECASE)
 
@@ -112,6 +114,27 @@ def store_of(filesystem: pafs.FileSystem) -> str:
         return " ".join([filesystem.type_name, *_settings(filesystem)])
     except Exception:  # foreign classes may raise anything
         return ""
+
+
+def endpoint_of(filesystem: pafs.FileSystem) -> str:
+    """Names where a file system sends its requests, for people and to bound their number: kind and address, no path.
+
+    Example:
+        >>> endpoint_of(pafs.S3FileSystem(endpoint_override="http://127.0.0.1:9000", region="us-east-1"))
+        's3 http://127.0.0.1:9000'
+    """
+    base = without_subtrees(filesystem, "")[0]
+    fs = fsspec_of(base)
+    if fs is None:
+        found: Any = {}
+        with suppress(Exception):  # file systems of Python may raise anything
+            found = base.__reduce__()[1][0]
+        places = [found.get(name) for name in _ADDRESSES] if isinstance(found, dict) else []
+        return " ".join([base.type_name, *(str(place) for place in places if place)])
+    kind = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    options = {**fs.storage_options, **(fs.storage_options.get("client_kwargs") or {})}
+    places = [getattr(fs, "endpoint", None), *(options.get(name) for name in _ADDRESSES)]
+    return " ".join([kind, *sorted({without_secrets(place) for place in places if isinstance(place, str)})])
 
 
 def fsspec_of(filesystem: pafs.FileSystem) -> Any:

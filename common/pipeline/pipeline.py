@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -40,6 +41,7 @@ from ..stages.shard import Even, Shard
 from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
+from ..transport.source import DEFAULT_MEMORY_BYTES
 from ..urls import without_secrets
 from .image_verbs import seed_or_drawn
 from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
@@ -343,7 +345,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         if self.mixture is not None:
             plan = MixedPlan(self.mixture, self.stages)
         else:
-            plan = Plan(self.dataset, self.stages, select_rows)
+            memory_limit = self.options.memory_limit or DEFAULT_MEMORY_BYTES
+            plan = Plan(self.dataset, self.stages, partial(select_rows, memory_limit=memory_limit))
         if self.options.skips:
             for part in (plan, *plan.parts):
                 check_skippable(part.order)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
-RowNumbers: TypeAlias = np.ndarray | range
-"""Numbers of rows in a row group, ascending: int32, int64, or a range, which takes no memory whatever its length."""
+from .growing_rows import RowNumbers as RowNumbers
+from .growing_rows import joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class RowSet:
                 end += len(chosen)
                 pieces.append(chosen.astype(np.int32, copy=False))
                 counts[row_group] = len(chosen)
-        return _row_set(counts, whole, start, np.concatenate(pieces))
+        return _row_set(counts, whole, start, joined(pieces))
 
     def keep_row_groups(self, keep: np.ndarray) -> RowSet:
         """Returns a copy without the rows of the row groups where ``keep`` (bool ``[row_groups]``) is False."""

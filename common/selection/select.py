@@ -30,8 +30,9 @@ from ..stages.nulls import Nulls
 from ..stages.shard import ShardRowGroups
 from ..stages.take import Skip, Take
 from ..stages.where import Where, WhereColumn, WhereFunction
+from .growing_rows import matching_rows
 from .pruning import prune
-from .rows import RowSet, all_rows
+from .rows import RowNumbers, RowSet, all_rows
 from .stamps import Stamps, stamps_of
 from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
@@ -40,6 +41,9 @@ _LOGGER = logging.getLogger(__name__)
 
 ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
 """Reads columns of a whole row group in the dataset's types, named by field, including partition columns."""
+
+ReadSlices = Callable[[int, Sequence[UnischemaField]], Iterable[pa.Table]]
+"""Reads the same in consecutive slices, at least one, so that large row groups take little memory."""
 
 RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
 """Evaluates a Python predicate on rows of a row group: (stage, row group, rows) -> bool mask."""
@@ -122,6 +126,7 @@ def evaluate(
     read: ReadStored,
     test: RowPredicate,
     threads: int,
+    slices: ReadSlices | None = None,
     begin: Selection | None = None,
 ) -> Selection:
     """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
@@ -129,6 +134,7 @@ def evaluate(
     A `Measure` stage must come last.
 
     Args:
+        slices: reads what `where` looks at; ``None`` = ``read``.
         begin: the selection after earlier steps, none of them ``take`` or ``skip``; ``None`` means every row.
 
     Raises:
@@ -136,7 +142,13 @@ def evaluate(
         PipelineError: an expression does not fit the columns.
     """
     selection = begin or every_row(dataset)
-    stored = _Stored(dataset=dataset, read=read, test=test, threads=threads)
+    stored = _Stored(
+        dataset=dataset,
+        read=read,
+        slices=slices or (lambda row_group, fields: [read(row_group, fields)]),
+        test=test,
+        threads=threads,
+    )
     cut = False
     for step in steps:
         before = selection.num_items
@@ -153,6 +165,7 @@ class _Stored:
 
     dataset: StoredDataset
     read: ReadStored
+    slices: ReadSlices
     test: RowPredicate
     threads: int
 
@@ -242,15 +255,11 @@ def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
     )
     undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
 
-    def mask(row_group: int) -> np.ndarray | None:
-        found = row_mask(stored.read(row_group, fields), expression)
-        if rows.whole[row_group]:
-            return np.flatnonzero(found).astype(np.int32)
-        wanted = rows.of(row_group)
-        result: np.ndarray | None = wanted[found[wanted]]
-        return result
+    def matching(row_group: int) -> np.ndarray:
+        tables = stored.slices(row_group, fields)
+        return matching_rows(tables, lambda table: row_mask(table, expression), rows.numbers(row_group))
 
-    chosen = in_parallel(mask, undecided.tolist(), f"filtering by {step.text}", stored.threads)
+    chosen = in_parallel(matching, undecided.tolist(), f"filtering by {step.text}", stored.threads)
     kept = rows.keep_row_groups(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
     return _with_rows(
         selection,
@@ -363,17 +372,17 @@ def _by_column(
 ) -> Selection:
     """Selects the rows for which ``test`` of a whole stored column is true (bool)."""
 
-    def keep(row_group: int, wanted: np.ndarray) -> np.ndarray:
-        result: np.ndarray = wanted[test(stored.read(row_group, [field]).column(0))[wanted]]
-        return result
+    def keep(row_group: int, wanted: RowNumbers) -> np.ndarray:
+        return matching_rows(stored.slices(row_group, [field]), lambda table: test(table.column(0)), wanted)
 
     return _reading_all(stored, selection, keep, [field.name], step, step)
 
 
 @_selected.register
 def _where_function(step: WhereFunction, stored: _Stored, selection: Selection) -> Selection:
-    def keep(row_group: int, wanted: np.ndarray) -> np.ndarray:
-        return wanted[stored.test(step, row_group, wanted)]
+    def keep(row_group: int, wanted: RowNumbers) -> np.ndarray:
+        rows = np.asarray(wanted, np.int64)
+        return rows[stored.test(step, row_group, rows)]
 
     return _reading_all(stored, selection, keep, step.fields, str(step), step.function.name)
 
@@ -381,7 +390,7 @@ def _where_function(step: WhereFunction, stored: _Stored, selection: Selection) 
 def _reading_all(
     stored: _Stored,
     selection: Selection,
-    keep: Callable[[int, np.ndarray], np.ndarray],
+    keep: Callable[[int, RowNumbers], np.ndarray],
     names: Sequence[str],
     step: str,
     called: str,
@@ -390,7 +399,7 @@ def _reading_all(
     rows = selection.rows
     row_groups = np.flatnonzero(rows.counts > 0)
     chosen = in_parallel(
-        lambda row_group: keep(row_group, rows.of(row_group)),
+        lambda row_group: keep(row_group, rows.numbers(row_group)),
         row_groups.tolist(),
         f"filtering by {called}",
         stored.threads,

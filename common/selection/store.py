@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,12 +22,14 @@ from ..layout.kept import KeptFiles, cache_root
 from ..schema.npy import npy_array
 from ..stages.base import Stage
 from ..stages.nulls import Nulls
+from .growing_rows import MOST_BYTES, forget_rows, joined
 from .rows import RowSet
 from .select import Report, Selection
 
 _VERSION = 2  # in version 1, filters saw each file's own types
 _LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
 _MOST_FILES = 256
+_PART, _PART_ROWS = "values-", 1 << 20
 _MOST_BYTES, _MOST_BYTES_PER_ROW = 1 << 24, 64
 
 
@@ -74,6 +76,7 @@ def read_selection(content: bytes, rows: np.ndarray) -> Selection:
     )
     if type(selection.matched) is not int or selection.matched < 0 or not _fits(selection, rows):
         raise ValueError("expected rows of this dataset, got rows of another one")
+    forget_rows(selection.rows.values)
     return selection
 
 
@@ -84,7 +87,17 @@ def _arrays(content: bytes, most_bytes: int) -> dict[str, np.ndarray]:
         size_bytes = sum(member.file_size for member in members)
         if size_bytes > most_bytes or any(member.compress_type != zipfile.ZIP_DEFLATED for member in members):
             raise ValueError(f"expected deflated arrays of at most {most_bytes} bytes, got {size_bytes}")
-        return {member.filename.removesuffix(".npy"): npy_array(memoryview(archive.read(member))) for member in members}
+        parts = [member for member in members if member.filename.startswith(_PART)]
+        arrays = {
+            member.filename.removesuffix(".npy"): npy_array(memoryview(archive.read(member)))
+            for member in members
+            if member not in parts
+        }
+        if parts:
+            arrays["values"] = joined(
+                np.cumsum(npy_array(memoryview(archive.read(member))), dtype=np.int32) for member in parts
+            )
+        return arrays
 
 
 def _fits(selection: Selection, rows: np.ndarray) -> bool:
@@ -100,14 +113,33 @@ def _fits(selection: Selection, rows: np.ndarray) -> bool:
         return False
     listed = ~wanted.whole & (counts > 0)
     first, end = wanted.start[listed], wanted.start[listed] + counts[listed]
-    if (first < 0).any() or (end > len(wanted.values)).any() or wanted.values.min(initial=0) < 0:
+    if (first < 0).any() or (end > len(wanted.values)).any() or _smallest(wanted.values) < 0:
         return False
-    if len(first):
-        bounds = np.stack([first, end], axis=1).ravel()  # the last end may be the end of the array
-        largest = np.maximum.reduceat(np.append(wanted.values, np.int32(0)), bounds)[::2]
-        if (largest >= rows[listed]).any():
-            return False
+    if len(first) and (_largest(wanted.values, first, end) >= rows[listed]).any():
+        return False
     return _windows_fit(selection)
+
+
+def _smallest(values: np.ndarray) -> int:
+    return min((int(piece.min()) for piece in _pieces(values, 0, len(values))), default=0)
+
+
+def _largest(values: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Returns the largest row number of each row group, whose numbers are ``values[first:end]``."""
+    if values.nbytes <= MOST_BYTES:
+        bounds = np.stack([first, end], axis=1).ravel()  # the last end may be the end of the array
+        found: np.ndarray = np.maximum.reduceat(np.append(values, np.int32(0)), bounds)[::2]
+        return found
+    places = zip(first.tolist(), end.tolist(), strict=True)
+    return np.array([max(int(piece.max()) for piece in _pieces(values, *place)) for place in places])
+
+
+def _pieces(values: np.ndarray, first: int, end: int) -> Iterator[np.ndarray]:
+    """Yields row numbers in pieces, of which only one is in memory at a time if they are in a file."""
+    for begin in range(first, end, _PART_ROWS):
+        yield values[begin : min(begin + _PART_ROWS, end)]
+        if end - first > _PART_ROWS:
+            forget_rows(values)
 
 
 def _windows_fit(selection: Selection) -> bool:
@@ -147,12 +179,20 @@ def save_selection(key: str, selection: Selection) -> None:
         "before": selection.rows.before,
         "whole": selection.rows.whole,
         "start": selection.rows.start,
-        "values": selection.rows.values,
+        **_parts_of(selection.rows.values),
         "starts": selection.starts if selection.starts is not None else np.zeros(0, np.int64),
         "steps": selection.steps,
         "meta": np.array(json.dumps(meta)),
     }
     _kept().save(key, _packed(arrays))
+
+
+def _parts_of(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns row numbers under their names in a file: many are stored in parts, as the steps between them."""
+    if values.nbytes <= MOST_BYTES:
+        return {"values": values}
+    pieces = enumerate(range(0, len(values), _PART_ROWS))
+    return {f"{_PART}{number}": values[first : first + _PART_ROWS] for number, first in pieces}
 
 
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -163,8 +203,10 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, array in arrays.items():
+            stored = np.diff(array, prepend=np.int32(0)) if name.startswith(_PART) else array
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                np.lib.format.write_array(member, stored, allow_pickle=False)
+            forget_rows(array)
     return stream.getvalue()
 
 

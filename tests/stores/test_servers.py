@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,14 +12,11 @@ from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
 
-import pyarrow.fs as pafs
 import pytest
 from builders import Built, build, make_row
 from faces import plain
-from moto.server import ThreadedMotoServer
-from processes import PATIENCE_S
+from store_servers import gcs_emulator, gs_url, moto_s3, s3_url
 from torch.utils.data import DataLoader
 
 from benchmarks.slow_store import byte_range
@@ -81,41 +75,20 @@ def _credentials() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def s3(built: Built) -> Iterator[str]:
     """The URL of the dataset in a bucket, written by `write_dataset`."""
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    pafs.S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True).create_dir("lake")
-    url = f"s3://lake/rows?endpoint_override={quote(endpoint, safe='')}"
-    write_dataset(url, built.schema, (make_row(n, NAMES) for n in range(len(built.rows))), row_group_rows=20, files=3)
-    yield url
-    server.stop()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with moto_s3() as address:
+        yield written(s3_url(address), built)
 
 
 @pytest.fixture(scope="module")
 def gs(built: Built) -> Iterator[str]:
     """The URL of the dataset in a bucket, written by `write_dataset`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--in-memory", "--default-bucket", "lake"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]  # a process, because pyarrow waits with Python's lock held
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + PATIENCE_S
-    while not answers(port):
-        assert server.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    url = f"gs://anonymous@lake/rows?scheme=http&endpoint_override=127.0.0.1%3A{port}"
+    with gcs_emulator() as address:
+        yield written(gs_url(address), built)
+
+
+def written(url: str, built: Built) -> str:
     write_dataset(url, built.schema, (make_row(n, NAMES) for n in range(len(built.rows))), row_group_rows=20, files=3)
-    yield url
-    server.kill()
-    server.wait()
+    return url
 
 
 @pytest.mark.parametrize("reader", READERS)

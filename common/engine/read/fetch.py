@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError, SchemaError
-from ...layout.arrow_read import read_group, read_slices
+from ...layout.arrow_read import TooLargeError, read_group, read_slices
 from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
 from ...layout.evolution import conform
@@ -28,6 +28,7 @@ from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
 from ...process.forks import reading
+from ...progress import stop_if_unwanted
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from ...selection.statistics import column_bytes
@@ -44,6 +45,7 @@ from .listed_files import ListedPlace, is_listed, listed_column, read_listed, wh
 from .normalise import normalise, number_type
 
 _LARGE_CHUNK_BYTES = 1 << 17
+_FILTER_SLICE_BYTES = 4 << 20
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
@@ -179,8 +181,28 @@ class Fetcher:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the dataset.
         """
-        table, _ = self._stored_columns(row_group)
-        count = int(self._dataset.row_groups.rows[row_group])
+        (table,) = self.stored_slices(row_group, room_bytes=None)
+        return table
+
+    def stored_slices(self, row_group: int, *, room_bytes: int | None) -> Iterator[pa.Table]:
+        """Yields what `stored` returns, in slices of a few MiB if the columns take more than ``room_bytes``."""
+        names = [field.name for field in self._stored]
+        is_large = room_bytes is not None and column_bytes(self._dataset, row_group, names) > room_bytes
+        if not is_large or self._listed:
+            try:
+                whole, _ = self._stored_columns(row_group, room_bytes=room_bytes)
+            except TooLargeError:
+                is_large = True
+            else:
+                yield self._typed(row_group, whole, int(self._dataset.row_groups.rows[row_group]))
+                return
+        with closing(self._slices(row_group, self._stored, _FILTER_SLICE_BYTES)) as slices:
+            for count, table in slices:
+                stop_if_unwanted()
+                yield self._typed(row_group, table, count)
+
+    def _typed(self, row_group: int, table: pa.Table, count: int) -> pa.Table:
+        """Returns the stored columns of some rows with the types of the dataset, and the partition columns."""
         columns = [
             self._partition_value(field.name, row_group, count)
             if field.name in self._dataset.partitions

@@ -5,7 +5,7 @@ Predicates that are Python functions see rows in the form in which an iteration 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -33,8 +33,14 @@ from .assemble import gather
 _THREADS = 8
 
 
-def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: ResolveFields) -> Selection:
+def select_rows(
+    dataset: StoredDataset, stages: Sequence[Stage], resolve: ResolveFields, *, memory_limit: int
+) -> Selection:
     """Returns exactly the rows that the stages select. Computed once for a dataset version, and stored on disk.
+
+    Args:
+        memory_limit: the bytes for the columns that ``where`` looks at. Row groups beyond their part of it are read in
+            slices.
 
     Raises:
         ParquetryError: a file cannot be read, or a predicate failed; says where.
@@ -43,12 +49,15 @@ def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: Resolv
     selection = load_selection(key, dataset.row_groups.rows) if key is not None else None
     if selection is not None:
         return selection
+    threads = fetch_threads(dataset.remote, _THREADS)
+    room_bytes = memory_limit // (2 * max(1, min(threads, len(dataset.row_groups))))  # evaluation takes as much again
     selection = evaluate(
         dataset,
         stages,
         read=partial(stored_rows, dataset),
+        slices=partial(stored_slices, dataset, room_bytes=room_bytes),
         test=partial(tested_rows, dataset, resolve),
-        threads=fetch_threads(dataset.remote, _THREADS),
+        threads=threads,
     )
     if key is not None:
         save_selection(key, selection)
@@ -58,6 +67,13 @@ def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: Resolv
 def stored_rows(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
     """Returns stored columns of a whole row group, for `selection.select`."""
     return Fetcher(dataset, fields).stored(row_group)
+
+
+def stored_slices(
+    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], *, room_bytes: int
+) -> Iterator[pa.Table]:
+    """Yields the same in slices, if it takes more than ``room_bytes``."""
+    return Fetcher(dataset, fields).stored_slices(row_group, room_bytes=room_bytes)
 
 
 def tested_rows(

@@ -1,0 +1,69 @@
+"""`Latencies`: how long recent reads from a store took, and so when a read is slow enough for a second request.
+
+In: the seconds of each read that was answered, and its size. Out: after how many seconds to ask a second time, and
+whether another second request is allowed: they are at most a share of all reads, so that a store that is slow for
+everybody is not asked twice as much.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from ..process.forks import ForkLock
+
+FLOOR_S = 0.25
+"""No read is asked for a second time sooner."""
+PERCENTILE = 95
+"""Of recent reads of about the same size, how many percent are faster than a straggler."""
+HEDGED_SHARE = 0.05
+"""The largest share of reads that are asked for a second time."""
+FEWEST_READS = 20
+"""Before as many reads of a size, it is not known what is slow."""
+_RECENT_READS = 200
+_BURST = 3.0  # so many second requests at once, after many reads without any
+_CLASS_BITS = 2  # the sizes of a class differ by less than a factor of four
+
+
+class Latencies:
+    """What is known about the reads from one endpoint in this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT_READS))
+        self._allowed = _BURST
+        self._lock = ForkLock()
+
+    def note(self, size_bytes: int, seconds: float) -> None:
+        """Notes that a read was answered."""
+        with self._lock:
+            self._recent[_class_of(size_bytes)].append(seconds)
+            self._allowed = min(_BURST, self._allowed + HEDGED_SHARE)
+
+    def slow_after(self, size_bytes: int) -> float | None:
+        """Returns after how many seconds a read of this size is a straggler; ``None`` if too few reads were seen."""
+        with self._lock:
+            recent = sorted(self._recent.get(_class_of(size_bytes), ()))
+        if len(recent) < FEWEST_READS:
+            return None
+        return max(FLOOR_S, recent[(len(recent) - 1) * PERCENTILE // 100])
+
+    def may_ask_twice(self) -> bool:
+        """Whether one more second request is within the share. If so, it counts as made."""
+        with self._lock:
+            if self._allowed < 1:
+                return False
+            self._allowed -= 1
+            return True
+
+
+_known: dict[str, Latencies] = {}
+_lock = ForkLock()
+
+
+def latencies_of(endpoint: str) -> Latencies:
+    """Returns what this process knows about an endpoint."""
+    with _lock:
+        return _known.setdefault(endpoint, Latencies())
+
+
+def _class_of(size_bytes: int) -> int:
+    return size_bytes.bit_length() // _CLASS_BITS
