@@ -35,7 +35,7 @@ PARSERS = (
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
+pytestmark = [pytest.mark.slow, *(pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS)]
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from parquetry.common.errors import PipelineError, SidecarError
 from parquetry.common.transport.sidecar.client import IDLE
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh"),
     pytest.mark.usefixtures("new_sidecars"),
 ]

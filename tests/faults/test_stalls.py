@@ -25,6 +25,7 @@ from parquetry.common.errors import PipelineError, SidecarError
 from parquetry.common.transport.sidecar.client import IDLE
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process does"),
     pytest.mark.usefixtures("new_sidecars"),
 ]

@@ -140,6 +140,7 @@ def test_every_kind_of_field_passes_through_a_worker(url: str) -> None:
         assert through["points"].is_nested
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_gets_the_pipe_by_pickle(url: str) -> None:
     pipe = make(url).where(pc.field("id") >= 10).batch(7)
     assert ids(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="spawn")) == epoch_of(pipe, 0)

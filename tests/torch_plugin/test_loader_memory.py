@@ -222,7 +222,9 @@ def test_views_are_sent_as_views(folder: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"multiprocessing_context": "spawn", "num_workers": 1, "persistent_workers": True},
+        pytest.param(
+            {"multiprocessing_context": "spawn", "num_workers": 1, "persistent_workers": True}, marks=pytest.mark.slow
+        ),
         {"persistent_workers": True},
         {"collate_fn": None},
     ],

@@ -130,11 +130,11 @@ MAP_LOADERS: dict[str, dict[str, Any]] = {
     "none": {},
     "forked": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
-    "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
 }
+SPAWNED = pytest.param({"num_workers": 1, "multiprocessing_context": "spawn"}, id="spawned", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("options", MAP_LOADERS.values(), ids=MAP_LOADERS)
+@pytest.mark.parametrize("options", [*(pytest.param(each, id=name) for name, each in MAP_LOADERS.items()), SPAWNED])
 @pytest.mark.parametrize("batched", [False, True], ids=["rows", "batches"])
 def test_rows_by_number_are_counted_for_the_loader(url: str, options: dict[str, Any], batched: bool) -> None:
     data = ParquetMap(url, ["id", "x"])

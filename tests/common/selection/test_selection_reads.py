@@ -146,6 +146,7 @@ print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
 """
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_selection_on_disk(url: str, reads: Counter, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
