@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,17 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
+from refills import Batch, without
 
 from parquetry.common import Pipeline
 from parquetry.common.counting.counters import Counters
-from parquetry.common.engine.run.bad_rows import bad_rows_of
-from parquetry.common.errors import PipelineError
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.engine.run.bad_rows import Failure, Row, bad_rows_of
+from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import StepIterator
-from parquetry.common.plan.bucket_items import BucketItems
-from parquetry.common.plan.plan import Plan
-
-Batch = list[int]
 
 
 @pytest.fixture(autouse=True)
@@ -47,73 +42,6 @@ def rows(lengths: list[int], row_group_size: int) -> Iterator[str]:
         shutil.rmtree(directory)
 
 
-def without(pipeline: Pipeline, bad: set[int], iteration: int, worker: int, workers: int) -> list[Batch] | None:
-    """Returns the batches of a loader worker without the bad rows; ``None`` if none could ever come."""
-    plan = pipeline.plan()
-    assert isinstance(plan, Plan)
-    lane = plan.lane(Cursor(worker=worker, workers=workers))
-    places = _places(plan, iteration, worker, workers)
-    batches = [(name, ids) for name, ids in _repeated(places, lane.length if plan.keeps_step else None, bad)]
-    wanted = lane.length if plan.keeps_step else None
-    if wanted and not any(set(ids) - bad for _, ids in places):
-        return None
-    return [ids for _, ids in batches][:wanted]
-
-
-def _repeated(
-    places: list[tuple[tuple[int, ...], Batch]], wanted: int | None, bad: set[int]
-) -> list[tuple[tuple[int, ...], Batch]]:
-    found: list[tuple[tuple[int, ...], Batch]] = []
-    while True:
-        found += _refilled(places, bad)
-        if wanted is None or len(found) >= wanted or not found:
-            return found
-
-
-def _refilled(places: list[tuple[tuple[int, ...], Batch]], bad: set[int]) -> list[tuple[tuple[int, ...], Batch]]:
-    """Fills the places in turn from the queue of their bucket and block."""
-    queues: dict[tuple[int, ...], Batch] = {}
-    for name, ids in places:
-        queues.setdefault(name, []).extend(ids)
-    size, broken, result = {name: name[-1] for name in queues}, set(), []
-    left = Counter(name for name, _ in places)
-    for name, ids in places:
-        queue, left[name] = queues[name], left[name] - 1
-        if name not in broken and not bad & set(ids):
-            taken = [queue.pop(0) for _ in ids]
-        else:
-            broken.add(name)
-            taken = []
-            while queue and (len(taken) < size[name] or not left[name]):
-                row = queue.pop(0)
-                taken += [row] if row not in bad else []
-        if taken:
-            result.append((name, taken))
-    return result
-
-
-def _places(plan: Plan, iteration: int, worker: int, workers: int) -> list[tuple[tuple[int, ...], Batch]]:
-    """Returns the ids of each batch of a loader worker, with the name of its queue, which ends with the full size."""
-    lane, items = plan.lane(Cursor(worker=worker, workers=workers)), plan.items
-    assert isinstance(items, BucketItems)
-    passes, index = lane.resolve(np.arange(lane.length or 0))
-    found = []
-    for number, at in zip(passes.tolist(), index.tolist(), strict=True):
-        order = plan.epoch_order(plan.epoch_of(iteration, number))
-        stream, turn, block, bucket, _, _ = items.places(order, np.array([at]))[0].tolist()
-        (draw,) = plan.draws(iteration, np.array([number]), np.array([at]))
-        block_rows = plan.block_rows(draw.key)
-        group_rows = np.concatenate(
-            [
-                np.asarray(inside) + int(plan.dataset.row_groups.rows[:group].sum())
-                for group, inside in zip(block_rows.row_groups, block_rows.rows, strict=True)
-            ]
-        )
-        ids = group_rows[block_rows.cells_of(draw.items)[:, 0]].tolist()
-        found.append(((number, stream, turn, block, bucket, int(items.sizes[bucket])), ids))
-    return found
-
-
 def taken(steps: StepIterator[Any], most: int | None = None) -> list[Batch]:
     found: list[Batch] = []
     for _, columns in steps:
@@ -124,13 +52,12 @@ def taken(steps: StepIterator[Any], most: int | None = None) -> list[Batch]:
     return found
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data())
 def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=60), "lengths")
     bad = data.draw(st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths)), "rows that fail")
     known = data.draw(st.sets(st.sampled_from(sorted(bad)) if bad else st.nothing()), "rows known to fail")
-    executor = data.draw(st.sampled_from(["threads", "threads", "threads", "sidecar"]), "executor")
     batched, workers = data.draw(st.booleans(), "a function of batches"), data.draw(st.integers(1, 3), "workers")
 
     def fail(batch: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +66,7 @@ def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) 
         return batch
 
     with rows(lengths, data.draw(st.integers(1, 20), "row_group_size")) as url:
-        base = Pipeline(url, ["id", "n"], executor=executor, workers=2, on_error="skip")
+        base = Pipeline(url, ["id", "n"], executor="threads", workers=2, on_error="skip")
         if data.draw(st.booleans(), "shuffled"):
             base = base.shuffle(data.draw(st.integers(1, 30), "buffer"), seed=data.draw(st.integers(0, 9), "seed"))
         sizes = data.draw(st.sampled_from([{"batch_size": 4}, {"batch_sizes": [5, 2, 1]}, {"max_tokens": 20}]), "sizes")
@@ -153,9 +80,8 @@ def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) 
         pipeline = base.transform(fail, batched=batched)
         if pipeline.plan().length == 0:
             return
-        if executor == "threads":
-            for row in known:  # which of them are known in advance changes nothing
-                _know(pipeline.plan(), row, url)
+        for row in known:  # which of them are known in advance changes nothing
+            _know(pipeline.plan(), row)
         for iteration in range(2):
             for worker in range(workers):
                 expected = without(base, bad, iteration, worker, workers)
@@ -170,14 +96,12 @@ def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) 
         _check_resumed(data, pipeline, expected or [], iteration, worker, workers)
 
 
-def _know(plan: Any, row: int, url: str) -> None:
-    from parquetry.common.engine.run.bad_rows import Failure, Row
-
+def _know(plan: Any, row: int) -> None:
+    """Notes that a row fails. Without a shuffle and a measure, row n is item n of the block of its row group."""
     groups = np.concatenate([[0], np.cumsum(plan.dataset.row_groups.rows)])
     group = int(np.searchsorted(groups, row, side="right")) - 1
     bad = bad_rows_of(plan, strict_nulls=False)
     bad.known = {**bad.known, Row(0, group, row - int(groups[group])): Failure("TransformError", "known")}
-    bad._forget_derived()
 
 
 def _check_resumed(
@@ -195,3 +119,51 @@ def _check_resumed(
     resumed: StepIterator[Any] = StepIterator(anew, 0, strict_nulls=False, worker=worker, workers=workers)
     resumed.restore(first.state(first.position))
     assert taken(resumed) == expected[steps:]
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_a_bucket_has_a_length_once_it_is_known_that_no_row_fails(executor: str) -> None:
+    with rows([1, 7, 2, 5, 9, 4, 4], 3) as url:
+        pipeline = Pipeline(url, ["id", "n"], executor=executor, on_error="skip").bucket("n", [4], batch_size=2)
+        with pytest.raises(TypeError, match=r"Batches of bucket\(\) are known only if no row fails"):
+            len(pipeline)
+        found = list(pipeline)
+        assert len(pipeline) == len(found) == 4
+        assert len(pipeline.shard(2, 0)) == 2
+
+
+def test_a_state_of_a_refilled_bucket_is_small_and_names_what_is_ahead() -> None:
+    def fail(batch: dict[str, Any]) -> dict[str, Any]:
+        if (batch["id"] % 3 == 1).any():
+            raise ValueError("no")
+        return batch
+
+    with rows([4] * 40 + [9] * 2, 20) as url:
+        pipeline = Pipeline(url, ["id", "n"], executor="threads", on_error="skip")
+        iterator = iter(pipeline.bucket("n", [4], batch_size=5).transform(fail))
+        assert next(iterator)["id"].tolist() == [0, 2, 3, 5, 6]
+        state = iterator.state_dict()
+        assert (state["consumed"], state["skipped"], state["ahead"]) == (1, 2, [[0, 0, 0, 0, 0, 0, 2]])
+        assert next(iterator)["id"].tolist() == [8, 9, 11, 12, 14]
+        assert [batch["id"].tolist() for batch in iterator][-2:] == [[38, 39], [41]]
+        state = iterator.state_dict()
+        assert (state["skipped"], state["batches"], "ahead" in state) == (14, 2, False)
+        for wrong in ([[1, 2]], [[0, 0, 0, 0, 0, 0, -1]], [3], "x"):
+            with pytest.raises(StateError, match="state: expected"):
+                iter(pipeline.bucket("n", [4], batch_size=5).transform(fail)).load_state_dict({**state, "ahead": wrong})
+
+
+def test_a_bucket_counts_each_bad_row_once_and_stops_at_max_errors() -> None:
+    def fail(batch: dict[str, Any]) -> dict[str, Any]:
+        if np.isin(batch["id"], (2, 3, 11, 19)).any():
+            raise ValueError("no")
+        return batch
+
+    with rows([4] * 20, 20) as url:
+        base = Pipeline(url, ["id", "n"], executor="threads", on_error="skip").bucket("n", [4], batch_size=4)
+        for most in (None, 4, 0.2):
+            iterator = iter(base.with_options(max_errors=most).transform(fail))
+            assert sum(len(batch["id"]) for batch in iterator) == 16
+            assert (iterator.stats().skipped_transform, iterator.stats().skipped_rows) == (4, 4)
+        with pytest.raises(PipelineError, match=r"max_errors=0\.15: expected at most 3 rows of an epoch to fail"):
+            list(base.with_options(max_errors=0.15).transform(fail))
