@@ -40,6 +40,13 @@ def without(
     return found[: len(places)]
 
 
+def left_out(pipeline: Pipeline, bad: set[int], iteration: int, worker: int, workers: int) -> int:
+    """Returns how many rows of a loader worker fail, over all passes."""
+    plan = pipeline.plan()
+    assert isinstance(plan, Plan)
+    return sum(row in bad for _, rows in _places(plan, iteration, worker, workers) for row in rows)
+
+
 def _places(plan: Plan, iteration: int, worker: int, workers: int) -> list[Place]:
     lane, items = plan.lane(Cursor(worker=worker, workers=workers)), plan.items
     assert isinstance(items, BucketItems)

@@ -92,20 +92,18 @@ class RefillingPlanner(SkippingPlanner):
         ahead = next((rows for *name, rows in left_out.ahead if tuple(name) == queue), 0)
         if not fails and not ahead:
             return draw, left_out, []
-        rows, is_last = self._queued(queue, place)
+        rows = self._queued(queue, place)
         whole = replace(draw, items=rows)
         bad = self.bad.hits(whole)
         good = np.arange(len(rows)) if bad is None else np.flatnonzero(~bad)
         good = good[good >= ahead]
         taken = good[: self._batches.sizes[queue[-1]]]
         end = int(taken[-1]) + 1 if len(taken) else ahead
-        if is_last:
-            end = len(rows)
-        elif len(taken) == len(good):  # the others fail, and each is left out at the place that has it
+        if len(taken) == len(good):  # the others fail, and each is left out at the place that has it
             end = max(end, count)
         skips = [skip for _, skip in self.bad.skips(replace(draw, items=rows[ahead:end]))]
         open_queues = [each for each in left_out.ahead if each[:-1] != queue]
-        if end > count and not is_last:
+        if end > count:
             open_queues.append((*queue, end - count))
         after = LeftOut(
             rows=left_out.rows + len(skips),
@@ -128,8 +126,8 @@ class RefillingPlanner(SkippingPlanner):
         order = plan.epoch_order(plan.epoch_of(self._cursor.iteration, number))
         return self._batches.places(order, index)
 
-    def _queued(self, queue: Queue, place: int) -> tuple[np.ndarray, bool]:
-        """Returns the rows of a queue from a place on, and whether that is its last place."""
+    def _queued(self, queue: Queue, place: int) -> np.ndarray:
+        """Returns the rows of a queue from a place on."""
         if queue not in self._queues:
             self._queues[queue] = self._scanned(queue, place)
             if len(self._queues) > _MOST_QUEUES:
@@ -139,7 +137,7 @@ class RefillingPlanner(SkippingPlanner):
             found = self._queues[queue] = self._scanned(queue, place)
         later = found[found[:, 0] >= place]
         rows = [np.arange(first, first + count) for _, first, count in later.tolist()]
-        return np.concatenate(rows), len(later) == 1
+        return np.concatenate(rows)
 
     def _scanned(self, queue: Queue, place: int) -> np.ndarray:
         """Returns the batches of a queue from a place on: int64 ``[batches, 3]``, place, first row, number of rows."""
