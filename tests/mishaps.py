@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from chains import KEPT, chains, dataset, layouts
 from faces import THREADS, Face, plain_element
 from hypothesis import assume
 from hypothesis import strategies as st
+from joins import JOINS
 from oracle import apply, check
+from refills import without
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import EmptySelectionError
@@ -61,17 +66,22 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
         bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=6), "rows that fail")
         face = data.draw(st.sampled_from(faces), "face")
         batched = data.draw(st.booleans(), "a function of batches")
+        drops = not batched and data.draw(st.booleans(), "a function that drops rows")
+        modulus = data.draw(st.integers(1, 4), "one of so many rows is dropped") if drops else 0
 
-        def fail(rows: dict[str, Any]) -> dict[str, Any]:
+        def fail(rows: dict[str, Any]) -> Any:
             if bad.intersection(np.atleast_1d(rows["id"]).tolist()):
                 raise KeyError("a bad row")
-            return {**rows, "seen": rows["id"]}
+            return None if drops and rows["id"] % modulus == 0 else {**rows, "seen": rows["id"]}
 
-        source = built.pipeline("id").transform(fail, [UnischemaField("seen", np.int64)], batched=batched)
-        pipeline = apply(source.with_options(on_error="skip"), [*views, *([] if batch is None else [batch])])
-        plain = apply(built.pipeline("id"), views)
+        seen, batches = [UnischemaField("seen", np.int64)], [] if batch is None else [batch]
+        plain, source = apply(built.pipeline("id"), views), built.pipeline("id").with_options(on_error="skip")
+        if drops:
+            pipeline = apply(apply(source, views).transform(fail, seen, drops=True), batches)
+        else:
+            pipeline = apply(source.transform(fail, seen, batched=batched), [*views, *batches])
         size, whole = (1, False) if batch is None else (batch.count, batch.options.get("drop_remainder", False))
-        fills = pipeline.plan().keeps_step
+        fills = pipeline.plan().keeps_step and not drops
         workers = getattr(face, "workers", None) or 1
         expected = []
         for _ in range(2):
@@ -79,7 +89,9 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
                 rows = [number for element in given(plain, iter(plain)) for number in element or ()]
             except EmptySelectionError:
                 assume(False)
-            lanes = [_without(lane, bad, size, whole=whole, fills=fills) for lane in _lanes(rows, size, workers)]
+            parts = _lanes(rows, 1 if drops else size, workers)
+            gone = bad | {row for row in rows if drops and row % modulus == 0}
+            lanes = [_without(lane, gone, size, whole=whole, fills=fills) for lane in parts]
             assume(None not in lanes)
             turns = itertools.zip_longest(*(lane or [] for lane in lanes))
             expected.append([element for turn in turns for element in turn if element is not None])
@@ -89,6 +101,97 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
         if workers == 1:
             steps = data.draw(st.integers(0, len(expected[0])), "steps")
             assert given(pipeline, face.resumed(pipeline, steps)) == expected[0][steps:], face.name
+
+
+def run_refilling(data: st.DataObject, faces: Sequence[Face]) -> None:
+    """Draws a face and a chain with ``bucket``, and rows that fail: with ``on_error="skip"``, batches must come as
+    `refills` says, in every epoch and from every state.
+    """
+    with dataset(data.draw(layouts, "files")) as built:
+        bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=12), "rows that fail")
+        face, batched = data.draw(st.sampled_from(faces), "face"), data.draw(st.booleans(), "a function of batches")
+
+        def fail(rows: dict[str, Any]) -> dict[str, Any]:
+            if bad.intersection(np.atleast_1d(rows["id"]).tolist()):
+                raise KeyError("a bad row")
+            return {**rows, "seen": rows["id"]}
+
+        base = built.pipeline("id").with_options(on_error="skip")
+        if data.draw(st.booleans(), "shuffled"):
+            base = base.shuffle(data.draw(st.integers(1, 20), "buffer"), seed=1)
+        base = base.bucket("id", [8, 30], batch_sizes=[3, 4, 2])
+        if data.draw(st.booleans(), "sharded"):
+            base = base.shard(2, 1, even=data.draw(st.sampled_from(["pad", "drop", "none"]), "even"))
+        pipeline = base.transform(fail, [UnischemaField("seen", np.int64)], batched=batched)
+        number_of = [row.values["id"] for row in built.rows]
+        assume(built.rows and base.plan().length)
+        workers = getattr(face, "workers", None) or 1
+        failing = {place for place, number in enumerate(number_of) if number in bad}
+        begin, epochs = face.passes(pipeline), []
+        for iteration in range(2):
+            lanes = [without(base, failing, iteration, worker, workers) for worker in range(workers)]
+            assume(None not in lanes)
+            turns = itertools.zip_longest(*(lane or [] for lane in lanes))
+            epochs.append([[number_of[row] for row in batch] for turn in turns for batch in turn if batch is not None])
+            assert given(pipeline, begin()) == epochs[-1], face.name
+        if workers == 1:
+            steps = data.draw(st.integers(0, len(epochs[0])), "steps")
+            assert given(pipeline, face.resumed(pipeline, steps)) == epochs[0][steps:], face.name
+
+
+def run_unmeasured(data: st.DataObject, faces: Sequence[Face]) -> None:
+    """Draws a face, a verb that joins rows, and rows without a length: with ``on_error="skip"``, the elements must be
+    those of files without these rows.
+    """
+    groups = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=6), "row groups")
+    lengths = data.draw(st.lists(st.integers(0, 11), min_size=sum(groups), max_size=sum(groups)), "lengths")
+    bad = data.draw(st.sets(st.integers(0, max(sum(groups) - 1, 0)), max_size=5), "rows that fail")
+    face, verb = data.draw(st.sampled_from(faces), "face"), data.draw(st.sampled_from(JOINS), "verb")
+    inside = verb != "bucket"  # which decodes lists only with their rows
+    texts: list[Any] = [list(range(16 * row + 1, 16 * row + length + 1)) for row, length in enumerate(lengths)]
+    for row in bad & set(range(len(texts))):
+        texts[row] = [row, None] if inside and row % 2 else None
+    shuffled, sharded = data.draw(st.booleans(), "shuffled"), data.draw(st.booleans(), "sharded")
+    separator, batch = data.draw(st.sampled_from([None, -1]), "separator"), data.draw(st.booleans(), "in batches")
+
+    def joined(url: str, **options: Any) -> Pipeline:
+        rows = Pipeline(url, ["id", "tokens"], workers=2, **options)
+        rows = rows.shuffle(7, seed=3) if shuffled else rows
+        if verb == "bucket":
+            rows = rows.bucket("tokens", [3, 6], batch_size=3)
+        elif verb == "concat":
+            rows = rows.concat(8, "tokens", separator=separator, positions=True, remainder="pad")
+        else:
+            rows = rows.pack_rows(8, "tokens")
+        rows = rows.shard(2, 1) if sharded else rows
+        return rows.batch(2) if batch and verb != "bucket" else rows
+
+    with tempfile.TemporaryDirectory() as directory:
+        with_bad, without_bad = (str(Path(directory, name)) for name in ("bad.parquet", "good.parquet"))
+        _write_texts(with_bad, groups, texts, set())
+        _write_texts(without_bad, groups, texts, bad)
+        pipeline, plain = joined(with_bad, on_error="skip"), joined(without_bad)
+        try:
+            plain.plan().check_not_empty()
+        except EmptySelectionError:
+            assume(False)
+        expected = [face.elements(plain, iteration) for iteration in range(2)]
+        for iteration in range(2):
+            assert face.elements(pipeline, iteration) == expected[iteration], face.name
+        if not getattr(face, "workers", None):
+            steps = data.draw(st.integers(0, len(expected[0])), "steps")
+            left = [plain_element(pipeline.element, each) for each in face.resumed(pipeline, steps)]
+            assert left == expected[0][steps:], face.name
+
+
+def _write_texts(path: str, groups: Sequence[int], texts: Sequence[Any], without: set[int]) -> None:
+    schema, first = pa.schema({"id": pa.int64(), "tokens": pa.list_(pa.int32())}), 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for count in groups:
+            rows = [row for row in range(first, first + count) if row not in without]
+            columns = {"id": rows, "tokens": [texts[row] for row in rows]}
+            writer.write_table(pa.table(columns, schema), row_group_size=max(len(rows), 1))
+            first += count
 
 
 def _lanes(rows: list[int], size: int, workers: int) -> list[list[int]]:

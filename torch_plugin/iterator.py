@@ -15,7 +15,7 @@ from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.engine.run.step_run import split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
-from parquetry.common.order.cursor import START, Cursor, Origin
+from parquetry.common.order.cursor import NOTHING, START, Cursor, LeftOut, Origin
 from parquetry.common.pipeline.iteration import Given, StepIterator
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
@@ -36,7 +36,7 @@ class Progress:
         origin: the global position that ``consumed`` counts from.
         consumed: elements handed out, as a state counts them.
         finished: whether the end was reached.
-        skipped: failed rows skipped so far.
+        skipped: what was skipped so far.
     """
 
     pipeline: Pipeline
@@ -46,7 +46,7 @@ class Progress:
     origin: Origin = START
     consumed: int = 0
     finished: bool = False
-    skipped: int = 0
+    skipped: LeftOut = NOTHING
     _fixed: dict[str, Any] | None = field(default=None, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Progress:
             cursor = Cursor(iteration=self.iteration, origin=self.origin, worker=self.worker, workers=self.workers)
             state = state_of(self.pipeline.plan(), cursor)
             self._fixed = json.loads(state.to_json())
-        skipped = {"skipped": self.skipped} if "skipped" in self._fixed else {}
+        skipped = self.skipped.to_json() if "skipped" in self._fixed else {}
         return {**self._fixed, "consumed": self.consumed, **skipped}
 
     def moved_to(self, steps: StepIterator[Pipeline]) -> None:
@@ -201,9 +201,9 @@ class ElementIterator(Generic[Given]):
         first = rank.restore(state, strict=strict) + own  # the loader asks its workers in turn, from number 0
         if rank.cursor.skipped:
             raise StateError(
-                f"state: expected one per loader worker, got that of a whole rank that skipped {rank.cursor.skipped} "
-                "rows (on_error='skip'), which cannot be split among workers. Continue without loader workers, or save "
-                "the state of a StatefulDataLoader."
+                "state: expected one per loader worker, got that of a whole rank that skipped "
+                f"{rank.cursor.skipped.rows} rows (on_error='skip'), which cannot be split among workers. Continue "
+                "without loader workers, or save the state of a StatefulDataLoader."
             )
         steps = self._open(first % workers, workers, rank.pipeline)
         begin = replace(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,39 @@ START = Origin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """What a loader worker's part has left out (``on_error="skip"``). It is false if nothing was left out.
+
+    Attributes:
+        rows: the number of rows that failed.
+        batches: of ``bucket``, the number of batches without a row that did not fail.
+        ahead: of ``bucket``, the rows that later batches have given to earlier ones: ``(stream, cycle, pass, turn,
+            block, bucket, rows)``; see `engine.run.refilling`.
+    """
+
+    rows: int = 0
+    batches: int = 0
+    ahead: tuple[tuple[int, ...], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.rows > 0
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the members of a state."""
+        refilled = {"batches": self.batches, "ahead": [list(each) for each in self.ahead]}
+        return {"skipped": self.rows, **{name: value for name, value in refilled.items() if value}}
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> LeftOut:
+        """Returns what the members of a state say."""
+        ahead = tuple(tuple(each) for each in members.get("ahead") or ())
+        return cls(rows=members.get("skipped") or 0, batches=members.get("batches") or 0, ahead=ahead)
+
+
+NOTHING = LeftOut()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
     """The position at which an iterator begins.
 
@@ -25,7 +60,7 @@ class Cursor:
         origin: the global position at which the current number of ranks started.
         start: elements that this part has consumed since ``origin``.
         worker, workers: this loader worker's part: every ``workers``-th element, starting at ``worker``.
-        skipped: rows that failed and were left out between ``origin`` and here (``on_error="skip"``).
+        skipped: what was left out between ``origin`` and here (``on_error="skip"``).
     """
 
     iteration: int = 0
@@ -33,4 +68,4 @@ class Cursor:
     start: int = 0
     worker: int = 0
     workers: int = 1
-    skipped: int = 0
+    skipped: LeftOut = NOTHING

@@ -30,7 +30,7 @@ from ..engine.columns.batch import (
 from ..engine.read.fetch import TableCache
 from ..engine.run.step_run import Form, split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
-from ..order.cursor import Cursor
+from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
@@ -143,7 +143,7 @@ class StepIterator(Generic[Source]):
         self.pipeline = pipeline
         self.cursor = Cursor(iteration=iteration, worker=worker, workers=workers)
         self.position = 0
-        self.skipped = 0
+        self.skipped = NOTHING
         self._strict_nulls = strict_nulls
         self._form = form
         self._source: StepSource | None = None
@@ -236,7 +236,7 @@ class StepIterator(Generic[Source]):
         self.pipeline, found = resume(
             self.pipeline, lambda made: made.plan(), state, worker=cursor.worker, workers=cursor.workers, strict=strict
         )
-        start = replace(cursor, origin=found.start, start=found.consumed, skipped=found.skipped or 0)
+        start = replace(cursor, origin=found.start, start=found.consumed, skipped=found.left_out)
         self.begin_at(replace(start, iteration=found.iteration))
         return found.consumed
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..order.buckets import BucketOrder, Buckets
-from ..order.epoch import OrderSpec
+from ..order.epoch import EpochOrder, OrderSpec
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
@@ -68,6 +68,30 @@ class BucketItems(RowItems):
             f"{self.num_items:,} batches of rows of similar length, formed among at least {self._group_rows:,} rows: "
             f"{shown}; {self._tokens / max(padded, 1):.0%} of the places hold values if padded to these lengths"
         ]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number of rows in a full batch of each bucket."""
+        return self._sizes
+
+    def places(self, order: EpochOrder, index: np.ndarray) -> np.ndarray:
+        """Returns where the batches at global positions come from, int64 ``[len(index), 6]``.
+
+        The columns are the stream, how often it has begun again, the block, the bucket, the batch's first row in the
+        block, and its number of rows.
+        """
+        assert isinstance(order, BucketOrder)
+        streams = order.spec.streams
+        result = np.empty((len(index), 6), np.int64)
+        result[:, 0] = index % streams
+        for stream, block, items, places in by_block(order, index):
+            at = slice(None) if places is None else places
+            rows, starts = order.block_batches(stream, block)
+            first, end = starts[items], starts[items + 1]
+            turn = index[at] // streams // max(order.stream_items(stream), 1)
+            bucket = self._buckets.numbers[rows[first]]
+            result[at, 1:] = np.column_stack([turn, np.full_like(first, block), bucket, first, end - first])
+        return result
 
     def items_before(self, epoch: int) -> np.ndarray:
         before: np.ndarray = self._buckets.before

@@ -32,6 +32,7 @@ from ..order.positions import (
     viewed,
 )
 from ..process.forks import cached_property
+from ..schema.codecs import ReadListCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import Element
 from ..schema.field import UnischemaField
@@ -153,7 +154,7 @@ class BasePlan:
         """Returns a number of elements in the encoding of the protocol."""
         if length is None:
             return INFINITE
-        return UNKNOWN if self.program.drops or (self.skips and not self.keeps_step) else length
+        return UNKNOWN if self.program.drops or self.loses_elements else length
 
     @property
     def keeps_step(self) -> bool:
@@ -161,9 +162,25 @@ class BasePlan:
         shard = self.order.shard
         return shard is not None and shard.num_shards > 1 and shard.even != "none"
 
+    @property
+    def joined(self) -> bool:
+        """Whether rows are joined to items (``concat``, ``pack_rows``, ``bucket``), in any source of a mix."""
+        joins = [part.order.join for part in self.parts]
+        return any(join is not None and join.decides is Decision.JOINS for join in joins)
+
+    @property
+    def loses_elements(self) -> bool:
+        """Whether an epoch may have fewer elements than planned, because failing rows are left out of it.
+
+        Joined tokens cannot fail: rows that would are not selected.
+        """
+        if not self.skips or self.keeps_step:
+            return False
+        return not self.joined or self.order.makes_batches or len(self.parts) > 1 or bool(self.program.item_steps)
+
     def lane(self, cursor: Cursor) -> RowView:
         """Returns the rows of a loader worker's part in order, including those after its last full batch."""
-        rows, batch = self.rows_from(cursor.origin), self.order.batch
+        rows, batch = self.rows_from(cursor.origin), None if self.program.drops else self.order.batch
         if cursor.workers == 1:
             return rows
         if batch is None:
@@ -410,14 +427,29 @@ class Plan(BasePlan):
 
     def rows_of(self, stages: Sequence[Stage]) -> RowSet:
         """Returns the rows that remain after the first stages of the selection."""
-        if list(stages) == self.order.selection:
+        if list(stages) == self.order.selection and not len(self.whole_selection.refused):
             return self.whole_selection.rows
         return self._select(self.dataset, stages, self.resolve).rows
 
     @cached_property
     def whole_selection(self) -> Selection:
         """The selection before ``shard().take()`` cuts a fixed part out of it."""
-        return self._select(self.dataset, self.order.selected, self.resolve)
+        return self._select(self.dataset, self.selecting, self.resolve)
+
+    @cached_property
+    def selecting(self) -> list[Stage]:
+        """The stages of the selection, followed by the measure of the selected rows."""
+        stages, join = self.order.selected, self.order.join
+        measure = None if join is None else join.measure
+        if not self.skips or not isinstance(measure, Measure):
+            return stages
+        allowed = {
+            field.name
+            for field in self.program.fields
+            if isinstance(field.storage, ReadListCodec) and field.storage.nulls != "error"
+        }
+        strict = [] if self.order.makes_batches else [name for name in measure.lists if name not in allowed]
+        return [*stages[:-1], measure.leaving_out(strict)]
 
     @property
     def measured_lists(self) -> tuple[str, ...]:

@@ -285,19 +285,12 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
 
 def check_skippable(order: StageOrder) -> None:
     """Raises `PipelineError` for stages whose elements cannot use later rows in place of rows that fail."""
-    joined = order.join is not None and order.join.decides is Decision.JOINS
-    formed = order.join if joined else None
-    drops = next((stage for stage in order.fields if stage.hides_length), None)
     after = next(iter(order.batch_views), None)
-    if formed is not None:
-        found = f"{formed.verb}(), which fills its items with rows measured in advance"
-    elif drops is not None:
-        found = "transform(drops=True). Let that function return None for rows that it cannot use"
-    elif after is not None:
-        found = f"{after.verb}() after batch(). Call it before batch(), where it counts rows"
-    else:
-        return
-    raise PipelineError(f"on_error='skip': expected a pipeline whose rows can replace each other, got {found}.")
+    if after is not None:
+        raise PipelineError(
+            f"on_error='skip': expected a pipeline whose rows can replace each other, got {after.verb}() after "
+            "batch(). Call it before batch(), where it counts rows."
+        )
 
 
 def accepts(

@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..errors import ParquetryError, StateError
-from ..order.cursor import Cursor, Origin
+from ..order.cursor import Cursor, LeftOut, Origin
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
 from .mixed_plan import MixedPlan
@@ -23,6 +23,8 @@ VERSION = 2
 _SHORTENED = 1
 """The format version whose pipeline hashes omitted some arguments; see `_shortened`."""
 _LIMIT = 1 << 48
+_AFTER_CONSUMED = ("consumed", "skipped", "batches", "ahead")
+_AHEAD = 7
 
 
 class Restorable(Protocol):
@@ -54,6 +56,7 @@ class State(PlainFields):
         batch_size: the rows in an element; ``None`` for an unbatched pipeline.
         worker, workers: the index of the loader worker, and the number of loader workers.
         skipped: rows that failed and were left out since ``origin``; ``None`` if failing rows raise errors.
+        batches, ahead: what else was left out of the batches of ``bucket``; see `LeftOut`.
     """
 
     refusal: ClassVar[type[ParquetryError]] = StateError
@@ -71,6 +74,8 @@ class State(PlainFields):
     worker: int = 0
     workers: int = 1
     skipped: int | None = None
+    batches: int = 0
+    ahead: tuple[tuple[int, ...], ...] = ()
 
     def to_json(self) -> str:
         """Returns the state as one line of JSON."""
@@ -79,14 +84,18 @@ class State(PlainFields):
 
     def around_consumed(self) -> tuple[str, str]:
         """Returns the JSON before and after the number of consumed elements. Clients can then count without parsing."""
-        others = asdict(self)
-        skipped, _ = others.pop("skipped"), others.pop("consumed")
-        after = "}" if skipped is None else f',"skipped":{skipped}}}'
-        return json.dumps(others, separators=(",", ":"))[:-1] + ',"consumed":', after
+        others = {name: value for name, value in asdict(self).items() if name not in _AFTER_CONSUMED}
+        after = "}" if self.skipped is None else f",{_json(self.left_out.to_json())[1:]}"
+        return _json(others)[:-1] + ',"consumed":', after
 
     @property
     def called(self) -> str:
         return "state"
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What was left out since ``origin``."""
+        return LeftOut(rows=self.skipped or 0, batches=self.batches, ahead=self.ahead)
 
     @property
     def start(self) -> Origin:
@@ -111,7 +120,9 @@ def state_of(plan: BasePlan, cursor: Cursor) -> State:
         batch_size=plan.element.batch_size,
         worker=cursor.worker,
         workers=cursor.workers,
-        skipped=cursor.skipped if plan.skips else None,
+        skipped=cursor.skipped.rows if plan.skips else None,
+        batches=cursor.skipped.batches,
+        ahead=cursor.skipped.ahead,
     )
 
 
@@ -216,7 +227,8 @@ def read_state(value: Any) -> State:
         raise
     except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"state: expected what state_dict() returned, got {str(value)[:80]!r} ({error}).") from error
-    numbers = (state.iteration, state.consumed, *state.origin, state.shards[0], state.worker, state.skipped or 0)
+    left_out = (state.skipped or 0, state.batches, *(number for each in state.ahead for number in each))
+    numbers = (state.iteration, state.consumed, *state.origin, state.shards[0], state.worker, *left_out)
     counts = (
         state.shards[1],
         state.canonical_shards,
@@ -225,6 +237,8 @@ def read_state(value: Any) -> State:
     )
     if not all(0 <= number < _LIMIT for number in numbers) or not all(1 <= count < _LIMIT for count in counts):
         raise StateError(f"state: expected whole numbers >= 0, and counts >= 1, below {_LIMIT}, got {members}.")
+    if any(len(each) != _AHEAD for each in state.ahead):
+        raise StateError(f"state: expected seven numbers for each bucket in 'ahead', got {members}.")
     if state.shards[0] >= state.shards[1] or state.worker >= state.workers:
         raise StateError(f"state: expected a rank and a loader worker below their number, got {members}.")
     return state
@@ -237,7 +251,17 @@ def _check_skipped(plan: BasePlan, found: State, own: State) -> None:
             f"state: expected a pipeline with on_error='skip', because rows that failed ({found.skipped}) were already "
             "left out, got on_error='raise'. Set on_error='skip'."
         )
-    same = found.shards == own.shards and found.batch_size == own.batch_size
+    if found.skipped is not None and not plan.skips and plan.joined:
+        raise StateError(
+            "state: expected a pipeline with on_error='skip', as where it was taken, because concat(), pack_rows() and "
+            "bucket() leave out rows before they form items, got on_error='raise'. Set on_error='skip'."
+        )
+    if found.skipped is None and plan.skips and any(len(part.selection.refused) for part in plan.parts if plan.joined):
+        raise StateError(
+            "state: expected one taken with on_error='skip', because the rows that it leaves out change the items of "
+            "concat(), pack_rows() and bucket(), got one taken with on_error='raise'. Start the epoch again."
+        )
+    same = found.shards == own.shards and (found.batch_size == own.batch_size or plan.program.drops)
     if found.skipped is not None and not same:
         raise StateError(
             f"state: it belongs to rank {found.shards[0]} of {found.shards[1]} and batch size {found.batch_size}: "
@@ -275,8 +299,12 @@ def _skips_too_far(plan: BasePlan, state: State) -> bool:
     """
     if not state.skipped or plan.keeps_step:
         return False
+    if plan.order.makes_batches:
+        length = plan.elements_from(state.start)
+        return length is not None and state.consumed + state.batches > -(-length // state.workers)
+    size = 1 if plan.program.drops else state.batch_size or 1
     length = plan.lane(Cursor(origin=state.start, worker=state.worker, workers=state.workers)).length
-    return length is not None and state.consumed * (state.batch_size or 1) + state.skipped > length
+    return length is not None and state.consumed * size + state.skipped > length
 
 
 def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> State:
@@ -328,6 +356,10 @@ def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
         shards=own.shards,
         batch_size=own.batch_size,
     )
+
+
+def _json(members: dict[str, Any]) -> str:
+    return json.dumps(members, separators=(",", ":"))
 
 
 def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:

@@ -32,6 +32,7 @@ from ..stages.take import Skip, Take
 from ..stages.where import Where, WhereColumn, WhereFunction
 from .growing_rows import matching_rows
 from .pruning import prune
+from .refused import NOTHING_REFUSED, RefusedRows, joined, refused_in
 from .rows import RowNumbers, RowSet, all_rows
 from .stamps import Stamps, stamps_of
 from .statistics import column_bytes, column_statistics
@@ -85,6 +86,7 @@ class Selection:
         reports: the effect of each step.
         matched: the number of items before any ``take`` or ``skip``.
         measured: one number per selected row, if a stage needs it (`stages.measure`).
+        refused: rows that are left out because they cannot be measured.
     """
 
     rows: RowSet
@@ -93,6 +95,7 @@ class Selection:
     reports: tuple[Report, ...]
     matched: int
     measured: np.ndarray | None = None
+    refused: RefusedRows = NOTHING_REFUSED
 
     @property
     def num_items(self) -> int:
@@ -315,12 +318,47 @@ def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection
         return replace(selection, measured=measured)
     fields = [dataset.schema[name] for name in step.reads]
 
-    def numbers(row_group: int) -> Any:
+    def numbers(row_group: int) -> tuple[Any, RefusedRows]:
         table, wanted = stored.read_rows(row_group, fields, rows), rows.of(row_group)
-        return step.numbers(table, lambda row: dataset.describe_row(row_group, int(wanted[row])))
 
-    parts = in_parallel(numbers, row_groups, "measuring rows", stored.threads)
-    return replace(selection, measured=step.combine(parts))
+        def describe(row: int) -> str:
+            return dataset.describe_row(row_group, int(wanted[row]))
+
+        found = step.numbers(table, describe)
+        refusals = step.refusals(table) if step.leaves_out is not None else []
+        return found, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
+
+    found = in_parallel(numbers, row_groups, "measuring rows", stored.threads)
+    refused = joined([part for _, part in found])
+    selection = replace(selection, measured=step.combine([part for part, _ in found]))
+    return _without(selection, refused, len(row_groups)) if len(refused) else selection
+
+
+def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Selection:
+    """Leaves the refused rows out of a selection."""
+    before, measured = selection.rows, selection.measured
+    assert measured is not None
+    group, row, _ = refused.places.T
+    kept, left = np.ones(before.total, dtype=bool), {}
+    for number in np.unique(group).tolist():
+        wanted = before.of(number)
+        stays = ~np.isin(wanted, row[group == number])
+        left[number] = wanted[stays]
+        kept[before.before[number] : before.before[number + 1]] = stays
+    report = Report(
+        step="on_error='skip'",
+        row_groups=row_groups,
+        rows_before=before.total,
+        rows_after=before.total - len(refused),
+        note=f"Left out: {refused.cause(0)}: {refused.message(0)}",
+    )
+    return replace(
+        selection,
+        rows=before.replace(left),
+        measured=measured[kept],
+        refused=refused,
+        reports=(*selection.reports, report),
+    )
 
 
 def _looked_into(node: Node) -> set[str]:

@@ -23,6 +23,7 @@ from ..schema.npy import npy_array
 from ..stages.base import Stage
 from ..stages.nulls import Nulls
 from .growing_rows import MOST_BYTES, forget_rows, joined
+from .refused import NOTHING_REFUSED, RefusedRows
 from .rows import RowSet
 from .select import Report, Selection
 
@@ -73,6 +74,9 @@ def read_selection(content: bytes, rows: np.ndarray) -> Selection:
         reports=tuple(_report(**report) for report in meta["reports"]),
         matched=meta["matched"],
         measured=arrays.get("measured"),
+        refused=RefusedRows.stored(arrays["refused"], meta["refused"], rows)
+        if "refused" in arrays
+        else NOTHING_REFUSED,
     )
     if type(selection.matched) is not int or selection.matched < 0 or not _fits(selection, rows):
         raise ValueError("expected rows of this dataset, got rows of another one")
@@ -174,6 +178,9 @@ def save_selection(key: str, selection: Selection) -> None:
         "reports": [_stored_report(report) for report in selection.reports],
     }
     measured: dict[str, Any] = {} if selection.measured is None else {"measured": selection.measured}
+    if len(selection.refused):
+        meta["refused"] = selection.refused.to_json()
+        measured["refused"] = selection.refused.places
     arrays = {
         **measured,
         "before": selection.rows.before,

@@ -18,8 +18,10 @@ from ..counting.counters import Count, Counters
 from ..engine.run.jobs import Job, JobPlanner
 from ..engine.run.merging import Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
+from ..engine.run.refilling import skipping_planner
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
+from ..order.cursor import NOTHING, LeftOut
 from ..plan.state import resume, state_of
 from ..progress import warning_seconds
 from ..schema.element import OutputField
@@ -70,7 +72,7 @@ class Iteration:
         cursor = wanted.cursor
         if wanted.state is not None:
             plan, state = resume(plan, lambda made: made, wanted.state, worker=cursor.worker, workers=cursor.workers)
-            start = replace(cursor, origin=state.start, start=state.consumed, skipped=state.skipped or 0)
+            start = replace(cursor, origin=state.start, start=state.consumed, skipped=state.left_out)
             cursor = replace(start, iteration=state.iteration)
         self._plan = plan
         self._cursor = cursor
@@ -83,10 +85,10 @@ class Iteration:
         self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
         self._counters = counters
         self._sent = cursor.start  # the number of elements, as a state counts them
-        self._skipped = cursor.skipped  # the number of rows that the client knows of
+        self._skipped = cursor.skipped  # what the client knows of
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
-            self._skipping = SkippingPlanner(
+            self._skipping = skipping_planner(
                 plan,
                 cursor,
                 strict_nulls=prepared.strict_nulls,
@@ -216,18 +218,20 @@ class Iteration:
                 self._send_made(header, part)
 
     def _send_failure(self, first: int, error: BaseException, job: Job) -> None:
-        self._send_skipped(job, first)
-        if self._rebatcher is None:
-            self._sent = first + 1
-        else:
-            self._sent = self._rebatcher.skip() or self._sent
+        position = first + 1 if self._rebatcher is None else self._rebatcher.skip()
+        self._count_skipped(job)
+        if position is not None:
+            self._sent = position
+            self._send_skipped(self._left_out_after(job), position)
         if not self._jobs.stopped:
             self._client.send_error(self._generation, error, elements=1, position=self._sent)
 
     def _send_made(self, header: BatchHeader, made: Made) -> None:
+        left_out = self._left_out_after(made.job)
         if self._rebatcher is None:
             try:
-                self._send_skipped(made.job, made.first)
+                self._count_skipped(made.job)
+                self._send_skipped(left_out, made.first + 1)
             except BaseException:
                 self._slots.give(made.slot)
                 raise
@@ -235,26 +239,32 @@ class Iteration:
             return
         columns = copied_table(made.slot.memory, header, (*self._plan.element.leaves, _KEPT))
         self._slots.give(made.slot)
-        self._send_emissions(self._rebatcher.add(columns, header.num_elements))
+        self._count_skipped(made.job)
+        self._send_emissions(self._rebatcher.add(columns, header.num_elements, left_out))
 
-    def _send_skipped(self, job: Job, first: int) -> None:
-        """Tells the client how many rows were left out before the elements of a job, if that number has changed.
+    def _left_out_after(self, job: Job) -> LeftOut:
+        return NOTHING if self._skipping is None else self._skipping.skipped_after(job, job.elements)
+
+    def _count_skipped(self, job: Job) -> None:
+        """Counts the rows that a job left out.
 
         Raises:
             PipelineError: more than ``max_errors`` rows were left out.
         """
-        if self._skipping is None:
-            return
-        self._skipping.passed(job)
-        skipped = self._skipping.skipped_after(job, job.elements)
-        if skipped != self._skipped:  # in a job of several elements, rows are only left out before the first one
+        if self._skipping is not None:
+            self._skipping.passed(job)
+
+    def _send_skipped(self, skipped: LeftOut, position: int) -> None:
+        """Tells the client what is left out from a position on, if that has changed.
+
+        In a job of several elements, rows are only left out before the first one.
+        """
+        if skipped != self._skipped:
             self._skipped = skipped
-            cursor = replace(self._cursor, start=0, skipped=skipped)
-            _, after = state_of(self._plan, cursor).around_consumed()
+            _, after = state_of(self._plan, replace(self._cursor, start=0, skipped=skipped)).around_consumed()
+            body = after.encode()
             self._client.send(
-                Message(
-                    type=MessageType.STATE, generation=self._generation, a=first + 1, b=skipped, body=after.encode()
-                )
+                Message(type=MessageType.STATE, generation=self._generation, a=position, b=skipped.rows, body=body)
             )
 
     def _send_batch(self, slot: Slot, header: BatchHeader, rows: int) -> None:
@@ -281,5 +291,6 @@ class Iteration:
                 raise
             self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
             self._sent = emission.position
+            self._send_skipped(emission.skipped, emission.position - elements + 1)
             self._send_batch(slot, header, emission.rows)
         return True

@@ -11,10 +11,11 @@ from threading import Lock
 
 from ..counting.counters import Counters, Gauge
 from ..engine.read.fetch import fetch_threads
+from ..engine.run.bad_rows import Failing
+from ..engine.run.failing import check_blocks, failing_items
 from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
-from ..engine.run.skipping import SkippingPlanner, check_blocks, failing_items
+from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS, PipelineError
-from ..plan.draws import BlockKey
 from ..plan.plan import BasePlan
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
@@ -159,7 +160,7 @@ class JobQueue:
             yield part
             first += half.elements
 
-    def failing_items(self, made: Made, planner: SkippingPlanner) -> list[tuple[BlockKey, int, BaseException]]:
+    def failing_items(self, made: Made, planner: SkippingPlanner) -> list[Failing]:
         """Returns the items that fail in a failed job and in the jobs started after it.
 
         Returns nothing if no item of the job fails alone.
@@ -227,9 +228,9 @@ class JobQueue:
             while not self.stopped:
                 with self._planning:
                     rewinds = self._rewinds
-                    job = next(self._planner, None)
-                if job is None:
-                    self._put(Over(), rewinds)
+                    job = self._planned()
+                if isinstance(job, Over | Failed):
+                    self._put(job, rewinds)
                     if not self._wait_for_rewind(rewinds):
                         return
                     continue
@@ -243,6 +244,13 @@ class JobQueue:
                 self._store.read_ahead()
         except BaseException as error:
             self._put(Failed(error))
+
+    def _planned(self) -> Job | Over | Failed:
+        """Returns the next job. An error may become void like a job, if an earlier job is planned again."""
+        try:
+            return next(self._planner, None) or Over()
+        except Exception as error:
+            return Failed(error)
 
     def _submit(self, job: Job, slot: Slot, first: int) -> Made:
         try:

@@ -67,7 +67,7 @@ def select(spark: object, pipeline: Pipeline) -> int:
     """Runs `compute_selection` for a pipeline over one dataset. The result may be empty."""
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
-    key = selection_key(plan.dataset, plan.order.selected)
+    key = selection_key(plan.dataset, plan.selecting)
     selection = load_selection(key, plan.dataset.row_groups.rows) if key is not None else None
     if selection is None:
         cores = context_of(spark, "compute_selection").defaultParallelism
@@ -79,7 +79,7 @@ def select(spark: object, pipeline: Pipeline) -> int:
 
 
 def _compute(spark: object, plan: Plan, tasks: int) -> Selection:
-    steps = plan.order.selected
+    steps = plan.selecting
     alone = next((number for number, step in enumerate(steps) if not isinstance(step, _ROW_STAGES)), len(steps))
     selection = every_row(plan.dataset)
     parts = whole_files(plan.dataset, tasks)

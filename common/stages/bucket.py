@@ -15,10 +15,10 @@ from ..process.forks import arrow_to_numpy
 from ..schema.arrow_compute import pc
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
-from .measure import Measure
+from .measure import Measure, Refusal
 from .names import StoredName
 from .pad import Pad
-from .tokens import list_lengths
+from .tokens import list_lengths, null_lists, nulls_of
 
 PadTo = Literal["bucket", "longest"]
 
@@ -32,26 +32,45 @@ class RowLengths(Measure):
 
     field: StoredName
     most: int | None = None
+    leaves_out: tuple[str, ...] | None = None
 
     @property
     def lists(self) -> tuple[str, ...]:
         return (self.field,)
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
-        lengths = _lengths(self.field, table.column(0), describe)
+        refusals = self.refusals(table)
+        if refusals and self.leaves_out is None:
+            raise refusals[0].error_of_first(describe)
+        return _lengths(self.field, table.column(0))
+
+    def refusals(self, table: pa.Table) -> list[Refusal]:
+        column = table.column(0)
+        found = _nulls(self.field, column) if column.null_count else []
+        if found and self.leaves_out is None:
+            return found
+        lengths = _lengths(self.field, column)
         if len(lengths) and lengths.min() < 0:
-            row = int(np.argmax(lengths < 0))
-            raise DecodeError(
-                f"field '{self.field}', {describe(row)}: expected a length >= 0, got {lengths[row]}. "
-                "Leave such rows out with where()."
+            found.append(
+                Refusal(
+                    error=DecodeError,
+                    field=self.field,
+                    rows=np.flatnonzero(lengths < 0),
+                    problem=lambda row: f"expected a length >= 0, got {lengths[row]}",
+                    remedy="Leave such rows out with where().",
+                )
             )
         if self.most is not None and len(lengths) and lengths.max() > self.most:
-            row = int(np.argmax(lengths > self.most))
-            raise DecodeError(
-                f"field '{self.field}', {describe(row)}: expected a length of at most max_tokens={self.most}, got "
-                f"{lengths[row]}. Increase max_tokens, or leave such rows out with where()."
+            found.append(
+                Refusal(
+                    error=DecodeError,
+                    field=self.field,
+                    rows=np.flatnonzero(lengths > self.most),
+                    problem=lambda row: f"expected a length of at most max_tokens={self.most}, got {lengths[row]}",
+                    remedy="Increase max_tokens, or leave such rows out with where().",
+                )
             )
-        return lengths
+        return found
 
 
 @dataclass(frozen=True)
@@ -163,23 +182,30 @@ class Bucket(Stage):
             )
 
 
-def _lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str]) -> np.ndarray:
+def _nulls(name: str, column: pa.ChunkedArray) -> list[Refusal]:
+    """Returns the rows that are null. Raises `PipelineError` for a column whose values have no length."""
+    _lengths(name, column.slice(0, 0))
+    if _holds_lists(column.type):
+        return null_lists(name, column)
+    return nulls_of(name, column, "a value with a length", error=NullValueError)
+
+
+def _holds_lists(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _lengths(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Returns the length of each value, int64; 0 for a null that is no list."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return list_lengths(name, column, describe)
+    if _holds_lists(kind):
+        return list_lengths(column)
     texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if not (texts or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)):
         raise PipelineError(
             f"bucket: expected field '{name}' to be a list, a string, bytes, or an integer that holds a length, got "
             f"{kind}. Name another field."
         )
-    if column.null_count:
-        row = int(np.flatnonzero(arrow_to_numpy(column.is_null()))[0])
-        raise NullValueError(
-            f"field '{name}', {describe(row)}: expected a value with a length, found null. "
-            f"Leave such rows out with nulls('drop', '{name}')."
-        )
     numbers = column if pa.types.is_integer(kind) else pc.binary_length(column)
-    return np.asarray(arrow_to_numpy(numbers), dtype=np.int64)
+    return np.asarray(arrow_to_numpy(numbers.fill_null(0) if numbers.null_count else numbers), dtype=np.int64)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import DecodeError, NullValueError, PipelineError
+from ..errors import DecodeError, NullValueError, ParquetryError, PipelineError
+from ..process.forks import arrow_to_numpy
 from ..schema.element import OutputField
 from ..schema.plain import plain
 from .base import Decision, FieldNames, Stage, positive_integer, required_names
 from .columns import Columns, ResolveFields
-from .measure import Measure
+from .measure import Measure, Refusal
 from .names import StoredName
 from .nulls import NullStep, fill_value
 from .select import Projection
@@ -34,52 +35,89 @@ class TokenLengths(Measure):
 
     fields: tuple[StoredName, ...]
     most: int | None = None
+    leaves_out: tuple[str, ...] | None = None
 
     @property
     def lists(self) -> tuple[str, ...]:
         return self.fields
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
-        first, *others = (
-            list_lengths(name, column, describe) for name, column in zip(self.fields, table.columns, strict=True)
-        )
+        refusals = self.refusals(table)
+        if refusals and self.leaves_out is None:
+            raise refusals[0].error_of_first(describe)
+        return list_lengths(table.column(0))
+
+    def refusals(self, table: pa.Table) -> list[Refusal]:
+        columns = dict(zip(self.fields, table.columns, strict=True))
+        found = [refusal for name, column in columns.items() for refusal in null_lists(name, column)]
+        if found and self.leaves_out is None:
+            return found
+        found += [null for name in self.leaves_out or () for null in _nulls_inside(name, columns[name])]
+        first, *others = (list_lengths(column) for column in columns.values())
         for name, lengths in zip(self.fields[1:], others, strict=True):
             wrong = np.flatnonzero(lengths != first)
             if len(wrong):
-                row = int(wrong[0])
-                raise DecodeError(
-                    f"field '{name}', {describe(row)}: expected as many values as in '{self.fields[0]}', "
-                    f"{first[row]}, got {lengths[row]}. Joined fields need lists of equal length; leave this field "
-                    "out, or drop such rows with where()."
+                found.append(self._unequal(name, wrong, first, lengths))
+        long = np.flatnonzero(first > self.most) if self.most is not None else ()
+        if len(long):
+            found.append(
+                Refusal(
+                    error=DecodeError,
+                    field=self.fields[0],
+                    rows=np.asarray(long),
+                    problem=lambda row: f"expected at most {self.most} tokens, got {first[row]}",
+                    remedy="Choose overlong='cut' or 'drop', or a larger length.",
                 )
-        if self.most is not None and len(first) and first.max() > self.most:
-            row = int(np.argmax(first > self.most))
-            raise DecodeError(
-                f"field '{self.fields[0]}', {describe(row)}: expected at most {self.most} tokens, got {first[row]}. "
-                "Choose overlong='cut' or 'drop', or a larger length."
             )
-        return first
+        return found
+
+    def _unequal(self, name: str, rows: np.ndarray, first: np.ndarray, lengths: np.ndarray) -> Refusal:
+        return Refusal(
+            error=DecodeError,
+            field=name,
+            rows=rows,
+            problem=lambda row: f"expected as many values as in '{self.fields[0]}', {first[row]}, got {lengths[row]}",
+            remedy="Joined fields need lists of equal length; leave this field out, or drop such rows with where().",
+        )
 
 
-def list_lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str]) -> np.ndarray:
-    """The length of each list of a stored column, as int64.
+def list_lengths(column: pa.ChunkedArray) -> np.ndarray:
+    """The length of each list of a stored column, as int64. That of a null is any number."""
+    return np.concatenate([np.zeros(0, np.int64), *map(_lengths, _lists(column))])
 
-    Raises:
-        NullValueError: a list is null; the message names file and row.
-    """
-    parts = [np.zeros(0, np.int64)]
-    before = 0
-    for chunk in column.chunks:
-        lists = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
-        if lists.null_count:
-            row = before + int(np.argmax(np.asarray(lists.is_null())))
-            raise NullValueError(
-                f"field '{name}', {describe(row)}: expected a list of tokens, found null. "
-                f"Leave such rows out with nulls('drop', '{name}')."
-            )
-        parts.append(_lengths(lists))
+
+def null_lists(name: str, column: pa.ChunkedArray) -> list[Refusal]:
+    """Returns the rows of a stored column whose list is null."""
+    return nulls_of(name, column, "a list of tokens", error=NullValueError) if column.null_count else []
+
+
+def nulls_of(name: str, nulls: pa.ChunkedArray, expected: str, *, error: type[ParquetryError]) -> list[Refusal]:
+    """Returns the rows that are null in a column, which should hold ``expected``."""
+    rows = np.flatnonzero(arrow_to_numpy(nulls.is_null()))
+    remedy = f"Leave such rows out with nulls('drop', '{name}')."
+    text = f"expected {expected}, found null"
+    return [Refusal(error=error, field=name, rows=rows, problem=lambda row: text, remedy=remedy)]
+
+
+def _nulls_inside(name: str, column: pa.ChunkedArray) -> list[Refusal]:
+    before, found = 0, [np.zeros(0, np.int64)]
+    for lists in _lists(column):
+        inside = lists.flatten()
+        if inside.null_count:
+            present = np.where(arrow_to_numpy(lists.is_valid()), _lengths(lists), 0)
+            null = np.flatnonzero(arrow_to_numpy(inside.is_null()))
+            found.append(before + np.unique(np.searchsorted(np.cumsum(present), null, side="right")))
         before += len(lists)
-    return np.concatenate(parts)
+    rows = np.concatenate(found)
+    if not len(rows):
+        return []
+    text = "expected a list without nulls inside, found one"
+    remedy = f"Leave such rows out with nulls('drop', '{name}')."
+    return [Refusal(error=DecodeError, field=name, rows=rows, problem=lambda row: text, remedy=remedy)]
+
+
+def _lists(column: pa.ChunkedArray) -> list[pa.Array]:
+    return [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
 
 
 def _lengths(lists: pa.Array) -> np.ndarray:

@@ -10,6 +10,7 @@ from ..engine.run.rebatch import Emission, Rebatcher, rebatcher_of
 from ..engine.run.step_run import Form, split_columns
 from ..engine.run.threads import ThreadedEngine
 from ..errors import ELEMENT_ERRORS
+from ..order.cursor import LeftOut
 from .source import StepRequest, StepSource
 
 
@@ -60,7 +61,7 @@ class FormedSource:
         return self._source.position
 
     @property
-    def skipped(self) -> int:
+    def skipped(self) -> LeftOut:
         """As `StepSource`."""
         return self._source.skipped
 
@@ -77,20 +78,20 @@ class FormedSource:
 class RebatchingSource:
     """Builds elements from the rows that user functions keep; see `engine.run.rebatch`."""
 
-    skipped = ready = 0
+    ready = 0
 
     def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
         self._engine = engine
         self._rebatcher = rebatcher
         self._emissions: Iterator[Emission] = iter(())
         self._over = False
-        self.position = engine.position
+        self.position, self.skipped = engine.position, engine.skipped
 
     def __next__(self) -> tuple[int, list[Column]]:
         while True:
             emission = next(self._emissions, None)
             if emission is not None:
-                self.position = emission.position
+                self.position, self.skipped = emission.position, emission.skipped
                 return emission.rows, emission.columns
             if self._over:
                 raise StopIteration
@@ -107,6 +108,8 @@ class RebatchingSource:
             self._over = True
             return self._rebatcher.finish()
         except ELEMENT_ERRORS:
-            self.position = self._rebatcher.skip() or self.position
+            position = self._rebatcher.skip()
+            if position is not None:
+                self.position, self.skipped = position, self._engine.skipped
             raise
-        return self._rebatcher.add(columns, count)
+        return self._rebatcher.add(columns, count, self._engine.skipped)

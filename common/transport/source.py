@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..counting.counters import Counters
 from ..engine.read.fetch import TableCache
-from ..order.cursor import Cursor
+from ..order.cursor import Cursor, LeftOut
 from ..plan.options import Options
 from ..plan.plan import BasePlan
 from .served.address import ServerAddress
@@ -64,8 +64,8 @@ class StepSource(Protocol):
         """
 
     @property
-    def skipped(self) -> int:
-        """The number of failed rows that were left out before that position; 0 if failed rows raise errors."""
+    def skipped(self) -> LeftOut:
+        """What was left out before that position; nothing if failed rows raise errors."""
 
     @property
     def ready(self) -> int:

@@ -55,10 +55,29 @@ class Failure(NamedTuple):
         return cls(type(error).__name__, text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}...")
 
 
+class Skip(NamedTuple):
+    """A row that is left out, or the first row of an item that is, and why."""
+
+    row: Row
+    failure: Failure
+
+
+class Failing(NamedTuple):
+    """An item of a block that failed. ``token`` is the first token that it takes from its first row, if rows are
+    joined to items of tokens.
+    """
+
+    key: BlockKey
+    item: int
+    token: int | None
+    error: BaseException
+
+
 class BadRows:
     """The rows of a plan that are known to fail. Thread-safe.
 
-    Saving also loads the rows that other processes have saved in the meantime.
+    Saving also loads the rows that other processes have saved in the meantime. Items of joined tokens differ between
+    epochs, and only functions fail for them, so they are known only to this process.
 
     Args:
         plan: the plan.
@@ -73,6 +92,7 @@ class BadRows:
         self._covered: dict[str, list[int]] = {}
         self._codes: dict[int, np.ndarray] = {}
         self._items: dict[BlockKey, np.ndarray] = {}
+        self._joined: dict[BlockKey, dict[int, Failure]] = {}
         self._lock = ForkLock()
         self._block_rows = lru_cache(maxsize=4)(plan.block_rows)
         self._saved_at = 0.0
@@ -84,8 +104,17 @@ class BadRows:
         """Whether every row has been read, so that no other row can be bad."""
         return any(len(parts) == int(name.split("/")[-1]) for name, parts in self._covered.items())
 
-    def add(self, key: BlockKey, item: int, error: BaseException) -> Row:
-        """Notes that an item of a block failed, and returns its row."""
+    @property
+    def some(self) -> bool:
+        """Whether any row or item is known to fail."""
+        return bool(self.known or self._joined)
+
+    def add(self, failing: Failing) -> None:
+        """Notes that an item of a block failed."""
+        key, item, token, error = failing
+        if token is not None:
+            self._joined.setdefault(key, {})[item << _ROW_BITS | token] = Failure.of(error)
+            return
         (row,) = self.rows_of(key, np.array([item]))
         with self._lock:
             self.known.setdefault(row, Failure.of(error))
@@ -93,20 +122,43 @@ class BadRows:
             self._unsaved = True
         if time.monotonic() - self._saved_at > _SAVED_EVERY_S:
             self.save()
-        return row
 
     def fails(self, draws: list[Draw], count: int) -> np.ndarray | None:
         """Returns a bool mask of the items known to fail among ``count`` drawn ones, or ``None`` if there are none."""
-        if not self.known:
+        if not self.some:
             return None
         result: np.ndarray | None = None
         for draw in draws:
-            bad = self._bad_items(draw.key)
-            hit = np.isin(draw.items, bad) if len(bad) else bad
-            if len(bad) and hit.any():
+            hit = self.hits(draw)
+            if hit is not None:
                 result = np.zeros(count, dtype=bool) if result is None else result
                 result[np.flatnonzero(hit) if draw.places is None else draw.places[hit]] = True
         return result
+
+    def hits(self, draw: Draw) -> np.ndarray | None:
+        """Returns which of a draw's items are known to fail (of joined items: which first pieces), or ``None``."""
+        if draw.spans is not None:
+            joined = self._joined.get(draw.key)
+            codes = draw.items << _ROW_BITS | draw.spans[:, 0]
+            hit = np.isin(codes, list(joined)) & (draw.spans[:, 2] == 0) if joined else None
+        else:
+            bad = self._bad_items(draw.key)
+            hit = np.isin(draw.items, bad) if len(bad) else None
+        return hit if hit is not None and hit.any() else None
+
+    def skips(self, draw: Draw) -> list[tuple[int, Skip]]:
+        """Returns the items of a draw that are known to fail, each with its place in the element."""
+        hit = self.hits(draw)
+        if hit is None:
+            return []
+        rows = self.rows_of(draw.key, draw.items[hit])
+        if draw.spans is None:
+            failures = [self.known[row] for row in rows]
+        else:
+            joined = self._joined[draw.key]
+            failures = [joined[code] for code in (draw.items << _ROW_BITS | draw.spans[:, 0])[hit].tolist()]
+        places = np.flatnonzero(hit) if draw.places is None else draw.places[hit]
+        return list(zip(places.tolist(), map(Skip, rows, failures), strict=True))
 
     def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:
         """Returns the first stored row of each of the given items of a block."""
@@ -205,16 +257,20 @@ def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None
     Raises:
         TypeError: some rows have not been read yet, or the iteration has only a part of the rows.
     """
-    if plan.length is None or plan.keeps_step:
+    if plan.length is None or not plan.loses_elements:
         return plan.length
     bad = bad_rows_of(plan, strict_nulls=strict_nulls)
     bad.refresh()
     deciding = {stage.decides for stage in _deciding(plan)}
-    if not bad.complete or deciding & {Decision.CUT, Decision.PART, Decision.WEIGHTS} or len(plan.parts) > 1:
+    known = bad.complete and (not plan.joined or (plan.order.makes_batches and not bad.known))
+    if not known or deciding & {Decision.CUT, Decision.PART, Decision.WEIGHTS} or len(plan.parts) > 1:
         raise TypeError(
             "len(): unknown, because on_error='skip' may leave rows out. It is known after an epoch over all rows of "
-            "one dataset without functions, or if shard(even='pad') replaces the rows that are left out."
+            "one dataset without functions, or if shard(even='pad') replaces the rows that are left out. Batches of "
+            "bucket() are known only if no row fails."
         )
+    if plan.order.makes_batches:
+        return plan.length
     rows = (plan.row_view.length or 0) - len(bad.known) * (plan.row_view.passes or 1)
     batch = plan.order.batch
     if batch is None:
@@ -253,6 +309,7 @@ def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
     keys = []
     for part in plan.parts:
         stages = [stage for stage in part.order.fields if stage.decides in _FIELD_DECISIONS]
+        stages += [stage for stage in (part.order.join,) if stage is not None and stage.decides is Decision.JOINS]
         about = [stage.identity for stage in stages if part.program.has_user_code <= (stage.verb != "transform")]
         fields = [field.name for field in part.program.fields]
         of_values = [str(_VERSION), str(part.dataset.max_value_bytes), *fields, *about]

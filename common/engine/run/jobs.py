@@ -22,6 +22,7 @@ import numpy as np
 from ...counting.counters import Count, Counters, Gauge, add, counted, took
 from ...errors import ELEMENT_ERRORS, PipelineError
 from ...layout.arrow_read import TooLargeError
+from ...order.cursor import NOTHING, LeftOut
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
@@ -31,16 +32,20 @@ from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import Source
-from .bad_rows import Row
+from .bad_rows import Skip
 from .merging import Merging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """A position in an iteration that skips failing rows: the elements so far, and the rows consumed for them."""
+    """A position in an iteration that skips failing rows: the elements so far, and the rows consumed for them.
+
+    Of ``bucket``, ``rows`` are batches, and ``left_out`` says what is left out of them.
+    """
 
     elements: int
     rows: int
+    left_out: LeftOut = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +57,14 @@ class Place:
         end: the number of rows consumed after the job.
         skips: the rows that are left out before the job's last row.
         passes: the number of passes over the data that have begun.
+        left_out: of ``bucket``, what is left out up to the end of the job.
     """
 
     begin: Begin
     end: int
-    skips: tuple[Row, ...]
+    skips: tuple[Skip, ...]
     passes: int
+    left_out: LeftOut = NOTHING
 
     def part(self, first: int, last: int, elements: int, rows: int) -> Place:
         """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...order.cursor import NOTHING, LeftOut
 from ...plan.plan import BasePlan
 from ..columns.batch import Column, Dense, concat_columns, take_rows
 
@@ -24,12 +25,15 @@ class Emission:
         columns: the columns of their rows.
         rows: the number of rows.
         position: the number of source rows consumed up to the last element. The rows of an unbatched emission are
-            consecutive in the source, so the row ``k`` from the end was consumed ``k`` positions before.
+            consecutive in the source, so the row ``k`` from the end was consumed ``k`` positions before. Source rows
+            that failed and were left out do not count.
+        skipped: how many source rows were left out before the last element.
     """
 
     columns: list[Column]
     rows: int
     position: int
+    skipped: LeftOut
 
 
 class Rebatcher:
@@ -45,31 +49,35 @@ class Rebatcher:
         self._batch_size = batch_size
         self._drop_remainder = drop_remainder
         self._source = start
-        self._waiting: list[tuple[list[Column], np.ndarray]] = []
+        self._waiting: list[tuple[list[Column], np.ndarray, np.ndarray]] = []
         self._rows = 0
 
-    def add(self, columns: list[Column], count: int) -> Iterator[Emission]:
-        """Adds a chunk of ``count`` source rows. Its last column holds the numbers of the rows that remain (int64)."""
+    def add(self, columns: list[Column], count: int, skipped: LeftOut = NOTHING) -> Iterator[Emission]:
+        """Adds a chunk of ``count`` source rows. Its last column holds the numbers of the rows that remain (int64).
+
+        ``skipped`` is what was left out before the chunk.
+        """
         *rest, kept = columns
         assert isinstance(kept, Dense)
         positions = kept.values + self._source + 1
+        left_out = np.full(len(positions), skipped.rows)
         self._source += count
         if not len(positions):
             return
         if self._batch_size is None:
             bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), len(positions)]
             for lo, hi in itertools.pairwise(bounds):
-                yield _emission(rest, positions, lo, hi)
+                yield _emission(rest, positions, left_out, lo, hi)
             return
-        self._waiting.append((rest, positions))
+        self._waiting.append((rest, positions, left_out))
         self._rows += len(positions)
         if self._rows >= self._batch_size:
-            joined, positions = self._joined()
+            joined, positions, left_out = self._joined()
             full = self._rows // self._batch_size * self._batch_size
             for lo in range(0, full, self._batch_size):
-                yield _emission(joined, positions, lo, lo + self._batch_size)
-            left = _emission(joined, positions, full, self._rows)
-            self._waiting = [(left.columns, positions[full:])] if left.rows else []
+                yield _emission(joined, positions, left_out, lo, lo + self._batch_size)
+            left = _emission(joined, positions, left_out, full, self._rows)
+            self._waiting = [(left.columns, positions[full:], left_out[full:])] if left.rows else []
             self._rows -= full
 
     def skip(self) -> int | None:
@@ -80,19 +88,21 @@ class Rebatcher:
     def finish(self) -> Iterator[Emission]:
         """Returns the last, shorter batch, unless it is dropped."""
         if self._rows and not self._drop_remainder:
-            joined, positions = self._joined()
-            yield _emission(joined, positions, 0, len(positions))
+            joined, positions, left_out = self._joined()
+            yield _emission(joined, positions, left_out, 0, len(positions))
         self._waiting, self._rows = [], 0
 
-    def _joined(self) -> tuple[list[Column], np.ndarray]:
-        columns = [concat_columns(parts) for parts in zip(*(rest for rest, _ in self._waiting), strict=True)]
-        return columns, np.concatenate([positions for _, positions in self._waiting])
+    def _joined(self) -> tuple[list[Column], np.ndarray, np.ndarray]:
+        parts, positions, left_out = zip(*self._waiting, strict=True)
+        columns = [concat_columns(same) for same in zip(*parts, strict=True)]
+        return columns, np.concatenate(positions), np.concatenate(left_out)
 
 
-def _emission(columns: list[Column], positions: np.ndarray, lo: int, hi: int) -> Emission:
+def _emission(columns: list[Column], positions: np.ndarray, left_out: np.ndarray, lo: int, hi: int) -> Emission:
     index = np.arange(lo, hi)
     part = columns if hi - lo == len(positions) else [take_rows(column, index) for column in columns]
-    return Emission(columns=part, rows=hi - lo, position=int(positions[hi - 1]) if hi > lo else 0)
+    last, skipped = (int(positions[hi - 1]), int(left_out[hi - 1])) if hi > lo else (0, 0)
+    return Emission(columns=part, rows=hi - lo, position=last, skipped=LeftOut(rows=skipped))
 
 
 def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher:

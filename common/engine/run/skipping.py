@@ -3,34 +3,32 @@
 It fills each job with rows of a loader worker's part that are not known to fail (`BadRows`). If a job fails,
 `failing_items` finds the rows that fail, and the job is planned again with the following rows in their place. The rows
 therefore always come in the order of the plan, whichever bad rows are known in advance, and a batch function always
-sees a full batch.
+sees a full batch. Rows that could not be measured are not in the order (`RefusedRows`); each part counts its share.
 
-A position is (elements, rows left out): rows consumed = rows of the elements + rows left out.
+A position is (elements, rows left out): rows consumed = rows of the elements + rows left out. Items of joined tokens
+are treated like rows. If a function drops rows, elements are the rows that it gets.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from ...counting.counters import SKIPPED, Count, Counters
-from ...errors import ELEMENT_ERRORS, DatasetError, PipelineError
-from ...order.cursor import Cursor
-from ...plan.draws import BlockKey
+from ...errors import PipelineError
+from ...order.cursor import START, Cursor, LeftOut
+from ...plan.draws import Draw
 from ...plan.plan import BasePlan
-from .bad_rows import Row, bad_rows_of
-from .jobs import Begin, Handle, Job, Place
+from .bad_rows import Failing, Failure, Row, Skip, bad_rows_of
+from .jobs import Begin, Job, Place
 from .merging import Merging
 
 _LOGGER = logging.getLogger(__name__)
-
-Make = Callable[[Job, list[Handle]], Callable[[], object]]
-"""Starts a job only to see its errors. Returns a function that waits for the job and raises its error."""
+_BARREN_PASSES = 16  # a part may have other rows in each pass
 
 
 class SkippingPlanner:
@@ -55,7 +53,7 @@ class SkippingPlanner:
         counters: Counters,
         merging: Merging | None = None,
     ) -> None:
-        batch = plan.order.batch
+        batch = None if plan.program.drops else plan.order.batch
         self._plan = plan
         self._cursor = cursor
         self._counters = counters
@@ -67,19 +65,21 @@ class SkippingPlanner:
         self._drops_remainder = batch is not None and batch.drop_remainder
         self._merging = merging or Merging()
         self._chunk_rows = plan.chunk_rows
-        self._target = self._length if plan.keeps_step else None
+        self._target = self._length if plan.keeps_step and not plan.program.drops else None
         if self._target is not None and self._drops_remainder and self._size is not None:
             self._target -= self._target % self._size
-        self._begin = Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped)
+        self._begin = self._first_place(cursor)
         self._limit = max_errors
-        self._one_too_many: Row | None = None  # comes after the last job
+        self._one_too_many: Skip | None = None  # comes after the last job
         self._passes = 1  # passes that have begun, as far as planned
-        self._skipped = cursor.skipped
-        self._last: Row | None = None
-        self._first: Row | None = None
+        self._refused = self._own_refused()
+        begins = cursor.start == 0 and cursor.origin == START and not cursor.skipped
+        self._uncounted = self._refused if begins else []
+        self._skipped = cursor.skipped.rows + len(self._refused) - len(self._uncounted)
+        self._first: Skip | None = None
         self._part = (cursor.iteration, cursor.worker, cursor.workers)
         # A process that died may have counted rows beyond those that the consumer received.
-        before, self._counted = counters.left_out(self._part) or (cursor.skipped, 0)
+        before, self._counted = counters.left_out(self._part) or (self._skipped, 0)
         self._before = before
         self._number = 0
         self._finished = False
@@ -88,11 +88,14 @@ class SkippingPlanner:
         return self
 
     def __next__(self) -> Job:
+        if self._uncounted:
+            self._check_allowed(0, self._uncounted[-1])
         job = self._planned(self._begin)
         assert job.place is not None
         if job.place.skips:
-            self._check_allowed(self.skipped_after(job, job.elements), job.place.skips[-1])
-        self._begin = Begin(elements=job.place.begin.elements + job.elements, rows=job.place.end)
+            self._check_allowed(self.skipped_after(job, job.elements).rows, job.place.skips[-1])
+        elements = job.place.begin.elements + job.elements
+        self._begin = Begin(elements=elements, rows=job.place.end, left_out=job.place.left_out)
         self._number += 1
         return job
 
@@ -107,21 +110,24 @@ class SkippingPlanner:
         self._begin = job.place.begin
         self._one_too_many = None
 
-    def add(self, failed: Sequence[tuple[BlockKey, int, BaseException]]) -> None:
-        """Notes the items that failed, each with its block."""
-        for key, item, error in failed:
-            self.bad.add(key, item, error)
+    def add(self, failed: Sequence[Failing]) -> None:
+        """Notes the items that failed."""
+        for each in failed:
+            self.bad.add(each)
 
     def too_many(self, left_out: int, passes: int | None = None) -> bool:
-        """Returns whether ``max_errors`` allows fewer rows than ``left_out`` in the passes that have begun."""
-        return self._limit is not None and left_out > self._allowed() * (passes or self._passes)
+        """Returns whether ``max_errors`` allows fewer rows than ``left_out`` in the passes that have begun.
 
-    def skipped_after(self, job: Job, element: int) -> int:
-        """Returns the number of rows left out up to the ``element``-th element of a job."""
+        Rows that are not in the order count, too.
+        """
+        return self._limit is not None and left_out + len(self._refused) > self._allowed() * (passes or self._passes)
+
+    def skipped_after(self, job: Job, element: int) -> LeftOut:
+        """Returns what was left out up to the ``element``-th element of a job."""
         assert job.place is not None
         behind = (job.elements - element) * (self._size or 1)
         rows = self._delivered(job.place.begin.elements + element)
-        return max(0, job.place.end - behind - rows)  # a last, shorter batch counts as a full one
+        return LeftOut(rows=max(0, job.place.end - behind - rows))  # a last, shorter batch counts as a full one
 
     def passed(self, job: Job) -> None:
         """Counts the rows that a job left out. Call it when the job is returned to the consumer.
@@ -142,10 +148,11 @@ class SkippingPlanner:
             return
         self._finished = True
         if self._one_too_many is not None:
+            self._count([], self._passes)
             self._end(self._one_too_many)
         rest = self._rest() if self._target is None else []
         self._count(rest, self._rows.passes or 1)
-        if self._length is not None and self._begin.rows + len(rest) >= self._length:  # not if a part batch was dropped
+        if self._has_read_all(rest):
             self.bad.covers(self._cursor)
         self.bad.save()
         seen = self._skipped - self._before
@@ -157,6 +164,27 @@ class SkippingPlanner:
                 "row that" if seen == 1 else "rows that",
                 first,
             )
+
+    def _has_read_all(self, rest: list[Skip]) -> bool:
+        """Whether this part was read to its end. ``rest`` are the rows left out after the last job."""
+        read = self._begin.rows + len(rest)  # without a part batch that was dropped
+        return self._length is not None and read >= self._length
+
+    def _first_place(self, cursor: Cursor) -> Begin:
+        return Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped.rows)
+
+    def _own_refused(self) -> list[Skip]:
+        """Returns this part's share of the rows that could not be measured."""
+        skips: list[Skip] = []
+        for source, part in enumerate(self._plan.parts if self._plan.joined else ()):
+            shard, refused = self._plan.order.shard or part.order.shard, part.selection.refused
+            ranks, rank = (1, 0) if shard is None else (shard.num_shards, shard.index)
+            first, lanes = rank * self._cursor.workers + self._cursor.worker, ranks * self._cursor.workers
+            for number in range(first, len(refused), lanes):
+                row_group, row, _ = refused.places[number].tolist()
+                failure = Failure(refused.cause(number), refused.message(number))
+                skips.append(Skip(Row(source, row_group, row), failure))
+        return skips
 
     def _delivered(self, elements: int) -> int:
         rows = elements * (self._size or 1)
@@ -182,7 +210,7 @@ class SkippingPlanner:
     def _wanted(self, delivered: int, most: int) -> int:
         return most if self._target is None else min(most, self._target - delivered)
 
-    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Row], int]:
+    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Skip], int]:
         """Returns the next consecutive positions that are not known to fail.
 
         For batches, returns no positions if one of the next rows is known to fail.
@@ -190,7 +218,7 @@ class SkippingPlanner:
         Returns:
             The positions, the rows left out before them, and the number of full batches.
         """
-        skips: list[tuple[int, Row]] = []
+        skips: list[tuple[int, Skip]] = []
         barren = 0
         while True:
             positions = self._positions(first, self._wanted(delivered, self._chunk))
@@ -212,10 +240,10 @@ class SkippingPlanner:
             self._check_some_do_not_fail(barren, skips)
             self._check_allowed(first - delivered, skips[-1][1])
 
-    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[Row]]:
+    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[Skip]]:
         """Returns the next ``wanted`` positions not known to fail (fewer at the end), and the rows left out before."""
         taken: list[np.ndarray] = []
-        found: list[tuple[int, Row]] = []
+        found: list[tuple[int, Skip]] = []
         barren = 0
         while wanted:
             positions = self._positions(first, wanted)
@@ -233,16 +261,17 @@ class SkippingPlanner:
         picked = np.concatenate([np.zeros(0, np.int64), *taken])
         return picked, [row for place, row in found if len(picked) and place < picked[-1]]
 
-    def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, Row]]) -> None:
+    def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, Skip]]) -> None:
         """Ends an iteration that would search for a good row forever, after ``barren`` consecutive bad ones."""
         endless = self._target is not None or self._length is None
-        if endless and barren and barren >= self._pass_rows():
+        most = _BARREN_PASSES * self._pass_items() if self._length is None else self._length
+        if endless and barren and barren >= most:
             raise PipelineError(
-                f"on_error='skip': expected a row that does not fail, got none among {barren} in a row, which is all "
-                f"of this part. The last: {self._told(skips[-1][1])}."
+                f"on_error='skip': expected a row that does not fail, got none among {barren} in a row. "
+                f"The last: {self._told(skips[-1][1])}."
             )
 
-    def _check_allowed(self, left_out: int, last: Row) -> None:
+    def _check_allowed(self, left_out: int, last: Skip) -> None:
         """Ends the planning if too many rows are left out. `finish` raises the error after the jobs before it."""
         if self.too_many(left_out):
             self._one_too_many = last
@@ -261,22 +290,18 @@ class SkippingPlanner:
     def _resolved(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._rows.resolve(positions % self._length if self._target is not None and self._length else positions)
 
-    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, Row]]]:
+    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, Skip]]]:
         """Returns a mask of the positions known to fail (``None`` = none), and their rows, each with its place."""
-        if not self.bad.known or not len(positions):
+        if not self.bad.some or not len(positions):
             return None, []
-        draws = self._plan.draws(self._cursor.iteration, *self._resolved(positions))
+        draws = self._draws(positions)
         fails = self.bad.fails(draws, len(positions))
-        if fails is None:
-            return None, []
-        found = []
-        for draw in draws:
-            places = np.arange(len(draw.items)) if draw.places is None else draw.places
-            mine = fails[places]
-            found += list(zip(places[mine].tolist(), self.bad.rows_of(draw.key, draw.items[mine]), strict=True))
-        return fails, sorted(found)
+        return fails, [] if fails is None else sorted(skip for draw in draws for skip in self.bad.skips(draw))
 
-    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Row], steps: int, elements: int) -> Job:
+    def _draws(self, positions: np.ndarray) -> list[Draw]:
+        return self._plan.draws(self._cursor.iteration, *self._resolved(positions))
+
+    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Skip], steps: int, elements: int) -> Job:
         passes, index = self._resolved(positions)
         self._passes = max(self._passes, int(passes[-1]) + 1)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
@@ -290,7 +315,7 @@ class SkippingPlanner:
             place=Place(begin=begin, end=int(positions[-1]) + 1, skips=tuple(skips), passes=int(passes[-1]) + 1),
         )
 
-    def _rest(self) -> list[Row]:
+    def _rest(self) -> list[Skip]:
         """Returns the rows that are left out after the last job."""
         skips, first = [], self._begin.rows
         while len(positions := self._positions(first, self._chunk)):
@@ -298,19 +323,19 @@ class SkippingPlanner:
             first += len(positions)
         return skips
 
-    def _count(self, skips: Sequence[Row], passes: int) -> None:
-        for row in skips:
-            failure = self.bad.known[row]
+    def _count(self, skips: Sequence[Skip], passes: int) -> None:
+        skips, self._uncounted = [*self._uncounted, *skips], []
+        for skip in skips:
             self._skipped += 1
-            self._first = self._first or row
+            self._first = self._first or skip
             if self._skipped > self._counted:
-                what = SKIPPED.get(failure.cause, Count.SKIPPED_DECODE)
+                what = SKIPPED.get(skip.failure.cause, Count.SKIPPED_DECODE)
                 self._counters.count_left_out(what, self._part, self._before, self._skipped)
-                self._counters.note(failure.cause, *row)
-            if self.too_many(self._skipped, passes):
-                self._end(row)
+                self._counters.note(skip.failure.cause, *skip.row)
+            if self._limit is not None and self._skipped > self._allowed() * passes:
+                self._end(skip)
 
-    def _end(self, last: Row) -> NoReturn:
+    def _end(self, last: Skip) -> NoReturn:
         self.bad.save()
         raise PipelineError(
             f"max_errors={self._limit}: expected at most {self._allowed()} rows{self._counted_here()} of an epoch to "
@@ -331,51 +356,22 @@ class SkippingPlanner:
 
     def _pass_rows(self) -> float:
         """Returns the number of rows of this part in one pass over the data."""
+        if self._plan.joined:
+            rows = [part.selection.rows.total + len(part.selection.refused) for part in self._plan.parts]
+            return sum(rows) / self._parts
+        return self._pass_items()
+
+    def _pass_items(self) -> float:
+        """Returns the number of rows (or of joined items) of this part in one pass over the data."""
         if self._length is not None and self._rows.passes:
             return self._length / self._rows.passes
+        return (self._plan.one_pass.length or 0) / self._parts
+
+    @property
+    def _parts(self) -> int:
+        """The number of parts: that of loader workers on all ranks."""
         shard = self._plan.order.shard
-        parts = (1 if shard is None else shard.num_shards) * self._cursor.workers
-        return (self._plan.one_pass.length or 0) / parts
+        return (1 if shard is None else shard.num_shards) * self._cursor.workers
 
-    def _told(self, row: Row) -> str:
-        failure = self.bad.known[row]
-        return f"{failure.cause}: {failure.message.removesuffix('.')}"
-
-
-def failing_items(job: Job, handles: Sequence[Handle], make: Make) -> list[tuple[BlockKey, int, BaseException]]:
-    """Returns the items of a failed job that fail alone: the block, the number in the block, and the error of each.
-
-    The job is repeated in halves until a single item fails. An error that no item causes alone belongs to none of them.
-    """
-    if job.count == 1:
-        wait = make(job, list(handles))
-        try:
-            wait()
-        except ELEMENT_ERRORS as error:
-            (draw,) = job.draws
-            return [(draw.key, int(draw.items[0]), error)]
-        return []
-    rows = replace(job, steps=1, elements=job.count)
-    found = []
-    for half, numbers in rows.halves():
-        mine = [handles[number] for number in numbers]
-        if half.count == 1:
-            found += failing_items(half, mine, make)
-            continue
-        wait = make(replace(half, elements=1), mine)
-        try:
-            wait()
-        except ELEMENT_ERRORS:
-            found += failing_items(half, mine, make)
-    return found
-
-
-def check_blocks(handles: Sequence[Handle]) -> None:
-    """Raises `DatasetError` if a whole block failed to load, because its rows cannot be tested one by one."""
-    for handle in handles:
-        error = handle.future.exception()
-        if isinstance(error, ELEMENT_ERRORS):
-            raise DatasetError(
-                f"on_error='skip': expected rows that fail one by one, got a row that makes the whole block that it is "
-                f"loaded with fail: {error}"
-            ) from error
+    def _told(self, skip: Skip) -> str:
+        return f"{skip.failure.cause}: {skip.failure.message.removesuffix('.')}"

@@ -13,16 +13,18 @@ import numpy as np
 from ...counting.counters import Count, Counters, Gauge, add, took
 from ...errors import ELEMENT_ERRORS
 from ...order.cursor import Cursor
-from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
 from ...process.forks import reading
 from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
+from .bad_rows import Failing
+from .failing import check_blocks, failing_items
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
 from .merging import Merging
-from .skipping import SkippingPlanner, check_blocks, failing_items
+from .refilling import skipping_planner
+from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Form, StepRun, split_columns
 from .vocabularies import ready_program
 
@@ -69,7 +71,7 @@ class ThreadedEngine:
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * merge), 1, most_ahead))
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
-            self._skipping = SkippingPlanner(
+            self._skipping = skipping_planner(
                 plan,
                 cursor,
                 strict_nulls=strict_nulls,
@@ -191,7 +193,7 @@ class ThreadedEngine:
         self._store.release(handles)
         return True
 
-    def _failing_items(self, job: Job, handles: list[Handle]) -> list[tuple[BlockKey, int, BaseException]]:
+    def _failing_items(self, job: Job, handles: list[Handle]) -> list[Failing]:
         check_blocks(handles)
         return failing_items(job, handles, lambda part, mine: self._pool.submit(self._make, part, mine).result)
 

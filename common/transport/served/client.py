@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...engine.columns.batch import Column, leading
 from ...errors import ParquetryError, SidecarError, error_class
-from ...order.cursor import Cursor
+from ...order.cursor import NOTHING, Cursor
 from ...stages.base import Stage
 from ..source import StepRequest
 from .address import ServerAddress
@@ -152,7 +152,7 @@ def raise_error(answer: dict[str, Any]) -> None:
 class ServedSource:
     """The steps of one iteration, produced by a server."""
 
-    skipped = ready = 0
+    skipped, ready = NOTHING, 0
 
     def __init__(self, wanted: StepRequest) -> None:
         address, cursor = wanted.address, wanted.cursor

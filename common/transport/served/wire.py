@@ -181,9 +181,13 @@ class SocketReader:
         """Does nothing: the connection has another owner."""
 
 
+_PLACE = ("iteration", "start", "worker", "workers")
+
+
 def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
     """Returns the part of a pipeline's order that a stream covers, in the form of a request."""
-    return {**asdict(cursor), "origin": [cursor.origin.passes, cursor.origin.rows]}
+    place = {name: getattr(cursor, name) for name in _PLACE}
+    return {**place, "origin": [cursor.origin.passes, cursor.origin.rows], "skipped": 0}
 
 
 def cursor_of(request: object) -> Cursor:
@@ -193,7 +197,7 @@ def cursor_of(request: object) -> Cursor:
         StateError: a value is not a whole number, or there is no such worker.
     """
     given: dict[str, Any] = request if isinstance(request, dict) else {"iteration": request}
-    found = {name: given[name] for name in Cursor.__dataclass_fields__ if name in given}
+    found = {name: given[name] for name in (*_PLACE, "origin") if name in given}
     worker, workers, origin = found.get("worker", 0), found.get("workers", 1), found.pop("origin", (0, 0))
     values = [*found.values(), *origin] if isinstance(origin, list | tuple) and len(origin) == 2 else [None]
     if any(integer(value, least=0) is None for value in values) or not worker < workers:

@@ -10,6 +10,7 @@ import atexit
 import codecs
 import contextlib
 import ctypes
+import json
 import logging
 import mmap
 import os
@@ -30,6 +31,7 @@ from ...engine.columns.arena import SMALL_BYTES
 from ...engine.columns.batch import Column, leading
 from ...engine.run.step_run import NO_STEPS, Form, StepRun
 from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
+from ...order.cursor import LeftOut
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
 from ...schema.element import OutputField
@@ -104,7 +106,7 @@ class SidecarClient:
         self._stalled: str | None = None
         self.failed_at: int | None = None  # the position after the element whose error was raised last
         self._interrupted = False
-        self.skipped: deque[tuple[int, int]] = deque()  # (position, number of rows left out from there on)
+        self.skipped: deque[tuple[int, LeftOut]] = deque()  # (position, what is left out from there on)
         self._open(request, stall_timeout)
 
     def may_open(self, request: bytes) -> bool:
@@ -141,7 +143,8 @@ class SidecarClient:
     def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
         """Returns the next batch as views into its slot, or ``None`` at the end."""
         while (message := self._next(MessageType.BATCH, MessageType.END, MessageType.STATE)).type == MessageType.STATE:
-            self.skipped.append((message.a, message.b))
+            with self._held_to_protocol():
+                self.skipped.append((message.a, LeftOut.from_json(json.loads(b"{" + message.body[1:]))))
         if message.type == MessageType.END:
             return None
         with self._held_to_protocol():

@@ -17,7 +17,7 @@ from chains import KEPT, VERBS, chains, dataset, drawn_case, layouts, mixings
 from faces import SIDECAR, THREADS, NumpyFace, outcome, plain, run_on_faces
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from mishaps import run_changed, run_failing, run_skipping
+from mishaps import run_changed, run_failing, run_refilling, run_skipping, run_unmeasured
 from oracle import apply, call, check, check_mixed, examples
 
 from parquetry.common import UnischemaField, mix
@@ -190,6 +190,18 @@ def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.
 @given(st.data())
 def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.DataObject) -> None:
     run_skipping(data, EXECUTORS)
+
+
+@examples(15)
+@given(st.data())
+def test_batches_of_a_bucket_are_refilled_without_rows_that_fail(data: st.DataObject) -> None:
+    run_refilling(data, EXECUTORS)
+
+
+@examples(15)
+@given(st.data())
+def test_rows_without_a_length_are_as_if_they_were_not_stored(data: st.DataObject) -> None:
+    run_unmeasured(data, EXECUTORS)
 
 
 @examples(20)

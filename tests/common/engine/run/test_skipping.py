@@ -17,7 +17,7 @@ import pytest
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
 from parquetry.common.counting.counters import Count, Counters
 from parquetry.common.counting.loader_stats import SkippedRow
-from parquetry.common.engine.run.bad_rows import BadRows
+from parquetry.common.engine.run.bad_rows import BadRows, Failing
 from parquetry.common.engine.run.skipping import SkippingPlanner
 from parquetry.common.errors import DecodeError, PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
@@ -274,8 +274,7 @@ def test_an_error_that_no_row_causes_alone_is_that_of_the_batch(url: str) -> Non
     ("change", "message"),
     [
         (lambda rows: rows.batch(2).take(3), r"got take\(\) after batch\(\)\. Call it before"),
-        (lambda rows: rows.transform(lambda row: row, drops=True), r"got transform\(drops=True\)\. Let that function"),
-        (lambda rows: rows.bucket("drive", [2], batch_size=2), r"got bucket\(\)"),
+        (lambda rows: rows.batch(2).repeat(2), r"got repeat\(\) after batch\(\)\. Call it before"),
     ],
 )
 def test_stages_whose_elements_cannot_be_filled_are_refused(
@@ -341,7 +340,7 @@ def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
 
     def find(number: int) -> None:
         (draw,) = plans[number].draws(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
-        knowers[number].add(draw.key, int(draw.items[0]), DecodeError(f"row {number}"))
+        knowers[number].add(Failing(draw.key, int(draw.items[0]), None, DecodeError(f"row {number}")))
         knowers[number].save()
 
     with ThreadPoolExecutor(8) as pool:

@@ -1,0 +1,169 @@
+"""`RefillingPlanner`: plans the batches of ``bucket`` without the rows that fail.
+
+The batches of a part have fixed places, each with rows of one bucket of one block. From the first row of a bucket that
+fails on, its later batches in the same block form a queue: each batch takes as many rows as a full one holds from the
+head of the queue, so later batches have fewer. A place whose queue is empty is left out. What a batch holds therefore
+depends only on the rows that were consumed up to it, whichever bad rows are known in advance.
+
+A position is (elements, places left out, rows that each open queue is ahead of its places); see `LeftOut`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...order.cursor import Cursor, LeftOut
+from ...plan.bucket_items import BucketItems
+from ...plan.draws import Draw
+from ...plan.plan import BasePlan, Plan
+from .bad_rows import Skip
+from .jobs import Begin, Job, Place
+from .skipping import SkippingPlanner
+
+_FEWEST_SCANNED, _MOST_SCANNED = 16, 256
+_MOST_QUEUES = 64
+
+Queue = tuple[int, ...]
+"""Identifies a queue: (stream, cycle, pass, turn, block, bucket). A stream of an epoch may begin again (its turn), and
+so may a part, if every rank must return as many elements (its cycle)."""
+
+
+class RefillingPlanner(SkippingPlanner):
+    """As `SkippingPlanner`, for a plan whose items are batches. Its arguments are the same."""
+
+    def __init__(self, plan: Plan, items: BucketItems, cursor: Cursor, **arguments: Any) -> None:
+        super().__init__(plan, cursor, **arguments)
+        self._one_plan = plan
+        self._batches = items
+        self._queues: OrderedDict[Queue, np.ndarray] = OrderedDict()
+
+    def skipped_after(self, job: Job, element: int) -> LeftOut:
+        assert job.place is not None
+        return job.place.left_out if element else job.place.begin.left_out
+
+    def _first_place(self, cursor: Cursor) -> Begin:
+        left_out = cursor.skipped
+        return Begin(elements=cursor.start, rows=cursor.start + left_out.batches, left_out=left_out)
+
+    def _planned(self, begin: Begin) -> Job:
+        if self._target is not None and begin.elements >= self._target:
+            raise StopIteration
+        place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
+        while len(self._positions(place, 1)):
+            draw, left_out, found = self._batch(place, left_out)
+            place += 1
+            skips += found
+            if len(draw.items):
+                return self._batch_job(begin, draw, place, left_out, skips)
+            barren += 1
+            if skips:
+                self._check_some_do_not_fail(barren, [(place, skips[-1])])
+                self._check_allowed(left_out.rows, skips[-1])
+        raise StopIteration
+
+    def _batch_job(self, begin: Begin, draw: Draw, end: int, left_out: LeftOut, skips: list[Skip]) -> Job:
+        passes, _ = self._resolved(np.array([end - 1]))
+        self._passes = max(self._passes, int(passes[0]) + 1)
+        place = Place(begin=begin, end=end, skips=tuple(skips), passes=int(passes[0]) + 1, left_out=left_out)
+        return Job(number=self._number, steps=1, count=len(draw.items), elements=1, draws=(draw,), place=place)
+
+    def _rest(self) -> list[Skip]:
+        skips, place, left_out = list[Skip](), self._begin.rows, self._begin.left_out
+        while len(self._positions(place, 1)):
+            _, left_out, found = self._batch(place, left_out)
+            skips += found
+            place += 1
+        return skips
+
+    def _has_read_all(self, rest: list[Skip]) -> bool:
+        return self._length is not None and (self._target is None or self._begin.rows >= self._length)
+
+    def _batch(self, place: int, left_out: LeftOut) -> tuple[Draw, LeftOut, list[Skip]]:
+        """Returns the rows of the batch at a place, what is left out after it, and the rows left out here."""
+        [draw] = self._draws(np.array([place]))
+        fails = self.bad.hits(draw) is not None
+        if not fails and not left_out.ahead:
+            return draw, left_out, []
+        queue, count = self._queue_at(place)
+        ahead = next((rows for *name, rows in left_out.ahead if tuple(name) == queue), 0)
+        if not fails and not ahead:
+            return draw, left_out, []
+        rows = self._queued(queue, place)
+        whole = replace(draw, items=rows)
+        bad = self.bad.hits(whole)
+        good = np.arange(len(rows)) if bad is None else np.flatnonzero(~bad)
+        good = good[good >= ahead]
+        taken = good[: self._batches.sizes[queue[-1]]]
+        end = int(taken[-1]) + 1 if len(taken) else ahead
+        if len(taken) == len(good):  # the others fail, and each is left out at the place that has it
+            end = max(end, count)
+        skips = [skip for _, skip in self.bad.skips(replace(draw, items=rows[ahead:end]))]
+        open_queues = [each for each in left_out.ahead if each[:-1] != queue]
+        if end > count:
+            open_queues.append((*queue, end - count))
+        after = LeftOut(
+            rows=left_out.rows + len(skips),
+            batches=left_out.batches + (not len(taken)),
+            ahead=tuple(open_queues),
+        )
+        return replace(draw, items=rows[taken]), after, skips
+
+    def _queue_at(self, place: int) -> tuple[Queue, int]:
+        """Returns the queue of the batch at a place, and how many rows the batch has without rows that fail."""
+        passes, index = self._resolved(np.array([place]))
+        number = int(passes[0])
+        stream, turn, block, bucket, _, count = self._places(number, index)[0].tolist()
+        cycle = place // self._length if self._target is not None and self._length else 0
+        return (stream, cycle, number, turn, block, bucket), count
+
+    def _places(self, number: int, index: np.ndarray) -> np.ndarray:
+        """Returns `BucketItems.places` in a pass."""
+        plan = self._one_plan
+        order = plan.epoch_order(plan.epoch_of(self._cursor.iteration, number))
+        return self._batches.places(order, index)
+
+    def _queued(self, queue: Queue, place: int) -> np.ndarray:
+        """Returns the rows of a queue from a place on."""
+        if queue not in self._queues:
+            self._queues[queue] = self._scanned(queue, place)
+            if len(self._queues) > _MOST_QUEUES:
+                self._queues.popitem(last=False)
+        found = self._queues[queue]
+        if found[0, 0] > place:  # it was scanned from a later place on
+            found = self._queues[queue] = self._scanned(queue, place)
+        later = found[found[:, 0] >= place]
+        rows = [np.arange(first, first + count) for _, first, count in later.tolist()]
+        return np.concatenate(rows)
+
+    def _scanned(self, queue: Queue, place: int) -> np.ndarray:
+        """Returns the batches of a queue from a place on: int64 ``[batches, 3]``, place, first row, number of rows."""
+        stream, cycle, number, turn, block, bucket = queue
+        found, size, ended = [], _FEWEST_SCANNED, False
+        while not ended:
+            positions = self._positions(place, size)
+            if self._target is not None and self._length:
+                positions = positions[positions < (cycle + 1) * self._length]
+            if not len(positions):
+                break
+            passes, index = self._resolved(positions)
+            same = passes == number
+            own = self._places(number, index[same])
+            here = own[:, 0] == stream
+            inside = here & (own[:, 1] == turn) & (own[:, 2] == block)
+            chosen = inside & (own[:, 3] == bucket)
+            found.append(np.column_stack([positions[same][chosen], own[chosen][:, 4:]]))
+            ended = not same.all() or bool((here & ~inside).any())
+            place += len(positions)
+            size = min(2 * size, _MOST_SCANNED)
+        return np.concatenate(found)
+
+
+def skipping_planner(plan: BasePlan, cursor: Cursor, **arguments: Any) -> SkippingPlanner:
+    """Returns the planner for a plan; see `SkippingPlanner` for the arguments."""
+    if isinstance(plan, Plan) and isinstance(plan.items, BucketItems):
+        return RefillingPlanner(plan, plan.items, cursor, **arguments)
+    return SkippingPlanner(plan, cursor, **arguments)
