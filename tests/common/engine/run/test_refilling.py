@@ -52,11 +52,16 @@ def taken(steps: StepIterator[Any], most: int | None = None) -> list[Batch]:
     return found
 
 
-@examples(30)
+many = st.lists(st.integers(1, 9), min_size=40, max_size=60)
+
+
+@examples(40)
 @given(data=st.data())
 def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) -> None:
-    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=60), "lengths")
-    bad = data.draw(st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths)), "rows that fail")
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=60) | many, "lengths")
+    share = data.draw(st.sampled_from([0.0, 0.05, 0.2, 0.5, 1.0]), "share of rows that fail")
+    chance = np.random.default_rng(data.draw(st.integers(0, 99), "which")).random(len(lengths))
+    bad = set(np.flatnonzero(chance < share).tolist())
     known = data.draw(st.sets(st.sampled_from(sorted(bad)) if bad else st.nothing()), "rows known to fail")
     batched, workers = data.draw(st.booleans(), "a function of batches"), data.draw(st.integers(1, 3), "workers")
 
@@ -65,10 +70,10 @@ def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) 
             raise KeyError("a bad row")
         return batch
 
-    with rows(lengths, data.draw(st.integers(1, 20), "row_group_size")) as url:
+    with rows(lengths, data.draw(st.integers(1, 12), "row_group_size")) as url:
         base = Pipeline(url, ["id", "n"], executor="threads", workers=2, on_error="skip")
         if data.draw(st.booleans(), "shuffled"):
-            base = base.shuffle(data.draw(st.integers(1, 30), "buffer"), seed=data.draw(st.integers(0, 9), "seed"))
+            base = base.shuffle(data.draw(st.integers(1, 25), "buffer"), seed=data.draw(st.integers(0, 9), "seed"))
         sizes = data.draw(st.sampled_from([{"batch_size": 4}, {"batch_sizes": [5, 2, 1]}, {"max_tokens": 20}]), "sizes")
         base = base.bucket("n", [3, 6], **sizes)
         ranks = data.draw(st.sampled_from([None, (2, "pad"), (2, "drop"), (3, "none")]), "ranks")
