@@ -137,6 +137,18 @@ def test_a_bucket_has_a_length_once_it_is_known_that_no_row_fails(executor: str)
         assert len(pipeline.shard(2, 0)) == 2
 
 
+def test_a_batch_that_a_rank_gives_again_is_not_filled_with_its_own_rows() -> None:
+    def fail(batch: dict[str, Any]) -> dict[str, Any]:
+        if 9 in batch["id"]:
+            raise ValueError("no")
+        return batch
+
+    with rows([4] * 12, 20) as url:  # three batches for two ranks, so the second gives its only one twice
+        base = Pipeline(url, ["id", "n"], executor="threads", on_error="skip").bucket("n", [4], batch_size=4)
+        found = [batch["id"].tolist() for batch in base.shard(2, 1, even="pad").transform(fail)]
+    assert found == [[8, 10, 11], [8, 10, 11]]
+
+
 def test_a_state_of_a_refilled_bucket_is_small_and_names_what_is_ahead() -> None:
     def fail(batch: dict[str, Any]) -> dict[str, Any]:
         if (batch["id"] % 3 == 1).any():
