@@ -140,7 +140,7 @@ class BadRows:
         if draw.spans is not None:
             joined = self._joined.get(draw.key)
             codes = draw.items << _ROW_BITS | draw.spans[:, 0]
-            hit = np.isin(codes, list(joined)) & (draw.spans[:, 2] == 0) if joined else None
+            hit = np.isin(codes, list(joined)) if joined else None  # each piece is in one item
         else:
             bad = self._bad_items(draw.key)
             hit = np.isin(draw.items, bad) if len(bad) else None
