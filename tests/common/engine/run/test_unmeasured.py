@@ -84,7 +84,7 @@ def test_more_than_max_errors_end_the_epoch_before_its_first_element(url: str) -
     assert tokens(texts(url, max_errors=4).concat(4, "t")) == GOOD
     for most in (1, 0.05):
         iterator = iter(texts(url, max_errors=most).concat(4, "t"))
-        with pytest.raises(PipelineError, match="at most 1 rows of an epoch to fail, got one more.*row group 1, row 2"):
+        with pytest.raises(PipelineError, match=r"at most 1 rows of an epoch to fail, got one more.*row group 1, row 2"):
             next(iterator)
         assert iterator.stats().skipped_rows == 2
 
@@ -127,8 +127,9 @@ def test_a_row_that_is_wrong_twice_counts_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_vocabulary_holds_the_values_of_refused_rows(url: str) -> None:
-    whole = Pipeline(url, ["id", "t"]).vocabulary("id")
-    assert texts(url).encode("id").bucket("t", [3], batch_size=2).vocabulary("id") == whole == list(range(ROWS))
+    pipeline = texts(url).encode("id").bucket("t", [3], batch_size=2)
+    assert pipeline.plan().parts[0].selection.rows.total == ROWS - len(NULL)
+    assert pipeline.vocabulary("id") == list(range(ROWS))  # it is stored for pipelines without bucket(), too
 
 
 def test_filled_nulls_inside_lists_are_no_errors(url: str) -> None:
