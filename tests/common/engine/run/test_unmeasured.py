@@ -129,8 +129,9 @@ def test_a_row_that_is_wrong_twice_counts_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_vocabulary_holds_the_values_of_refused_rows(url: str) -> None:
-    whole = Pipeline(url, ["id", "t"]).vocabulary("id")
-    assert texts(url).encode("id").bucket("t", [3], batch_size=2).vocabulary("id") == whole == list(range(ROWS))
+    pipeline = texts(url).encode("id").bucket("t", [3], batch_size=2)
+    assert pipeline.plan().parts[0].selection.rows.total == ROWS - len(NULL)
+    assert pipeline.vocabulary("id") == list(range(ROWS))  # it is stored for pipelines without bucket(), too
 
 
 def test_filled_nulls_inside_lists_are_no_errors(url: str) -> None:
