@@ -119,7 +119,7 @@ audit:
 	done
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection engine transport/served arrow_stream pipeline/test_resume.py)
+	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order native engine transport/served arrow_stream pipeline/test_resume.py)
 
 test-tf216: $(VENV_TF216)/.op-built
 	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served

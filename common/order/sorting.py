@@ -55,7 +55,10 @@ def sorted_on_disk(pieces: Iterable[np.ndarray], count: int) -> np.ndarray:
             parts = [slice(begin, end) for begin, end in zip(*(each.tolist() for each in ends), strict=True)]
             mine = np.concatenate([words[part] for part in parts])
             numbers = np.concatenate(
-                [inside[part] + np.int64(first) for part, first in zip(parts, bounds[:, 0].tolist(), strict=True)]
+                [
+                    inside[part].astype(np.int64) + first
+                    for part, first in zip(parts, bounds[:, 0].tolist(), strict=True)
+                ]
             )
             order = sorted_numbers(mine)
             result.append(numbers[np.argsort(mine, kind="stable") if order is None else order].tobytes())
