@@ -84,7 +84,9 @@ def test_more_than_max_errors_end_the_epoch_before_its_first_element(url: str) -
     assert tokens(texts(url, max_errors=4).concat(4, "t")) == GOOD
     for most in (1, 0.05):
         iterator = iter(texts(url, max_errors=most).concat(4, "t"))
-        with pytest.raises(PipelineError, match=r"at most 1 rows of an epoch to fail, got one more.*row group 1, row 2"):
+        with pytest.raises(
+            PipelineError, match=r"at most 1 rows of an epoch to fail, got one more.*row group 1, row 2"
+        ):
             next(iterator)
         assert iterator.stats().skipped_rows == 2
 
