@@ -163,7 +163,7 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
         """
         at = replace(self._placement(), worker=0, workers=1)
         plan = self._part(at).plan()
-        if plan.skips and plan.element.batched and not plan.keeps_step:
+        if plan.loses_elements and plan.element.batched:
             raise TypeError(
                 "len(): unknown, because with on_error='skip' each loader worker may end with a short batch."
             )

@@ -354,7 +354,7 @@ class Verbs(ImageVerbs):
         Raises:
             PipelineError: a field is not a list of numbers, or cannot hold the separator or padding.
             NullValueError, DecodeError: a value is null, or lists in a row differ in length; the message names file and
-                row.
+                row. With ``on_error="skip"``, such rows are left out.
         """
         names = token_fields("concat", fields)
         between = None if separator is None else by_field(separator, names, "concat", "separator")
@@ -442,7 +442,8 @@ class Verbs(ImageVerbs):
 
         Raises:
             PipelineError: the arguments contradict each other, or ``batch``, ``shuffle`` or a filter follows.
-            DecodeError: a row is longer than ``max_tokens``; the message names file and row.
+            DecodeError: a row is longer than ``max_tokens``; the message names file and row. With ``on_error="skip"``,
+                such rows are left out.
         """
         return self._with_stage(
             Bucket(

@@ -57,8 +57,10 @@ class RefusedRows:
         Args:
             rows: the number of rows in each row group of the dataset.
         """
+        if places.dtype != np.int64 or places.ndim != 2 or places.shape[1] != 3:
+            raise ValueError(f"expected three numbers for each row, got {places.dtype} {places.shape}")
         group, row, cause = places.T
-        fits = places.dtype == np.int64 and places.min(initial=0) >= 0 and group.max(initial=-1) < len(rows)
+        fits = places.min(initial=0) >= 0 and group.max(initial=-1) < len(rows)
         if not fits or (row >= rows[group]).any() or cause.max(initial=0) >= len(_CAUSES):
             raise ValueError("expected rows of this dataset, got rows of another one")
         if about["causes"] != list(_CAUSES) or not all(isinstance(text, str) for text in about["messages"]):
