@@ -27,6 +27,12 @@ def test_uniform_words_are_in_order(count: int, seed: int) -> None:
     assert np.array_equal(found, np.argsort(words, kind="stable"))
 
 
+@pytest.mark.parametrize("count", [65_535, 65_536, 65_537, 262_145, 1 << 20])
+def test_many_uniform_words_are_in_order(count: int) -> None:
+    words = uniform(count)
+    assert np.array_equal(word_order(words), np.argsort(words))
+
+
 @examples(200)
 @given(
     words=st.lists(
