@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...order.cursor import Cursor, LeftOut
+from ...order.tokens import counted
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
@@ -39,7 +40,7 @@ class RefillingPlanner(SkippingPlanner):
         super().__init__(plan, cursor, **arguments)
         self._one_plan = plan
         self._batches = items
-        self._queues: OrderedDict[Queue, np.ndarray] = OrderedDict()
+        self._queues: OrderedDict[Queue, tuple[np.ndarray, np.ndarray, np.ndarray]] = OrderedDict()
 
     def skipped_after(self, job: Job, element: int) -> LeftOut:
         assert job.place is not None
@@ -92,16 +93,12 @@ class RefillingPlanner(SkippingPlanner):
         ahead = next((rows for *name, rows in left_out.ahead if tuple(name) == queue), 0)
         if not fails and not ahead:
             return draw, left_out, []
-        rows = self._queued(queue, place)
-        whole = replace(draw, items=rows)
-        bad = self.bad.hits(whole)
-        good = np.arange(len(rows)) if bad is None else np.flatnonzero(~bad)
-        good = good[good >= ahead]
-        taken = good[: self._batches.sizes[queue[-1]]]
-        end = int(taken[-1]) + 1 if len(taken) else ahead
-        if len(taken) == len(good):  # the others fail, and each is left out at the place that has it
+        rows = self._queued(queue, place)[ahead:]
+        taken, is_rest = self._good(draw, rows, int(self._batches.sizes[queue[-1]]))
+        end = ahead + (int(taken[-1]) + 1 if len(taken) else 0)
+        if is_rest:  # rows that fail are left out at the place that has them
             end = max(end, count)
-        skips = [skip for _, skip in self.bad.skips(replace(draw, items=rows[ahead:end]))]
+        skips = [skip for _, skip in self.bad.skips(replace(draw, items=rows[: end - ahead]))]
         open_queues = [each for each in left_out.ahead if each[:-1] != queue]
         if end > count:
             open_queues.append((*queue, end - count))
@@ -111,6 +108,17 @@ class RefillingPlanner(SkippingPlanner):
             ahead=tuple(open_queues),
         )
         return replace(draw, items=rows[taken]), after, skips
+
+    def _good(self, draw: Draw, rows: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
+        """Returns the places of the first ``most`` rows that are not known to fail, and whether there are no others."""
+        size = 2 * most
+        while True:
+            some = rows[:size]
+            bad = self.bad.hits(replace(draw, items=some))
+            good = np.arange(len(some)) if bad is None else np.flatnonzero(~bad)
+            if len(good) > most or len(some) == len(rows):
+                return good[:most], len(good) <= most
+            size *= 2
 
     def _queue_at(self, place: int) -> tuple[Queue, int]:
         """Returns the queue of the batch at a place, and how many rows the batch has without rows that fail."""
@@ -132,15 +140,13 @@ class RefillingPlanner(SkippingPlanner):
             self._queues[queue] = self._scanned(queue, place)
             if len(self._queues) > _MOST_QUEUES:
                 self._queues.popitem(last=False)
-        found = self._queues[queue]
-        if found[0, 0] > place:  # it was scanned from a later place on
-            found = self._queues[queue] = self._scanned(queue, place)
-        later = found[found[:, 0] >= place]
-        rows = [np.arange(first, first + count) for _, first, count in later.tolist()]
-        return np.concatenate(rows)
+        places, before, rows = self._queues[queue]
+        if places[0] > place:  # it was scanned from a later place on
+            places, before, rows = self._queues[queue] = self._scanned(queue, place)
+        return rows[before[np.searchsorted(places, place)] :]
 
-    def _scanned(self, queue: Queue, place: int) -> np.ndarray:
-        """Returns the batches of a queue from a place on: int64 ``[batches, 3]``, place, first row, number of rows."""
+    def _scanned(self, queue: Queue, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the places of a queue from a place on, how many rows come before each, and the rows; int64."""
         stream, cycle, number, turn, block, bucket = queue
         found, size, ended = [], _FEWEST_SCANNED, False
         while not ended:
@@ -159,7 +165,8 @@ class RefillingPlanner(SkippingPlanner):
             ended = not same.all() or bool((here & ~inside).any())
             place += len(positions)
             size = min(2 * size, _MOST_SCANNED)
-        return np.concatenate(found)
+        places, first, count = np.concatenate(found).T
+        return places, np.cumsum(count) - count, counted(first, count)
 
 
 def skipping_planner(plan: BasePlan, cursor: Cursor, **arguments: Any) -> SkippingPlanner:
