@@ -55,7 +55,7 @@ class Failure(NamedTuple):
         return cls(type(error).__name__, text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}...")
 
 
-class Skip(NamedTuple):
+class LeftOutRow(NamedTuple):
     """A row that is left out, or the first row of an item that is, and why."""
 
     row: Row
@@ -146,7 +146,7 @@ class BadRows:
             hit = _in_sorted(draw.items, bad) if len(bad) else None
         return hit if hit is not None and hit.any() else None
 
-    def skips(self, draw: Draw) -> list[tuple[int, Skip]]:
+    def skips(self, draw: Draw) -> list[tuple[int, LeftOutRow]]:
         """Returns the items of a draw that are known to fail, each with its place in the element."""
         hit = self.hits(draw)
         if hit is None:
@@ -158,7 +158,7 @@ class BadRows:
             joined = self._joined[draw.key]
             failures = [joined[code] for code in (draw.items << _ROW_BITS | draw.spans[:, 0])[hit].tolist()]
         places = np.flatnonzero(hit) if draw.places is None else draw.places[hit]
-        return list(zip(places.tolist(), map(Skip, rows, failures), strict=True))
+        return list(zip(places.tolist(), map(LeftOutRow, rows, failures), strict=True))
 
     def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:
         """Returns the first stored row of each of the given items of a block."""

@@ -32,7 +32,7 @@ from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import Source
-from .bad_rows import Skip
+from .bad_rows import LeftOutRow
 from .merging import Merging
 
 
@@ -62,7 +62,7 @@ class Place:
 
     begin: Begin
     end: int
-    skips: tuple[Skip, ...]
+    skips: tuple[LeftOutRow, ...]
     passes: int
     left_out: LeftOut = NOTHING
 

@@ -21,7 +21,7 @@ from ...order.tokens import counted
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
-from .bad_rows import Skip
+from .bad_rows import LeftOutRow
 from .jobs import Begin, Job, Place
 from .skipping import SkippingPlanner
 
@@ -53,7 +53,7 @@ class RefillingPlanner(SkippingPlanner):
     def _planned(self, begin: Begin) -> Job:
         if self._target is not None and begin.elements >= self._target:
             raise StopIteration
-        place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
+        place, left_out, skips, barren = begin.rows, begin.left_out, list[LeftOutRow](), 0
         while len(self._positions(place, 1)):
             draw, left_out, found = self._batch(place, left_out)
             place += 1
@@ -66,24 +66,24 @@ class RefillingPlanner(SkippingPlanner):
                 self._check_allowed(left_out.rows, skips[-1])
         raise StopIteration
 
-    def _batch_job(self, begin: Begin, draw: Draw, end: int, left_out: LeftOut, skips: list[Skip]) -> Job:
+    def _batch_job(self, begin: Begin, draw: Draw, end: int, left_out: LeftOut, skips: list[LeftOutRow]) -> Job:
         passes, _ = self._resolved(np.array([end - 1]))
         self._passes = max(self._passes, int(passes[0]) + 1)
         place = Place(begin=begin, end=end, skips=tuple(skips), passes=int(passes[0]) + 1, left_out=left_out)
         return Job(number=self._number, steps=1, count=len(draw.items), elements=1, draws=(draw,), place=place)
 
-    def _rest(self) -> list[Skip]:
-        skips, place, left_out = list[Skip](), self._begin.rows, self._begin.left_out
+    def _rest(self) -> list[LeftOutRow]:
+        skips, place, left_out = list[LeftOutRow](), self._begin.rows, self._begin.left_out
         while len(self._positions(place, 1)):
             _, left_out, found = self._batch(place, left_out)
             skips += found
             place += 1
         return skips
 
-    def _has_read_all(self, rest: list[Skip]) -> bool:
+    def _has_read_all(self, rest: list[LeftOutRow]) -> bool:
         return self._length is not None and (self._target is None or self._begin.rows >= self._length)
 
-    def _batch(self, place: int, left_out: LeftOut) -> tuple[Draw, LeftOut, list[Skip]]:
+    def _batch(self, place: int, left_out: LeftOut) -> tuple[Draw, LeftOut, list[LeftOutRow]]:
         """Returns the rows of the batch at a place, what is left out after it, and the rows left out here."""
         [draw] = self._draws(np.array([place]))
         fails = self.bad.hits(draw) is not None

@@ -23,7 +23,7 @@ from ...errors import PipelineError
 from ...order.cursor import START, Cursor, LeftOut
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
-from .bad_rows import Failing, Failure, Row, Skip, bad_rows_of
+from .bad_rows import Failing, Failure, LeftOutRow, Row, bad_rows_of
 from .jobs import Begin, Job, Place
 from .merging import Merging
 
@@ -70,13 +70,13 @@ class SkippingPlanner:
             self._target -= self._target % self._size
         self._begin = self._first_place(cursor)
         self._limit = max_errors
-        self._one_too_many: Skip | None = None  # comes after the last job
+        self._one_too_many: LeftOutRow | None = None  # comes after the last job
         self._passes = 1  # passes that have begun, as far as planned
         self._refused = self._own_refused()
         begins = cursor.start == 0 and cursor.origin == START and not cursor.skipped
         self._uncounted = self._refused if begins else []
         self._skipped = cursor.skipped.rows + len(self._refused) - len(self._uncounted)
-        self._first: Skip | None = None
+        self._first: LeftOutRow | None = None
         self._part = (cursor.iteration, cursor.worker, cursor.workers)
         # A process that died may have counted rows beyond those that the consumer received.
         before, self._counted = counters.left_out(self._part) or (self._skipped, 0)
@@ -165,7 +165,7 @@ class SkippingPlanner:
                 first,
             )
 
-    def _has_read_all(self, rest: list[Skip]) -> bool:
+    def _has_read_all(self, rest: list[LeftOutRow]) -> bool:
         """Whether this part was read to its end. ``rest`` are the rows left out after the last job."""
         read = self._begin.rows + len(rest)  # without a part batch that was dropped
         return self._length is not None and read >= self._length
@@ -173,9 +173,9 @@ class SkippingPlanner:
     def _first_place(self, cursor: Cursor) -> Begin:
         return Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped.rows)
 
-    def _own_refused(self) -> list[Skip]:
+    def _own_refused(self) -> list[LeftOutRow]:
         """Returns this part's share of the rows that could not be measured."""
-        skips: list[Skip] = []
+        skips: list[LeftOutRow] = []
         for source, part in enumerate(self._plan.parts if self._plan.joined else ()):
             shard, refused = self._plan.order.shard or part.order.shard, part.selection.refused
             ranks, rank = (1, 0) if shard is None else (shard.num_shards, shard.index)
@@ -183,7 +183,7 @@ class SkippingPlanner:
             for number in range(first, len(refused), lanes):
                 row_group, row, _ = refused.places[number].tolist()
                 failure = Failure(refused.cause(number), refused.message(number))
-                skips.append(Skip(Row(source, row_group, row), failure))
+                skips.append(LeftOutRow(Row(source, row_group, row), failure))
         return skips
 
     def _delivered(self, elements: int) -> int:
@@ -210,7 +210,7 @@ class SkippingPlanner:
     def _wanted(self, delivered: int, most: int) -> int:
         return most if self._target is None else min(most, self._target - delivered)
 
-    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Skip], int]:
+    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[LeftOutRow], int]:
         """Returns the next consecutive positions that are not known to fail.
 
         For batches, returns no positions if one of the next rows is known to fail.
@@ -218,7 +218,7 @@ class SkippingPlanner:
         Returns:
             The positions, the rows left out before them, and the number of full batches.
         """
-        skips: list[tuple[int, Skip]] = []
+        skips: list[tuple[int, LeftOutRow]] = []
         barren = 0
         while True:
             positions = self._positions(first, self._wanted(delivered, self._chunk))
@@ -240,10 +240,10 @@ class SkippingPlanner:
             self._check_some_do_not_fail(barren, skips)
             self._check_allowed(first - delivered, skips[-1][1])
 
-    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[Skip]]:
+    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[LeftOutRow]]:
         """Returns the next ``wanted`` positions not known to fail (fewer at the end), and the rows left out before."""
         taken: list[np.ndarray] = []
-        found: list[tuple[int, Skip]] = []
+        found: list[tuple[int, LeftOutRow]] = []
         barren = 0
         while wanted:
             positions = self._positions(first, wanted)
@@ -261,7 +261,7 @@ class SkippingPlanner:
         picked = np.concatenate([np.zeros(0, np.int64), *taken])
         return picked, [row for place, row in found if len(picked) and place < picked[-1]]
 
-    def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, Skip]]) -> None:
+    def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, LeftOutRow]]) -> None:
         """Ends an iteration that would search for a good row forever, after ``barren`` consecutive bad ones."""
         endless = self._target is not None or self._length is None
         most = _BARREN_PASSES * self._pass_items() if self._length is None else self._length
@@ -271,7 +271,7 @@ class SkippingPlanner:
                 f"The last: {self._told(skips[-1][1])}."
             )
 
-    def _check_allowed(self, left_out: int, last: Skip) -> None:
+    def _check_allowed(self, left_out: int, last: LeftOutRow) -> None:
         """Ends the planning if too many rows are left out. `finish` raises the error after the jobs before it."""
         if self.too_many(left_out):
             self._one_too_many = last
@@ -290,7 +290,7 @@ class SkippingPlanner:
     def _resolved(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._rows.resolve(positions % self._length if self._target is not None and self._length else positions)
 
-    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, Skip]]]:
+    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, LeftOutRow]]]:
         """Returns a mask of the positions known to fail (``None`` = none), and their rows, each with its place."""
         if not self.bad.some or not len(positions):
             return None, []
@@ -301,7 +301,7 @@ class SkippingPlanner:
     def _draws(self, positions: np.ndarray) -> list[Draw]:
         return self._plan.draws(self._cursor.iteration, *self._resolved(positions))
 
-    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Skip], steps: int, elements: int) -> Job:
+    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[LeftOutRow], steps: int, elements: int) -> Job:
         passes, index = self._resolved(positions)
         self._passes = max(self._passes, int(passes[-1]) + 1)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
@@ -315,7 +315,7 @@ class SkippingPlanner:
             place=Place(begin=begin, end=int(positions[-1]) + 1, skips=tuple(skips), passes=int(passes[-1]) + 1),
         )
 
-    def _rest(self) -> list[Skip]:
+    def _rest(self) -> list[LeftOutRow]:
         """Returns the rows that are left out after the last job."""
         skips, first = [], self._begin.rows
         while len(positions := self._positions(first, self._chunk)):
@@ -323,7 +323,7 @@ class SkippingPlanner:
             first += len(positions)
         return skips
 
-    def _count(self, skips: Sequence[Skip], passes: int) -> None:
+    def _count(self, skips: Sequence[LeftOutRow], passes: int) -> None:
         skips, self._uncounted = [*self._uncounted, *skips], []
         for skip in skips:
             self._skipped += 1
@@ -335,7 +335,7 @@ class SkippingPlanner:
             if self._limit is not None and self._skipped > self._allowed() * passes:
                 self._end(skip)
 
-    def _end(self, last: Skip) -> NoReturn:
+    def _end(self, last: LeftOutRow) -> NoReturn:
         self.bad.save()
         raise PipelineError(
             f"max_errors={self._limit}: expected at most {self._allowed()} rows{self._counted_here()} of an epoch to "
@@ -373,5 +373,5 @@ class SkippingPlanner:
         shard = self._plan.order.shard
         return (1 if shard is None else shard.num_shards) * self._cursor.workers
 
-    def _told(self, skip: Skip) -> str:
+    def _told(self, skip: LeftOutRow) -> str:
         return f"{skip.failure.cause}: {skip.failure.message.removesuffix('.')}"
