@@ -135,8 +135,8 @@ def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ra
             return [found[wanted] if wanted in found else apart[wanted].result() for wanted in ranges]
 
 
-class ChunkFile:
-    """A file with some of its ranges in memory. Wrap it in a ``pyarrow.PythonFile``.
+class SizedFile:
+    """A position in a file of known size that is only read. Subclasses read, and go into a ``pyarrow.PythonFile``.
 
     Args:
         size_bytes: the size of the whole file.
@@ -147,30 +147,6 @@ class ChunkFile:
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._position = 0
-        self._begins: list[int] = []
-        self._views: list[memoryview] = []
-
-    def hold(self, ranges: Sequence[Range], content: Sequence[bytes | memoryview]) -> None:
-        """Stores the bytes of some ranges, which must ascend."""
-        self._begins = [first for first, _ in ranges]
-        self._views = [memoryview(part) for part in content]
-
-    def read(self, size: int = -1) -> memoryview:
-        """Returns the next bytes, without a copy.
-
-        Raises:
-            OSError: the bytes were not fetched.
-        """
-        end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
-        number = bisect_right(self._begins, self._position) - 1
-        offset = self._position - self._begins[number] if number >= 0 else 0
-        if end > self._position and (number < 0 or offset + end - self._position > len(self._views[number])):
-            raise OSError(f"bytes {self._position} to {end} lie outside of the column chunks that the footer names")
-        found = self._views[number][offset : offset + end - self._position] if number >= 0 else memoryview(b"")
-        self._position = end
-        return found
-
-    read_buffer = read
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._position = offset + (0, self._position, self._size_bytes)[whence]
@@ -189,4 +165,39 @@ class ChunkFile:
         return False
 
     def close(self) -> None:
-        """Does nothing: the memory is freed with the last view of it."""
+        """Does nothing: there is nothing to close."""
+
+    def _end_of(self, size: int) -> int:
+        """Returns where the next ``size`` bytes end; -1 = all that follow."""
+        return self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
+
+
+class ChunkFile(SizedFile):
+    """A file with some of its ranges in memory, which is freed with the last view of it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self._begins: list[int] = []
+        self._views: list[memoryview] = []
+
+    def hold(self, ranges: Sequence[Range], content: Sequence[bytes | memoryview]) -> None:
+        """Stores the bytes of some ranges, which must ascend."""
+        self._begins = [first for first, _ in ranges]
+        self._views = [memoryview(part) for part in content]
+
+    def read(self, size: int = -1) -> memoryview:
+        """Returns the next bytes, without a copy.
+
+        Raises:
+            OSError: the bytes were not fetched.
+        """
+        end = self._end_of(size)
+        number = bisect_right(self._begins, self._position) - 1
+        offset = self._position - self._begins[number] if number >= 0 else 0
+        if end > self._position and (number < 0 or offset + end - self._position > len(self._views[number])):
+            raise OSError(f"bytes {self._position} to {end} lie outside of the column chunks that the footer names")
+        found = self._views[number][offset : offset + end - self._position] if number >= 0 else memoryview(b"")
+        self._position = end
+        return found
+
+    read_buffer = read

@@ -7,11 +7,11 @@ size) of each answer must fit. fsspec itself takes any answer of status 206 for 
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .chunk_ranges import SizedFile
 from .store_answers import StoreError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def answers_http(fs: Any) -> bool:
     return "http" in names and hasattr(fs, "set_session") and hasattr(fs, "encode_url")
 
 
-class HttpFile(io.RawIOBase):
+class HttpFile(SizedFile):
     """A file of a known size. Each read is one request. Wrap it in a ``pyarrow.PythonFile``.
 
     Args:
@@ -47,8 +47,8 @@ class HttpFile(io.RawIOBase):
     """
 
     def __init__(self, fs: Any, url: str, size_bytes: int, check: CheckVersion) -> None:
-        self._fs, self._url, self._size_bytes, self._check = fs, url, size_bytes, check
-        self._position = 0
+        super().__init__(size_bytes)
+        self._fs, self._url, self._check = fs, url, check
         self.is_checked = True
 
     def read(self, size: int = -1) -> bytes:
@@ -62,25 +62,12 @@ class HttpFile(io.RawIOBase):
         """
         from fsspec.asyn import sync
 
-        first, end = self._position, self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
+        first, end = self._position, self._end_of(size)
         if first >= end:
             return b""
         content: bytes = sync(self._fs.loop, self._fetched, first, end)
         self._position = end
         return content
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + (0, self._position, self._size_bytes)[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     async def _fetched(self, first: int, end: int) -> bytes:
         session, options = await self._fs.set_session(), dict(self._fs.kwargs)

@@ -96,9 +96,7 @@ class Slots:
             name = hashlib.blake2b(endpoint.encode(), digest_size=16).hexdigest()
             with suppress(OSError):
                 # Never closed: closing any descriptor of the file would unlock all slots of this process.
-                self._file = os.open(
-                    f"{directory}/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-                )
+                self._file = os.open(f"{directory}/{name}", _FLAGS, 0o600)
 
     @contextmanager
     def taken(self) -> Iterator[Held]:
@@ -171,11 +169,11 @@ class Slots:
             if warns and waited_s >= warning_seconds():
                 warns = False
                 _LOGGER.warning(
-                    "%s: all %d requests that may be under way at a time have been for %.0f s. If the store allows "
+                    "%s: waited %.0f s for one of the %d requests that are allowed at a time. If the store allows "
                     "more, set PARQUETRY_STORE_REQUESTS.",
                     self._endpoint,
-                    most_requests(),
                     waited_s,
+                    most_requests(),
                 )
             pause(random.uniform(_POLL_S, poll_s))
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)

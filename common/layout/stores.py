@@ -130,7 +130,7 @@ def endpoint_of(filesystem: pafs.FileSystem) -> str:
         with suppress(Exception):  # file systems of Python may raise anything
             found = base.__reduce__()[1][0]
         places = [found.get(name) for name in _ADDRESSES] if isinstance(found, dict) else []
-        return " ".join([base.type_name, *(str(place) for place in places if place)])
+        return " ".join([base.type_name, *(without_secrets(str(place)) for place in places if place)])
     kind = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     options = {**fs.storage_options, **(fs.storage_options.get("client_kwargs") or {})}
     places = [getattr(fs, "endpoint", None), *(options.get(name) for name in _ADDRESSES)]

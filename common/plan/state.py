@@ -261,6 +261,11 @@ def _check_skipped(plan: BasePlan, found: State, own: State) -> None:
             "state: expected one taken with on_error='skip', because the rows that it leaves out change the items of "
             "concat(), pack_rows() and bucket(), got one taken with on_error='raise'. Start the epoch again."
         )
+    if (found.batches or found.ahead) and not (found.skipped and plan.order.makes_batches):
+        raise StateError(
+            f"state: expected a pipeline with bucket(), because batches of buckets were left out ({found.batches}) or "
+            "refilled. Load a state that was taken from this pipeline."
+        )
     same = found.shards == own.shards and (found.batch_size == own.batch_size or plan.program.drops)
     if found.skipped is not None and not same:
         raise StateError(

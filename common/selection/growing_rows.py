@@ -33,10 +33,9 @@ def matching_rows(tables: Iterable[pa.Table], test: Callable[[pa.Table], np.ndar
         tables: consecutive slices of a row group's columns, at least one.
         test: returns a bool for each row of a slice.
     """
-    first = 0
 
     def found() -> Iterable[np.ndarray]:
-        nonlocal first
+        first = 0
         for table in tables:
             yield _chosen(test(table), wanted, first)
             first += table.num_rows

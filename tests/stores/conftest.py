@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,3 +19,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))  # their warnings are their own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _credentials() -> Iterator[None]:
+    """Lets clients of S3 sign their requests, and look for credentials nowhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "example")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield

@@ -33,15 +33,6 @@ SAID = {
 OTHERWISE = r"cannot be read, the store failed \d times, most recently: |The file is damaged or was replaced"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _credentials() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "example")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        yield
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("rows") / "rows", [[20, 20], [20], [20, 20]], names=NAMES)

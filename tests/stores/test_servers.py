@@ -60,15 +60,6 @@ def expected(built: Built) -> list[Any]:
     return by_threads(built.url)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _credentials() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "example")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        yield
-
-
 # --- S3 and Google Cloud Storage ---
 
 

@@ -113,7 +113,8 @@ class BadRows:
         """Notes that an item of a block failed."""
         key, item, token, error = failing
         if token is not None:
-            self._joined.setdefault(key, {})[item << _ROW_BITS | token] = Failure.of(error)
+            with self._lock:
+                self._joined.setdefault(key, {})[item << _ROW_BITS | token] = Failure.of(error)
             return
         (row,) = self.rows_of(key, np.array([item]))
         with self._lock:
