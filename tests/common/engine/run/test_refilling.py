@@ -170,6 +170,16 @@ def test_a_state_of_a_refilled_bucket_is_small_and_names_what_is_ahead() -> None
                 iter(pipeline.bucket("n", [4], batch_size=5).transform(fail)).load_state_dict({**state, "ahead": wrong})
 
 
+@pytest.mark.parametrize("members", [{"batches": 3}, {"ahead": [[0, 0, 0, 0, 0, 0, 2]]}])
+def test_a_state_of_another_chain_leaves_out_no_batches(members: dict[str, Any]) -> None:
+    with rows([4] * 20, 20) as url:
+        pipeline = Pipeline(url, ["id"], executor="threads", on_error="skip").batch(5)
+        state = iter(pipeline).state_dict()
+        iter(pipeline).load_state_dict(state)
+        with pytest.raises(StateError, match=r"expected a pipeline with bucket\(\)"):
+            iter(pipeline).load_state_dict({**state, **members})
+
+
 def test_a_bucket_counts_each_bad_row_once_and_stops_at_max_errors() -> None:
     def fail(batch: dict[str, Any]) -> dict[str, Any]:
         if np.isin(batch["id"], (2, 3, 11, 19)).any():
