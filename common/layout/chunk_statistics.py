@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schema.arrow_compute import pc
+from ..process.forks import pc
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order
 from .footer_check import has_no_known_bounds

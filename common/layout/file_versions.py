@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -38,6 +38,9 @@ from .http_ranges import HttpFile, answers_http
 from .store_answers import is_absence
 from .store_faults import asking_again, passes
 from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 # Names, in lower case, under which stores report content tags and modification times.
 _TAGS = (
@@ -444,7 +447,7 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
 
 
 def _http_file(
-    filesystem: pafs.FileSystem, version: FileVersion, fs: Any, url: str, *, trusts: bool
+    filesystem: pafs.FileSystem, version: FileVersion, fs: AbstractFileSystem, url: str, *, trusts: bool
 ) -> Iterator[_Opening]:
     """Yields a file of an HTTP server. Nothing is left to check if its answers told the version."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .chunk_ranges import SizedFile
 from .store_answers import StoreError
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
+    from fsspec import AbstractFileSystem
 
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _WHOLE, _PARTIAL, _BEYOND_END = 200, 206, 416
@@ -29,7 +30,7 @@ CheckVersion = Callable[[Mapping[str, str], int], bool]
 another one."""
 
 
-def answers_http(fs: Any) -> bool:
+def answers_http(fs: AbstractFileSystem) -> bool:
     """Whether an fsspec file system is the one for plain HTTP servers."""
     names = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     return "http" in names and hasattr(fs, "set_session") and hasattr(fs, "encode_url")
@@ -46,7 +47,7 @@ class HttpFile(SizedFile):
         is_checked: whether all answers told the version of the file.
     """
 
-    def __init__(self, fs: Any, url: str, size_bytes: int, check: CheckVersion) -> None:
+    def __init__(self, fs: AbstractFileSystem, url: str, size_bytes: int, check: CheckVersion) -> None:
         super().__init__(size_bytes)
         self._fs, self._url, self._check = fs, url, check
         self.is_checked = True

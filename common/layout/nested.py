@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ..process.forks import arrow_to_numpy
-from ..schema.arrow_compute import pc
+from ..process.forks import arrow_to_numpy, pc
 
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:

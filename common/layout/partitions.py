@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
-from ..schema.arrow_compute import pc
+from ..process.forks import pc
 from ..schema.arrow_types import arrow_scalar_type
 from ..schema.field import Unischema, UnischemaField
 from .files import DataFile, partition_of

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DecodeError
-from ..schema.arrow_compute import pc
+from ..process.forks import pc
 
 _VERSION_KEY = b"org.apache.spark.version"
 _ROW_KEY = b"org.apache.spark.sql.parquet.row.metadata"

@@ -126,7 +126,7 @@ def endpoint_of(filesystem: pafs.FileSystem) -> str:
     base = without_subtrees(filesystem, "")[0]
     fs = fsspec_of(base)
     if fs is None:
-        found: Any = {}
+        found: object = {}
         with suppress(Exception):  # file systems of Python may raise anything
             found = base.__reduce__()[1][0]
         places = [found.get(name) for name in _ADDRESSES] if isinstance(found, dict) else []

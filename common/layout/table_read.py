@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import DatasetError, DecodeError, SchemaError
-from ..schema.arrow_compute import pc
+from ..process.forks import pc
 from .arrow_read import read_group, read_slices
 from .evolution import conform
 from .nested import child, wide, without_views

@@ -33,6 +33,7 @@ from ..order.keyed import permutation, raw_words
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
+from ..process.forks import load_compute
 from ..progress import thread_pool
 from ..schema.element import Element
 from ..selection.rows import RowNumbers, rows_inside
@@ -123,6 +124,7 @@ class ElementReader(Generic[Given]):
         self._plan = plan
         self._program = ready_program(plan)
         self._forms = forms
+        load_compute()
         self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._lock = threading.Lock()
         self._held: tuple[Counters, Gauge] | None = None  # the gauge for the counters of the latest read

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..process.forks import arrow_to_numpy
-from ..schema.arrow_compute import pc
+from ..process.forks import arrow_to_numpy, pc
 from ..schema.plain import PlainFields, Seed
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}

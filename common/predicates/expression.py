@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import FieldNotFoundError, PipelineError
-from ..process.forks import arrow_to_numpy
-from ..schema.arrow_compute import pc
+from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import no_such_field
 
 _COMPARE = {

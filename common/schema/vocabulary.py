@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..process.forks import arrow_to_numpy, cached_property
-from .arrow_compute import pc
+from ..process.forks import arrow_to_numpy, cached_property, pc
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}

@@ -17,8 +17,7 @@ import pyarrow as pa
 from ..errors import PipelineError
 from ..layout.evolution import keeps_order
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
-from ..process.forks import arrow_to_numpy
-from ..schema.arrow_compute import pc
+from ..process.forks import arrow_to_numpy, pc
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _OPPOSITE = {"less": "greater_equal", "less_equal": "greater"}

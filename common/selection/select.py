@@ -19,9 +19,8 @@ from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
-from ..process.forks import arrow_to_numpy
+from ..process.forks import arrow_to_numpy, pc
 from ..progress import in_parallel
-from ..schema.arrow_compute import pc
 from ..schema.field import UnischemaField
 from ..stages.base import Decision, Stage
 from ..stages.measure import Measure

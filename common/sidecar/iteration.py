@@ -18,7 +18,7 @@ from ..counting.counters import Count, Counters
 from ..engine.run.jobs import Job, JobPlanner
 from ..engine.run.merging import Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
-from ..engine.run.refilling import skipping_planner
+from ..engine.run.refilling import planner_class
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
 from ..order.cursor import NOTHING, LeftOut
@@ -88,7 +88,7 @@ class Iteration:
         self._skipped = cursor.skipped  # what the client knows of
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
-            self._skipping = skipping_planner(
+            self._skipping = planner_class(plan)(
                 plan,
                 cursor,
                 strict_nulls=prepared.strict_nulls,

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DecodeError, NullValueError, PipelineError
-from ..process.forks import arrow_to_numpy
-from ..schema.arrow_compute import pc
+from ..process.forks import arrow_to_numpy, pc
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure, Refusal

@@ -20,8 +20,7 @@ from ..predicates.expression import (
     expression_to_json,
     row_values,
 )
-from ..process.forks import arrow_to_numpy
-from ..schema.arrow_compute import pc
+from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
 from .base import Decision, Stage, is_integer, positive_integer

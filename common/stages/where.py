@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, contains
 from ..predicates.expression import as_expression, expression_from_json, expression_key, expression_to_json
-from ..schema.arrow_compute import pc
+from ..process.forks import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
 from .functions import UserFunction

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...schema.arrow_compute import pc
+from ...process.forks import pc
 from ...schema.field import Shape
 from .arrow_views import as_arrow, as_numpy, without_nulls
 

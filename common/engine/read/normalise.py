@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...errors import DecodeError
 from ...layout.nested import is_list, one_array, widened
-from ...schema.arrow_compute import pc
+from ...process.forks import pc
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
 from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField

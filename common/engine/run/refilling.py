@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from ...counting.counters import Counters
 from ...order.cursor import Cursor, LeftOut
 from ...order.tokens import counted
 from ...plan.bucket_items import BucketItems
@@ -23,6 +23,7 @@ from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
 from .bad_rows import LeftOutRow
 from .jobs import Begin, Job, Place
+from .merging import Merging
 from .skipping import SkippingPlanner
 
 _FEWEST_SCANNED, _MOST_SCANNED = 16, 256
@@ -36,10 +37,23 @@ so may a part, if every rank must return as many elements (its cycle)."""
 class RefillingPlanner(SkippingPlanner):
     """As `SkippingPlanner`, for a plan whose items are batches. Its arguments are the same."""
 
-    def __init__(self, plan: Plan, items: BucketItems, cursor: Cursor, **arguments: Any) -> None:
-        super().__init__(plan, cursor, **arguments)
+    def __init__(
+        self,
+        plan: BasePlan,
+        cursor: Cursor,
+        *,
+        strict_nulls: bool,
+        max_errors: float | None,
+        counters: Counters,
+        merging: Merging | None = None,
+    ) -> None:
+        super().__init__(
+            plan, cursor, strict_nulls=strict_nulls, max_errors=max_errors, counters=counters, merging=merging
+        )
+        assert isinstance(plan, Plan)
+        assert isinstance(plan.items, BucketItems)
         self._one_plan = plan
-        self._batches = items
+        self._batches = plan.items
         self._queues: OrderedDict[Queue, tuple[np.ndarray, np.ndarray, np.ndarray]] = OrderedDict()
 
     def skipped_after(self, job: Job, element: int) -> LeftOut:
@@ -169,8 +183,7 @@ class RefillingPlanner(SkippingPlanner):
         return places, np.cumsum(count) - count, counted(first, count)
 
 
-def skipping_planner(plan: BasePlan, cursor: Cursor, **arguments: Any) -> SkippingPlanner:
-    """Returns the planner for a plan; see `SkippingPlanner` for the arguments."""
-    if isinstance(plan, Plan) and isinstance(plan.items, BucketItems):
-        return RefillingPlanner(plan, plan.items, cursor, **arguments)
-    return SkippingPlanner(plan, cursor, **arguments)
+def planner_class(plan: BasePlan) -> type[SkippingPlanner]:
+    """Returns the class that plans an iteration of a plan without the rows that fail."""
+    fills_batches = isinstance(plan, Plan) and isinstance(plan.items, BucketItems)
+    return RefillingPlanner if fills_batches else SkippingPlanner

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ...errors import TransformError
 from ...layout.dataset import StoredDataset
 from ...plan.draws import BlockRows
+from ...process.forks import load_compute
 from ...progress import stop_if_unwanted
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
@@ -49,6 +50,8 @@ def select_rows(
     selection = load_selection(key, dataset.row_groups.rows) if key is not None else None
     if selection is not None:
         return selection
+    if stages:
+        load_compute()
     threads = fetch_threads(dataset.remote, _THREADS)
     room_bytes = memory_limit // (2 * max(1, min(threads, len(dataset.row_groups))))  # evaluation takes as much again
     selection = evaluate(

@@ -14,7 +14,7 @@ from ...counting.counters import Count, Counters, Gauge, add, took
 from ...errors import ELEMENT_ERRORS
 from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
-from ...process.forks import reading
+from ...process.forks import load_compute, reading
 from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
@@ -23,7 +23,7 @@ from .bad_rows import Failing
 from .failing import check_blocks, failing_items
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
 from .merging import Merging
-from .refilling import skipping_planner
+from .refilling import planner_class
 from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Form, StepRun, split_columns
 from .vocabularies import ready_program
@@ -59,6 +59,7 @@ class ThreadedEngine:
         counters: Counters | None = None,
         shared: TableCache | None = None,
     ) -> None:
+        load_compute()
         self._form = form
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
@@ -71,7 +72,7 @@ class ThreadedEngine:
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * merge), 1, most_ahead))
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
-            self._skipping = skipping_planner(
+            self._skipping = planner_class(plan)(
                 plan,
                 cursor,
                 strict_nulls=strict_nulls,

@@ -21,8 +21,8 @@ from ...layout.kept import KeptFiles, cache_root
 from ...layout.nested import is_list, one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
+from ...process.forks import pc
 from ...progress import in_parallel
-from ...schema.arrow_compute import pc
 from ...schema.element import output_of
 from ...schema.vocabulary import Vocabulary
 from ...selection.rows import RowSet
