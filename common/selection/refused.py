@@ -85,7 +85,7 @@ def refused_in(
     return RefusedRows(places=np.array(places, np.int64).reshape(-1, 3), messages=tuple(texts))
 
 
-def joined(parts: Sequence[RefusedRows]) -> RefusedRows:
+def all_refused(parts: Sequence[RefusedRows]) -> RefusedRows:
     """Returns the rows of several row groups, in order."""
     messages: list[str] = []
     for part in parts:

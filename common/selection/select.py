@@ -31,7 +31,7 @@ from ..stages.take import Skip, Take
 from ..stages.where import Where, WhereColumn, WhereFunction
 from .growing_rows import matching_rows
 from .pruning import prune
-from .refused import NOTHING_REFUSED, RefusedRows, joined, refused_in
+from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
 from .rows import RowNumbers, RowSet, all_rows
 from .stamps import Stamps, stamps_of
 from .statistics import column_bytes, column_statistics
@@ -328,7 +328,7 @@ def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection
         return found, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
 
     found = in_parallel(numbers, row_groups, "measuring rows", stored.threads)
-    refused = joined([part for _, part in found])
+    refused = all_refused([part for _, part in found])
     selection = replace(selection, measured=step.combine([part for part, _ in found]))
     return _without(selection, refused, len(row_groups)) if len(refused) else selection
 

@@ -59,6 +59,7 @@ def tensorflow(url: str) -> Any:
     return ParquetDataset(url, workers=1).batch(BATCH).repeat(PASSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [threads, sidecar, torch, torch_workers, tensorflow])
 def test_keeping_the_labels_of_an_epoch_keeps_nothing_else(make: Callable[[str], Any], url: str) -> None:
     for _ in zip(range(30), make(url), strict=False):
@@ -71,6 +72,7 @@ def test_keeping_the_labels_of_an_epoch_keeps_nothing_else(make: Callable[[str],
     assert grown < EPOCH_BYTES / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [threads, sidecar, torch, torch_workers, tensorflow])
 def test_all_batches_of_an_epoch_can_be_kept(make: Callable[[str], Any], url: str) -> None:
     held = list(make(url))
