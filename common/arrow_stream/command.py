@@ -12,9 +12,10 @@ import json
 import logging
 import shutil
 import signal
+import socket
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..pipeline.pipeline import Pipeline
     from .server import ArrowServer
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 _OWN_LIMITS = (f"total_memory_bytes={1 << 62}",)  # a trainer's own server: the pipeline's memory_limit is what it wants
 
 
@@ -68,15 +70,52 @@ def serve_until_stopped(
         ParquetryError, OSError: `ArrowServer` could not be created, or the file contains no pipeline.
     """
     logging.basicConfig(format="parquetry server: %(levelname)s %(message)s", level=logging.WARNING)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN if pipeline == "-" else lambda *_: stop.set())
-    directory = private_directory() if listen is None else None
-    try:
-        _run(pipeline, listen or f"unix:{directory}/control", announce, security, limits, stop)
-    finally:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+    with _Stop(ignored={signal.SIGINT} if pipeline == "-" else set()) as stop:
+        directory = private_directory() if listen is None else None
+        try:
+            _run(pipeline, listen or f"unix:{directory}/control", announce, security, limits, stop)
+        finally:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+class _Stop:
+    """Waits for SIGTERM, SIGINT or a call of `set`.
+
+    Python runs the handler of a signal when the main thread returns from its current call. If the signal arrives just
+    before that call blocks on a lock, the handler would wait as long as the lock does, so `wait` reads from the socket
+    to which Python writes each signal as it arrives.
+    """
+
+    def __init__(self, *, ignored: set[signal.Signals]) -> None:
+        self._ignored = ignored
+        self._here, self._there = socket.socketpair()
+        self._there.setblocking(False)
+
+    def __enter__(self) -> _Stop:
+        self._before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN if number in self._ignored else _do_nothing)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._here.close()
+        self._there.close()
+
+    def set(self) -> None:
+        """Ends `wait`. Any thread may call it, also after the end."""
+        with suppress(OSError):
+            self._there.send(bytes([signal.SIGTERM]))
+
+    def wait(self) -> None:
+        """Returns when one of the signals has arrived, or `set` was called."""
+        while self._here.recv(1)[0] not in _STOPPING:
+            pass
+
+
+def _do_nothing(*_: object) -> None:
+    """Handles a signal, so that its default, which ends the process, does not."""
 
 
 def _run(
@@ -85,7 +124,7 @@ def _run(
     announce: Callable[[str], None],
     security: Mapping[str, str | None],
     limits: Sequence[str],
-    stop: threading.Event,
+    stop: _Stop,
 ) -> None:
     from .limits import ClientLimits  # not needed for --help
     from .server import ArrowServer
@@ -134,7 +173,7 @@ def _read(path: str) -> dict[str, Any]:
     return value
 
 
-def _end_with_stdin(server: ArrowServer, stop: threading.Event) -> None:
+def _end_with_stdin(server: ArrowServer, stop: _Stop) -> None:
     sys.stdin.read()
     server.drain()
     stop.set()

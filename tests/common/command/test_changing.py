@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from builders import build, write_table
 from typer.testing import CliRunner
 
 from parquetry.common import CompressedImageCodec, Pipeline
-from parquetry.common.arrow_stream import command as serving
 from parquetry.common.command.app import app
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
@@ -83,10 +83,18 @@ def test_index_migrate_and_generate_metadata_do_their_work(tmp_path: Path) -> No
     assert run("generate-metadata", plain).exit_code == 3
 
 
-def test_serve_serves_a_chain_until_it_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_handlers() -> Iterator[None]:
+    """Puts back the handlers of the signals that stop a server."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("own_handlers")
+def test_serve_serves_a_chain_until_it_is_told_to_stop(tmp_path: Path) -> None:
     built = build(tmp_path / "set", [[20]], names=("id",))
-    handlers: dict[int, Callable[..., object]] = {}
-    monkeypatch.setattr(serving.signal, "signal", lambda number, handler: handlers.setdefault(number, handler))
     address = f"unix:{tmp_path}/socket"
     received: list[int] = []
 
@@ -94,7 +102,7 @@ def test_serve_serves_a_chain_until_it_is_told_to_stop(tmp_path: Path, monkeypat
         while not (tmp_path / "socket").exists():
             pass
         received.extend(next(iter(Pipeline(address=address)))["id"].tolist())
-        handlers[signal.SIGTERM]()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=client)
     thread.start()
