@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-from processes import free_ports, gone
+from processes import free_ports, gone, python_that_gets
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.tf_plugin import ParquetDataset
@@ -170,3 +170,16 @@ def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster: Cluster) 
     assert set(found) <= set(range(ROWS))
     assert gone(children, 60) == []
     assert Counter(ids(served(dataset, cluster, "DYNAMIC"))) == dict.fromkeys(range(ROWS), 1)
+
+
+def test_a_reader_that_dies_before_it_deals_is_replaced(
+    url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0")  # the dispatcher, here, starts another reader to deal
+    python_that_gets(monkeypatch, tmp_path, "KILL", 0)
+    dataset = served(CHAINS["shuffled"](url), cluster, "DYNAMIC")
+    program, killed = tmp_path / "python", tmp_path / "killed"
+    first_here = f'[ $PPID = {os.getpid()} ] && mkdir "{killed}" 2>/dev/null'
+    program.write_text(program.read_text().replace('[ "$n" -lt 0 ]', first_here))
+    assert Counter(ids(dataset)) == dict.fromkeys(range(ROWS), 1)
+    assert killed.exists()

@@ -19,13 +19,8 @@ constexpr std::chrono::seconds kStaysUnknown{10};  // far longer than it takes t
 // Returns the cardinality that a sidecar reports.
 Error AskForCardinality(const Request& request, void (*warn)(const std::string&), int64_t* cardinality) {
   std::shared_ptr<Sidecar> sidecar;
-  int64_t restarts = request.Restarts();
-  Error error = AcquireSidecar(request, nullptr, &sidecar);
-  for (; error.died && error.kind == Error::Kind::kBroken && restarts > 0; --restarts) {
-    warn(error.message.substr(0, error.message.find('\n')) + " Starting another to ask for the cardinality.");
-    error = AcquireSidecar(request, nullptr, &sidecar);
-  }
-  if (error) return error;
+  const auto acquire = [&] { return AcquireSidecar(request, nullptr, &sidecar); };
+  if (Error error = TryWithRestarts(request, acquire, warn)) return error;
   *cardinality = sidecar->cardinality();
   ReturnSidecar(std::move(sidecar));
   return {};

@@ -142,6 +142,17 @@ Error AcquireSidecar(const Request& request, const Canceller* canceller, std::sh
   return {};
 }
 
+Error TryWithRestarts(const Request& request, const std::function<Error()>& attempt,
+                      const std::function<void(const std::string&)>& warn) {
+  int64_t restarts = request.Restarts();
+  Error error = attempt();
+  for (; error.died && error.kind == Error::Kind::kBroken && restarts > 0; --restarts) {
+    warn(error.message.substr(0, error.message.find('\n')) + " Starting another.");
+    error = attempt();
+  }
+  return error;
+}
+
 void ReturnSidecar(std::shared_ptr<Sidecar> sidecar) {
   sidecar->Stop();
   const Clock::duration idle_time = IdleTime();

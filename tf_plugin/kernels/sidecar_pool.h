@@ -9,7 +9,9 @@
 #ifndef PARQUETRY_KERNELS_SIDECAR_POOL_H_
 #define PARQUETRY_KERNELS_SIDECAR_POOL_H_
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "sidecar_client.h"
 
@@ -17,6 +19,11 @@ namespace parquetry {
 
 // Gets an idle sidecar for the request, or starts a new one.
 Error AcquireSidecar(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out);
+
+// Calls `attempt`, and calls it again whenever a sidecar died in it, as often as the request allows restarts. Calls
+// `warn` each time.
+Error TryWithRestarts(const Request& request, const std::function<Error()>& attempt,
+                      const std::function<void(const std::string&)>& warn);
 
 // Ends the sidecar's iteration and keeps it for the next. Drops a sidecar that is broken, and drops
 // the oldest ones if too many are idle.

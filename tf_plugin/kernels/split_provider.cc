@@ -88,14 +88,17 @@ absl::Status ParquetSplitProvider::Restore(std::function<std::string(std::string
 }
 
 absl::Status ParquetSplitProvider::Start(const std::string* state) {
-  std::shared_ptr<Sidecar> sidecar;
-  if (Error error = AcquireSidecar(request_, &canceller_, &sidecar)) return ToStatus(error);
   DatasetRegistry& registry = DatasetRegistry::Get();
   const int64_t iteration = state == nullptr ? registry.TakeIteration(request_.dataset_key) : 0;
   Started started;
-  const Error error = sidecar->Start(iteration, state, false, &canceller_, &started);
-  ReturnSidecar(std::move(sidecar));
-  if (error) return ToStatus(error);
+  const auto attempt = [&] {
+    std::shared_ptr<Sidecar> sidecar;
+    if (Error error = AcquireSidecar(request_, &canceller_, &sidecar)) return error;
+    Error error = sidecar->Start(iteration, state, false, &canceller_, &started);
+    ReturnSidecar(std::move(sidecar));
+    return error;
+  };
+  if (const Error error = TryWithRestarts(request_, attempt, LogWarning)) return ToStatus(error);
   registry.SetStarted(request_.dataset_key, started, state != nullptr);
   started_ = started;
   return absl::OkStatus();
