@@ -32,8 +32,8 @@ def reason_to_skip() -> str:
     return "" if found.returncode == 0 else "clang++ without the runtime of libFuzzer (on Debian: libclang-rt-*-dev)"
 
 
-def fuzz(corpus: Path, found: Path, *options: str) -> int:
-    """Builds the harness, runs it from a corpus, and returns its exit status.
+def fuzz(corpus: Path, found: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Builds the harness, runs it from a corpus, and returns the run with all that it printed.
 
     Args:
         corpus: the seed inputs.
@@ -46,5 +46,12 @@ def fuzz(corpus: Path, found: Path, *options: str) -> int:
     (found / "corpus").mkdir(parents=True, exist_ok=True)
     target = found / "fuzz_messages"
     subprocess.run(["clang++", *_FLAGS, _SANITIZERS, *map(str, _SOURCES), "-o", str(target)], check=True)
-    command = [target, "-max_len=70000", f"-artifact_prefix={found}/", *options, found / "corpus", corpus]
-    return subprocess.run(list(map(str, command)), check=False).returncode
+    command: list[str | Path] = [
+        target,
+        "-max_len=70000",
+        f"-artifact_prefix={found}/",
+        *options,
+        found / "corpus",
+        corpus,
+    ]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")

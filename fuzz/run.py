@@ -1,8 +1,9 @@
-"""Fuzzes the targets in turn, for some time each: ``python -m fuzz.run --seconds 300 [TARGET ...]``.
+"""Fuzzes the targets, each for some time: ``python -m fuzz.run --seconds 300 [TARGET ...]``.
 
 With atheris, coverage guides the runs; without it, they are seeded mutations of the corpus. Each target runs in its own
-process, which may use 1 GiB more memory than it starts with, and 10 s per input. Failing inputs are written to
-``build/fuzz/TARGET``, and the exit status is then 1. The target ``op_client`` is C++ and needs clang with libFuzzer.
+process, as many at once as there are processors. It may use 1 GiB more memory than it starts with, and 10 s per input.
+Failing inputs are written to ``build/fuzz/TARGET``, and the exit status is then 1. The target ``op_client`` is C++ and
+needs clang with libFuzzer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import faulthandler
 import gc
 import importlib.util
 import logging
+import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -20,6 +23,7 @@ import sys
 import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -51,44 +55,75 @@ def main() -> int:
         _fuzz(names[0], asked.seconds, asked.seed)
         return 0
     print("guided by coverage" if _GUIDED else "not guided: pip install atheris for inputs that follow the coverage")
-    failed = []
-    for name in names:
-        numbers = ["--seconds", str(asked.seconds), "--seed", str(asked.seed)]
-        begin = time.monotonic()
-        if name == op_client.NAME:
-            if reason := op_client.reason_to_skip():
-                print(f"{name}: skipped, {reason}")
-                continue
-            limits = (f"-max_total_time={max(1.0, asked.seconds):.0f}", f"-timeout={_INPUT_S}", f"-seed={asked.seed}")
-            status = op_client.fuzz(CORPUS / name, _FOUND / name, *limits, "-print_final_stats=1")
-        else:
-            status = subprocess.run([sys.executable, "-m", "fuzz.run", "--here", name, *numbers]).returncode
-        print(f"{name}: {'sound' if status == 0 else f'FAILED ({status})'} after {time.monotonic() - begin:.0f} s")
-        failed += [name] if status else []
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        runs = {name: pool.submit(_run, name, asked.seconds, asked.seed) for name in names}
+        failed = [name for name, run in runs.items() if not _is_sound(name, *run.result())]
     if failed:
         print(f"the inputs that failed are in {_FOUND}: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def _run(name: str, seconds: float, seed: int) -> tuple[subprocess.CompletedProcess[str] | None, float]:
+    """Runs a target in its own process; returns the run, or ``None`` if this machine cannot run it, and its seconds."""
+    begin = time.monotonic()
+    if name != op_client.NAME:
+        command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds), "--seed", str(seed)]
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    elif op_client.reason_to_skip():
+        return None, 0.0
+    else:
+        limits = (f"-max_total_time={max(1.0, seconds):.0f}", f"-timeout={_INPUT_S}", f"-seed={seed}")
+        run = op_client.fuzz(CORPUS / name, _FOUND / name, *limits)
+    return run, time.monotonic() - begin
+
+
+def _is_sound(name: str, run: subprocess.CompletedProcess[str] | None, seconds: float) -> bool:
+    """Prints how a target fared; returns ``False`` if an input failed."""
+    if run is None:
+        print(f"{name}: skipped, {op_client.reason_to_skip()}", flush=True)
+        return True
+    if run.returncode:
+        print(run.stdout)
+        print(f"{name}: FAILED ({run.returncode}) after {seconds:.0f} s", flush=True)
+        return False
+    inputs = re.search(r"^(?:Done )?(\d+) (?:runs|inputs)", run.stdout, re.MULTILINE)
+    assert inputs is not None, run.stdout
+    print(f"{name}: sound, {int(inputs[1]):,} inputs in {seconds:.0f} s", flush=True)
+    return True
 
 
 def _fuzz(name: str, seconds: float, seed: int) -> None:
     faulthandler.enable()
     logging.disable()  # a damaged file causes a warning
     warnings.simplefilter("ignore")
-    target = TARGETS[name]
-    for data in corpus_of(name):
-        target(data)  # creates everything that is created once
+    reached = _modules_of(name)
     room = psutil.Process().memory_info().vms + _MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
     found = _FOUND / name
     found.mkdir(parents=True, exist_ok=True)
-    (_guided if _GUIDED else _unguided)(name, found, seconds, seed)
+    if _GUIDED:
+        _guided(name, reached, found, seconds, seed)
+    else:
+        _unguided(name, found, seconds, seed)
 
 
-def _guided(name: str, found: Path, seconds: float, seed: int) -> None:
+def _modules_of(name: str) -> set[str]:
+    """Runs the corpus, which also creates everything that is created once, and returns the modules of ours that ran."""
+    names: set[str] = set()
+    sys.setprofile(lambda frame, *_: names.add(frame.f_globals.get("__name__", "")))
+    try:
+        for data in corpus_of(name):
+            TARGETS[name](data)
+    finally:
+        sys.setprofile(None)
+    return {name for name in names if name.startswith("parquetry.")}
+
+
+def _guided(name: str, reached: set[str], found: Path, seconds: float, seed: int) -> None:
     import atheris
 
-    for function in gc.get_objects():  # this package only: `instrument_all` takes minutes
-        if isinstance(function, FunctionType) and str(function.__module__).startswith("parquetry."):
+    for function in gc.get_objects():  # `instrument_all` takes minutes, and the whole package ten seconds
+        if isinstance(function, FunctionType) and function.__module__ in reached:
             atheris.instrument_func(function)
     corpus = found / "corpus"
     corpus.mkdir(exist_ok=True)
@@ -100,7 +135,7 @@ def _guided(name: str, found: Path, seconds: float, seed: int) -> None:
         "-rss_limit_mb=0",
     ]
     atheris.Setup(
-        [name, *options, "-print_final_stats=1", f"-artifact_prefix={found}/", str(corpus), str(CORPUS / name)],
+        [name, *options, f"-artifact_prefix={found}/", str(corpus), str(CORPUS / name)],
         TARGETS[name],
     )
     atheris.Fuzz()

@@ -168,7 +168,8 @@ def test_packets_are_read_without_a_fault_where_coverage_guides_the_fuzzer(tmp_p
         (packets / name).write_bytes(packet)
     assert {path.read_bytes() for path in packets.iterdir()} == set(corpus_of(op_client.NAME))
     runs = os.environ.get("PARQUETRY_FUZZ_RUNS", "20000")
-    assert op_client.fuzz(packets, tmp_path, f"-runs={runs}", "-seed=7") == 0
+    run = op_client.fuzz(packets, tmp_path, f"-runs={runs}", "-seed=7")
+    assert run.returncode == 0, run.stdout
 
 
 def _garbled(packet: bytes, random: np.random.Generator) -> bytes:
