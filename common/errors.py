@@ -17,7 +17,7 @@
      └─ SidecarError           a worker process died or broke the protocol (also a ``RuntimeError``)
 
 A message says what failed and where, what was expected, what was found, and what to do. URLs appear in it without user,
-password and query. An error holds only its message, so it can be pickled and crosses processes unchanged.
+password and query. An error holds only texts and numbers, so it can be pickled and crosses processes unchanged.
 
 When an iterator raises `DecodeError`, `NullValueError` or `TransformError`, only one element (a row or a batch) has
 failed, and the next call of ``next()`` returns the element after it. Any other error ends the iterator.
@@ -39,9 +39,11 @@ class ParquetryError(Exception):
 
     Attributes:
         frames: the traceback of your function that raised the error, as text. Other processes show it with the message.
+        item: the row of a batch that the message names, if it names one.
     """
 
     frames = ""
+    item: int | None = None
     ag_pass_through = True  # makes TensorFlow's AutoGraph re-raise these errors unchanged
 
     def __init__(self, *args: object) -> None:

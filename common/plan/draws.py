@@ -5,6 +5,7 @@ A block consists of consecutive row groups of a stream that are fetched together
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -46,6 +47,24 @@ class BlockRows:
     def cells_of(self, items: np.ndarray) -> np.ndarray:
         """Returns the ``cells`` of some items."""
         return items[:, None] if self.cells is None else self.cells[items]
+
+    def first_rows(self, items: np.ndarray) -> list[tuple[int, int]]:
+        """Returns the row group and the number of the first row of each of some items."""
+        places = self.cells_of(items)[:, 0]
+        ends = np.cumsum([len(rows) for rows in self.rows])
+        parts = np.searchsorted(ends, places, side="right").tolist()
+        behind = (places - ends[parts]).tolist()  # counted from the end of the part
+        return [(self.row_groups[part], int(self.rows[part][at])) for part, at in zip(parts, behind, strict=True)]
+
+    def items_from(self, first_rows: Mapping[int, Sequence[int]]) -> np.ndarray:
+        """Returns the items, ascending, whose first row is one of the given rows of row groups."""
+        begins = np.cumsum([0, *map(len, self.rows)])
+        is_wanted = np.zeros(begins[-1], dtype=bool)
+        for row_group, rows, begin in zip(self.row_groups, self.rows, begins.tolist(), strict=False):
+            wanted = first_rows.get(row_group, ())
+            if len(wanted):
+                is_wanted[begin : begin + len(rows)] = np.isin(np.asarray(rows), wanted)
+        return np.flatnonzero(is_wanted if self.cells is None else is_wanted[self.cells[:, 0]])
 
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
         """Returns the ``repeats`` of some items."""

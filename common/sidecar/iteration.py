@@ -227,11 +227,11 @@ class Iteration:
             self._client.send_error(self._generation, error, elements=1, position=self._sent)
 
     def _send_made(self, header: BatchHeader, made: Made) -> None:
-        left_out = self._left_out_after(made.job)
         if self._rebatcher is None:
             try:
                 self._count_skipped(made.job)
-                self._send_skipped(left_out, made.first + 1)
+                for element, left_out in () if self._skipping is None else self._skipping.changes(made.job):
+                    self._send_skipped(left_out, made.first + element)
             except BaseException:
                 self._slots.give(made.slot)
                 raise
@@ -240,6 +240,7 @@ class Iteration:
         columns = copied_table(made.slot.memory, header, (*self._plan.element.leaves, _KEPT))
         self._slots.give(made.slot)
         self._count_skipped(made.job)
+        left_out = self._left_out_after(made.job)
         self._send_emissions(self._rebatcher.add(columns, header.num_elements, left_out))
 
     def _left_out_after(self, job: Job) -> LeftOut:
@@ -255,10 +256,7 @@ class Iteration:
             self._skipping.passed(job)
 
     def _send_skipped(self, skipped: LeftOut, position: int) -> None:
-        """Tells the client what is left out from a position on, if that has changed.
-
-        In a job of several elements, rows are only left out before the first one.
-        """
+        """Tells the client what is left out from a position on, if that has changed."""
         if skipped != self._skipped:
             self._skipped = skipped
             _, after = state_of(self._plan, replace(self._cursor, start=0, skipped=skipped)).around_consumed()

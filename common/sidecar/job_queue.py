@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -169,7 +169,7 @@ class JobQueue:
             DatasetError: a whole block fails.
         """
         check_blocks(made.handles)
-        found = failing_items(made.job, made.handles, self._make)
+        found = failing_items(made.job, made.errors[-1], made.handles, self._make)
         if not found:
             return []
         with self._slots.changed:
@@ -177,9 +177,10 @@ class JobQueue:
         for item in later:
             if planner.too_many(len(found)):
                 break  # they will not be reached
-            if isinstance(item.future.exception(), ELEMENT_ERRORS):
+            error = item.future.exception()
+            if isinstance(error, ELEMENT_ERRORS):
                 check_blocks(item.handles)
-                found += failing_items(item.job, item.handles, self._make)
+                found += failing_items(item.job, error, item.handles, self._make)
         return found
 
     def plan_again(self, made: Made, planner: SkippingPlanner) -> None:
@@ -194,13 +195,13 @@ class JobQueue:
             self._give_up(item)
         self.done(made)
 
-    def _make(self, job: Job, handles: list[Handle]) -> Callable[[], object]:
+    def _make(self, job: Job, handles: list[Handle]) -> object:
         slot = self.wait_for_slot(self._ahead, private=True)
         if slot is None:
             raise PipelineError("iteration was closed.")
         made = self._begin(job, handles, slot, 0)
         made.future.add_done_callback(partial(self._give_back, slot))
-        return made.future.result
+        return made.future.result()
 
     def _give_up(self, made: Made) -> None:
         if made.future.cancel():

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...counting.counters import Count, add, counted, took
-from ...errors import NullValueError
+from ...errors import ELEMENT_ERRORS, NullValueError
 from ...native.gather import gather as gather_rows
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
@@ -48,12 +48,15 @@ def assemble(
     If a function may drop rows, there may be fewer rows. One more column then holds the item number of each (int64).
 
     Raises:
-        DecodeError, TransformError: a value failed; names file, row group and row.
+        DecodeError, TransformError: a value failed; names file, row group and row, and often has the ``item``.
         NullValueError: a value is null and ``strict_nulls`` is set.
     """
     begin, busy, transformed = time.perf_counter(), time.thread_time(), counted(Count.TRANSFORM_S)
     try:
         columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+    except ELEMENT_ERRORS as error:
+        error.item = _item_described(sources, count)
+        raise
     finally:
         add(Count.CPU_S, time.thread_time() - busy)
     took(Count.DECODE_S, begin, less=counted(Count.TRANSFORM_S) - transformed)
@@ -343,6 +346,18 @@ def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
         return f"row {item} of the batch"
 
     return describe
+
+
+def _item_described(sources: Sequence[Source], count: int) -> int | None:
+    """Returns the first item with the row that this thread described last, which is that of its latest error."""
+    for source in sources:
+        row = source.block.described
+        if row is None:
+            continue
+        found = np.flatnonzero((source.cells == row).any(axis=1))
+        if len(found):
+            return int(_places(source, count)[found[0]])
+    return None
 
 
 def _refuse_nulls(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import OrderedDict
 from functools import lru_cache
 from itertools import dropwhile
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from ...stages.base import Decision
 
 _SAVED_EVERY_S = 2.0
 _MOST_FILES = 256
+_MOST_BLOCKS = 64
 _MOST_TEXT = 300
 _FIELD_DECISIONS = (Decision.FIELDS, Decision.FORM)
 _ROW_BITS = 32
@@ -90,8 +92,9 @@ class BadRows:
         self._key = _key(plan, strict_nulls=strict_nulls)
         self._causes = _kept_causes(plan)
         self._covered: dict[str, list[int]] = {}
-        self._codes: dict[int, np.ndarray] = {}
-        self._items: dict[BlockKey, np.ndarray] = {}
+        self._told: dict[int, list[Row]] = {}  # of each source, in the order in which they became known
+        self._in_row_group: dict[tuple[int, int], list[int]] = {}  # the same by source and row group
+        self._items: OrderedDict[BlockKey, tuple[int, np.ndarray]] = OrderedDict()
         self._joined: dict[BlockKey, dict[int, Failure]] = {}
         self._lock = ForkLock()
         self._block_rows = lru_cache(maxsize=4)(plan.block_rows)
@@ -118,8 +121,7 @@ class BadRows:
             return
         (row,) = self.rows_of(key, np.array([item]))
         with self._lock:
-            self.known.setdefault(row, Failure.of(error))
-            self._forget_derived()
+            self._learn({row: Failure.of(error)})
             self._unsaved = True
         if time.monotonic() - self._saved_at > _SAVED_EVERY_S:
             self.save()
@@ -163,8 +165,7 @@ class BadRows:
 
     def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:
         """Returns the first stored row of each of the given items of a block."""
-        codes = _item_codes(self._block_rows(key))[items]
-        return [Row(key.source, code >> _ROW_BITS, code & ((1 << _ROW_BITS) - 1)) for code in codes.tolist()]
+        return [Row(key.source, *place) for place in self._block_rows(key).first_rows(items)]
 
     def covers(self, cursor: Cursor) -> None:
         """Notes that the part of an iteration that begins at a cursor was read to its end."""
@@ -211,33 +212,40 @@ class BadRows:
             return
         rows, covered = kept
         with self._lock:
-            if not rows.keys() <= self.known.keys():
-                self.known = {**rows, **self.known}
-                self._forget_derived()
+            self._learn(rows)
             for name, parts in covered.items():
                 mine = self._covered.setdefault(name, [])
                 mine += [part for part in parts if part not in mine]
 
-    def _forget_derived(self) -> None:
-        self._codes.clear()
-        self._items.clear()
+    def _learn(self, rows: dict[Row, Failure]) -> None:
+        """Notes rows that may be known. Call it with the lock held."""
+        for row, failure in rows.items():
+            if row not in self.known:
+                self.known[row] = failure
+                self._told.setdefault(row.source, []).append(row)
+                self._in_row_group.setdefault((row.source, row.row_group), []).append(row.row)
 
     def _bad_items(self, key: BlockKey) -> np.ndarray:
-        """Returns the numbers of a block's items that are known to fail."""
-        found = self._items.get(key)
-        if found is None:
-            rows = self._block_rows(key)
-            with self._lock:  # so that the cached result covers all rows that are known now
-                codes = self._codes_of(key.source)
-                found = np.flatnonzero(np.isin(_item_codes(rows), codes)) if len(codes) else codes
-                self._items[key] = found
-        return found
+        """Returns the numbers of a block's items that are known to fail, ascending."""
+        rows = self._block_rows(key)
+        with self._lock:  # so that the result covers all rows that are known now
+            told = self._told.get(key.source, [])
+            seen, items = self._items.pop(key, (0, np.zeros(0, np.int64)))
+            if seen < len(told):
+                items = np.union1d(items, rows.items_from(self._in_row_groups(rows, key.source, told[seen:])))
+            self._items[key] = len(told), items
+            if len(self._items) > _MOST_BLOCKS:
+                self._items.popitem(last=False)
+        return items
 
-    def _codes_of(self, source: int) -> np.ndarray:
-        if source not in self._codes:
-            codes = [row.row_group << _ROW_BITS | row.row for row in self.known if row.source == source]
-            self._codes[source] = np.array(sorted(codes), dtype=np.int64)
-        return self._codes[source]
+    def _in_row_groups(self, rows: BlockRows, source: int, told: list[Row]) -> dict[int, list[int]]:
+        """Returns the numbers of the given rows by row group, for some of the row groups of a block at least."""
+        found: dict[int, list[int]] = {}
+        if len(told) > len(rows.row_groups):
+            return {each: self._in_row_group.get((source, each), []) for each in rows.row_groups}
+        for row in told:
+            found.setdefault(row.row_group, []).append(row.row)
+        return found
 
 
 def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
@@ -289,14 +297,6 @@ def _in_sorted(values: np.ndarray, members: np.ndarray) -> np.ndarray:
     at = np.minimum(np.searchsorted(members, values), len(members) - 1)
     found: np.ndarray = members[at] == values
     return found
-
-
-def _item_codes(rows: BlockRows) -> np.ndarray:
-    """Returns a number for the first row of each item of a block."""
-    named = zip(rows.row_groups, rows.rows, strict=True)
-    parts = [group << _ROW_BITS | np.asarray(inside, np.int64) for group, inside in named]
-    codes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])
-    return codes if rows.cells is None else codes[rows.cells[:, 0]]
 
 
 def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ the block.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -57,9 +58,20 @@ class RowPlaces:
 
     def describe(self, row: int) -> str:
         """Describes where a row of the block is stored: file, row group, and row."""
+        _described.rows, _described.row = self, row
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         place, number = self._places[part], int(self._rows[part][row - self._start[part]])
         return place.describe(number) if isinstance(place, ListedPlace) else f"{place}, row {number}"
+
+
+class _Described(threading.local):
+    """The row that a thread described last."""
+
+    rows: RowPlaces | None = None
+    row: int = 0
+
+
+_described = _Described()
 
 
 class LoadedBlock:
@@ -176,3 +188,8 @@ class LoadedBlock:
     def describe(self, row: int) -> str:
         """See `RowPlaces.describe`."""
         return self._where.describe(row)
+
+    @property
+    def described(self) -> int | None:
+        """The row that this thread described last, unless that was a row of another block."""
+        return _described.row if _described.rows is self._where else None

@@ -11,35 +11,67 @@ from ...errors import ELEMENT_ERRORS, DatasetError
 from .bad_rows import Failing
 from .jobs import Handle, Job
 
-Make = Callable[[Job, list[Handle]], Callable[[], object]]
-"""Starts a job only to see its errors. Returns a function that waits for the job and raises its error."""
+_FEWEST_TRIED = 16
+
+Make = Callable[[Job, list[Handle]], object]
+"""Makes a job only to see its error, which it raises."""
 
 
-def failing_items(job: Job, handles: Sequence[Handle], make: Make) -> list[Failing]:
-    """Returns the items of a failed job that fail alone.
+def failing_items(job: Job, error: BaseException, handles: Sequence[Handle], make: Make) -> list[Failing]:
+    """Returns items that fail alone of a job that failed with an error.
 
-    The job is repeated in halves until a single item fails. An error that no item causes alone belongs to none of them.
+    If the error names an item, that one and those after it are tried. Otherwise, the job is repeated in halves until a
+    single item fails. An error that no item causes alone belongs to none of them.
     """
-    if job.count == 1:
-        wait = make(job, list(handles))
+    whole = _Trial(replace(job, steps=1, elements=job.count, place=None), handles, make)
+    return whole.failing(error)
+
+
+class _Trial:
+    """Items of a job, to be made apart from the others."""
+
+    def __init__(self, job: Job, handles: Sequence[Handle], make: Make) -> None:
+        self._job = job
+        self._handles = handles
+        self._make = make
+
+    def error(self) -> BaseException | None:
+        """Makes the items in one piece, and returns the error."""
         try:
-            wait()
+            self._make(replace(self._job, elements=1), list(self._handles))
         except ELEMENT_ERRORS as error:
-            return [_named(job, error)]
-        return []
-    rows = replace(job, steps=1, elements=job.count)
-    found = []
-    for half, numbers in rows.halves():
-        mine = [handles[number] for number in numbers]
-        if half.count == 1:
-            found += failing_items(half, mine, make)
-            continue
-        wait = make(replace(half, elements=1), mine)
-        try:
-            wait()
-        except ELEMENT_ERRORS:
-            found += failing_items(half, mine, make)
-    return found
+            return error
+        return None
+
+    def failing(self, error: BaseException) -> list[Failing]:
+        """Returns the items that fail alone, after all of them failed together with an error."""
+        count = self._job.count
+        if count == 1:
+            return [_named(self._job, error)]
+        item = getattr(error, "item", None)
+        if item is not None and 0 <= item < count and (found := self._failing_in(item, item + 1)):
+            return found + self._failing_from(item + 1)
+        middle = count // 2
+        return self._failing_in(0, middle) + self._failing_in(middle, count)
+
+    def _failing_from(self, first: int) -> list[Failing]:
+        """Tries as many items at once as are likely to have one or two that fail."""
+        found: list[Failing] = []
+        step = max(_FEWEST_TRIED, 2 * first)
+        while first < self._job.count:
+            end = min(first + step, self._job.count)
+            found += self._failing_in(first, end)
+            first = end
+        return found
+
+    def _failing_in(self, first: int, end: int) -> list[Failing]:
+        part = self._part(first, end)
+        error = part.error()
+        return [] if error is None else part.failing(error)
+
+    def _part(self, first: int, end: int) -> _Trial:
+        job, numbers = self._job.part(first, end)
+        return _Trial(job, [self._handles[number] for number in numbers], self._make)
 
 
 def _named(job: Job, error: BaseException) -> Failing:

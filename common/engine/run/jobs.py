@@ -58,6 +58,7 @@ class Place:
         skips: the rows that are left out before the job's last row.
         passes: the number of passes over the data that have begun.
         left_out: of ``bucket``, what is left out up to the end of the job.
+        ends: the number of rows consumed after each element. Empty if the rows of the job are consecutive.
     """
 
     begin: Begin
@@ -65,15 +66,19 @@ class Place:
     skips: tuple[LeftOutRow, ...]
     passes: int
     left_out: LeftOut = NOTHING
+    ends: tuple[int, ...] = ()
+
+    def end_of(self, element: int, elements: int, rows: int) -> int:
+        """Returns the number of rows consumed after the ``element``-th of ``elements``, of which each has ``rows``."""
+        return self.ends[element - 1] if self.ends else self.end - (elements - element) * rows
 
     def part(self, first: int, last: int, elements: int, rows: int) -> Place:
-        """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows.
-
-        If there are several, their rows are consecutive.
-        """
-        ends = [self.end - (elements - element) * rows for element in (first, last)]
-        begin = Begin(elements=self.begin.elements + first, rows=ends[0]) if first else self.begin
-        return replace(self, begin=begin, end=ends[1], skips=() if first else self.skips)
+        """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows."""
+        end = self.end_of(last, elements, rows)
+        if not first:
+            return replace(self, end=end, ends=self.ends[:last])
+        begin = Begin(elements=self.begin.elements + first, rows=self.end_of(first, elements, rows))
+        return replace(self, begin=begin, end=end, skips=(), ends=self.ends[first:last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +102,12 @@ class Job:
     place: Place | None = None
 
     def halves(self) -> list[tuple[Job, list[int]]]:
-        """Returns two jobs with half of the elements each, in order, and the numbers of the draws that each uses."""
+        """Returns the `part` with each half of the elements, in order."""
         middle = self.elements // 2
-        return [self._part(0, middle), self._part(middle, self.elements)]
+        return [self.part(0, middle), self.part(middle, self.elements)]
 
-    def _part(self, first: int, last: int) -> tuple[Job, list[int]]:
+    def part(self, first: int, last: int) -> tuple[Job, list[int]]:
+        """Returns a job with the elements from ``first`` to ``last``, and the numbers of the draws that it uses."""
         rows = self.count // self.elements
         kept = []
         for number, draw in enumerate(self.draws):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
@@ -125,9 +126,17 @@ class SkippingPlanner:
     def skipped_after(self, job: Job, element: int) -> LeftOut:
         """Returns what was left out up to the ``element``-th element of a job."""
         assert job.place is not None
-        behind = (job.elements - element) * (self._size or 1)
         rows = self._delivered(job.place.begin.elements + element)
-        return LeftOut(rows=max(0, job.place.end - behind - rows))  # a last, shorter batch counts as a full one
+        end = job.place.end_of(element, job.elements, self._size or 1)
+        return LeftOut(rows=max(0, end - rows))  # a last, shorter batch counts as a full one
+
+    def changes(self, job: Job) -> list[tuple[int, LeftOut]]:
+        """Returns from which elements of a job on what is left out differs from before, and what that is."""
+        assert job.place is not None
+        if not job.place.ends:
+            return [(1, self.skipped_after(job, job.elements))]
+        each = [(element, self.skipped_after(job, element)) for element in range(1, job.elements + 1)]
+        return [each[0], *(after for before, after in pairwise(each) if after[1] != before[1])]
 
     def passed(self, job: Job) -> None:
         """Counts the rows that a job left out. Call it when the job is returned to the consumer.
@@ -195,71 +204,79 @@ class SkippingPlanner:
         delivered = self._delivered(begin.elements)
         if self._target is not None and delivered >= self._target:
             raise StopIteration
-        positions, skips, full = self._fresh_run(begin.rows, delivered)
         if self._size is None:
+            positions, skips = self._fresh_run(begin.rows, delivered)
             if not len(positions):
                 raise StopIteration
-            return self._job(begin, positions, skips, 1, len(positions))
-        if full:
-            return self._job(begin, positions, skips, full, full)
-        positions, skips = self._picked(begin.rows, self._wanted(delivered, self._size), delivered)
-        if not len(positions) or (len(positions) < self._size and self._drops_remainder):
+            return self._job(begin, positions, skips, 1)
+        positions, found = self._picked(begin.rows, self._wanted(delivered, self._chunk), delivered)
+        full = len(positions) // self._size
+        if not full and (not len(positions) or self._drops_remainder or self._one_too_many):
             raise StopIteration
-        return self._job(begin, positions, skips, 1, 1)
+        positions = positions[: full * self._size or None]
+        return self._job(begin, positions, [row for at, row in found if at < positions[-1]], max(full, 1))
 
     def _wanted(self, delivered: int, most: int) -> int:
         return most if self._target is None else min(most, self._target - delivered)
 
-    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[LeftOutRow], int]:
-        """Returns the next consecutive positions that are not known to fail.
-
-        For batches, returns no positions if one of the next rows is known to fail.
-
-        Returns:
-            The positions, the rows left out before them, and the number of full batches.
-        """
+    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[LeftOutRow]]:
+        """Returns the next consecutive positions that are not known to fail, and the rows left out before them."""
         skips: list[tuple[int, LeftOutRow]] = []
         barren = 0
         while True:
             positions = self._positions(first, self._wanted(delivered, self._chunk))
             fails, found = self._failing(positions)
-            if self._size is not None:
-                full = 0 if fails is not None else len(positions) // self._size
-                return positions[: full * self._size], [], full
             if fails is None or not len(positions):
-                return positions, [row for _, row in skips], 0
+                return positions, [row for _, row in skips]
             good = np.flatnonzero(~fails)
             lead = int(good[0]) if len(good) else len(positions)
             skips += [each for each in found if each[0] < lead]
             if len(good):
                 behind = np.flatnonzero(fails[lead:])
                 run = positions[lead : lead + int(behind[0]) if len(behind) else None]
-                return run, [row for _, row in skips], 0
+                return run, [row for _, row in skips]
             first += len(positions)
             barren += len(positions)
             self._check_some_do_not_fail(barren, skips)
             self._check_allowed(first - delivered, skips[-1][1])
 
-    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[LeftOutRow]]:
-        """Returns the next ``wanted`` positions not known to fail (fewer at the end), and the rows left out before."""
+    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[tuple[int, LeftOutRow]]]:
+        """Returns the next ``wanted`` positions not known to fail, and the rows left out, each with its position.
+
+        There are fewer at the end, and if more rows fail than ``max_errors`` allows, which sets ``_one_too_many``.
+        """
+        self._one_too_many = None
         taken: list[np.ndarray] = []
         found: list[tuple[int, LeftOutRow]] = []
-        barren = 0
+        barren, left_out = 0, first - delivered
         while wanted:
             positions = self._positions(first, wanted)
             if not len(positions):
                 break
             fails, failing = self._failing(positions)
-            found += [(first + place, row) for place, row in failing]
+            good = positions if fails is None else positions[~fails]
+            allowed = self._allowed_of(positions, failing, left_out + len(found))
+            if allowed < len(failing):
+                end, self._one_too_many = failing[allowed]
+                good = good[good < first + end]
+            found += [(first + place, row) for place, row in failing[:allowed]]
+            taken.append(good)
+            if self._one_too_many is not None:
+                break
             first += len(positions)
-            taken.append(positions if fails is None else positions[~fails])
-            wanted -= len(taken[-1])
-            barren = 0 if len(taken[-1]) else barren + len(positions)
+            wanted -= len(good)
+            barren = 0 if len(good) else barren + len(positions)
             self._check_some_do_not_fail(barren, found)
-            if found:
-                self._check_allowed(first - delivered - sum(map(len, taken)), found[-1][1])
-        picked = np.concatenate([np.zeros(0, np.int64), *taken])
-        return picked, [row for place, row in found if len(picked) and place < picked[-1]]
+        return np.concatenate([np.zeros(0, np.int64), *taken]), found
+
+    def _allowed_of(self, positions: np.ndarray, failing: list[tuple[int, LeftOutRow]], left_out: int) -> int:
+        """Returns how many of the rows that fail ``max_errors`` allows, if ``left_out`` were left out before."""
+        if self._limit is not None and failing:
+            passes = self._resolved(positions[[place for place, _ in failing]])[0]
+            for number, before in enumerate(passes.tolist()):
+                if self.too_many(left_out + number + 1, max(self._passes, before + 1)):
+                    return number
+        return len(failing)
 
     def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, LeftOutRow]]) -> None:
         """Ends an iteration that would search for a good row forever, after ``barren`` consecutive bad ones."""
@@ -301,18 +318,27 @@ class SkippingPlanner:
     def _draws(self, positions: np.ndarray) -> list[Draw]:
         return self._plan.draws(self._cursor.iteration, *self._resolved(positions))
 
-    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[LeftOutRow], steps: int, elements: int) -> Job:
+    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[LeftOutRow], steps: int) -> Job:
         passes, index = self._resolved(positions)
         self._passes = max(self._passes, int(passes[-1]) + 1)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
         self._merging.planned(steps, len(draws))
+        end, count = int(positions[-1]) + 1, len(positions)
+        rows = count // steps
+        apart = steps > 1 and end - int(positions[0]) > count
         return Job(
             number=self._number,
             steps=steps,
-            count=len(positions),
-            elements=elements,
+            count=count,
+            elements=count if self._size is None else steps,
             draws=draws,
-            place=Place(begin=begin, end=int(positions[-1]) + 1, skips=tuple(skips), passes=int(passes[-1]) + 1),
+            place=Place(
+                begin=begin,
+                end=end,
+                skips=tuple(skips),
+                passes=int(passes[-1]) + 1,
+                ends=tuple((positions[rows - 1 :: rows] + 1).tolist()) if apart else (),
+            ),
         )
 
     def _rest(self) -> list[LeftOutRow]:

@@ -137,8 +137,8 @@ class ThreadedEngine:
             columns = future.result()
             if self._skipping is not None:
                 self._skipping.passed(job)
-        except ELEMENT_ERRORS:
-            if self._skipping is not None and self._plan_again(job, handles, self._skipping):
+        except ELEMENT_ERRORS as error:
+            if self._skipping is not None and self._plan_again(job, error, handles, self._skipping):
                 return
             if job.elements > 1:
                 self._make_apart(job, handles)
@@ -166,20 +166,21 @@ class ThreadedEngine:
             self._pending.appendleft((self._pool.submit(self._make, half, mine), mine, half))
         self._store.release(handles)
 
-    def _plan_again(self, job: Job, handles: list[Handle], skipping: SkippingPlanner) -> bool:
+    def _plan_again(self, job: Job, error: BaseException, handles: list[Handle], skipping: SkippingPlanner) -> bool:
         """Plans a failed job, and the jobs started after it, again without the rows that fail.
 
         Returns ``False`` if no row of the job fails alone.
         """
         try:
-            found = self._failing_items(job, handles)
+            found = self._failing_items(job, error, handles)
             if not found:
                 return False
             for future, others, later in self._pending:
                 if skipping.too_many(len(found)):
                     break  # they will not be reached
-                if isinstance(future.exception(), ELEMENT_ERRORS):
-                    found += self._failing_items(later, others)
+                error_of_later = future.exception()
+                if isinstance(error_of_later, ELEMENT_ERRORS):
+                    found += self._failing_items(later, error_of_later, others)
         except BaseException:
             self.close()
             raise
@@ -194,9 +195,10 @@ class ThreadedEngine:
         self._store.release(handles)
         return True
 
-    def _failing_items(self, job: Job, handles: list[Handle]) -> list[Failing]:
+    def _failing_items(self, job: Job, error: BaseException, handles: list[Handle]) -> list[Failing]:
         check_blocks(handles)
-        return failing_items(job, handles, lambda part, mine: self._pool.submit(self._make, part, mine).result)
+        # All in one thread: each time that threads take turns may cost a switch interval of the interpreter.
+        return self._pool.submit(failing_items, job, error, handles, self._make).result()
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

@@ -32,6 +32,10 @@ class LoadedColumns(Protocol):
     def describe(self, row: int) -> str:
         """Describes where a row is stored: file, row group, and row."""
 
+    @property
+    def described(self) -> int | None:
+        """The row that this thread described last, unless that was a row of another block."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

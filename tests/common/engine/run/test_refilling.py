@@ -108,7 +108,7 @@ def _know(plan: Any, row: int) -> None:
     groups = np.concatenate([[0], np.cumsum(plan.dataset.row_groups.rows)])
     group = int(np.searchsorted(groups, row, side="right")) - 1
     bad = bad_rows_of(plan, strict_nulls=False)
-    bad.known = {**bad.known, Row(0, group, row - int(groups[group])): Failure("TransformError", "known")}
+    bad._learn({Row(0, group, row - int(groups[group])): Failure("TransformError", "known")})
 
 
 def _check_resumed(pipeline: Pipeline, expected: list[Batch], iteration: int, worker: int, workers: int) -> None:
