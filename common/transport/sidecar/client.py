@@ -385,7 +385,7 @@ class IdlePool:
         self._idle: list[tuple[float, SidecarClient]] = []  # oldest first
         self._used: weakref.WeakSet[SidecarClient] = weakref.WeakSet()
         self._most_used = RecentMost()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: the finalizer of an iterator may call `give` in any method here
         self._timer: threading.Timer | None = None
 
     def take(self, request: bytes, stall_timeout: float | None) -> SidecarClient:
@@ -412,10 +412,10 @@ class IdlePool:
             client.close()
             return
         with self._lock:
-            now = time.monotonic()
+            now, dropped = time.monotonic(), []
             self._idle.append((now + idle_s, client))
-            surplus = max(0, len(self._idle) - self._most_kept(idle_s, now))
-            dropped, self._idle = self._idle[:surplus], self._idle[surplus:]
+            while len(self._idle) > self._most_kept(idle_s, now):
+                dropped.append(self._idle.pop(0))
             self._arm()
         for _, oldest in dropped:
             oldest.close()
@@ -435,7 +435,7 @@ class IdlePool:
         self._idle = []
         self._used = weakref.WeakSet()
         self._timer = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _spare(self, request: bytes) -> tuple[float, SidecarClient] | None:
         """Returns the oldest sidecar that may open a request, if the pool is full."""
@@ -463,10 +463,11 @@ class IdlePool:
         now = time.monotonic()
         with self._lock:
             self._timer = None
-            due = [client for end, client in self._idle if end <= now]
-            self._idle = [item for item in self._idle if item[0] > now]
+            due = [item for item in self._idle if item[0] <= now]
+            for item in due:
+                self._idle.remove(item)
             self._arm()
-        for client in due:
+        for _, client in due:
             client.close()
 
 

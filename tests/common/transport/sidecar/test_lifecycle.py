@@ -273,6 +273,25 @@ def test_an_idle_sidecar_serves_the_same_request_again_and_no_other(built: Built
     assert sidecars() == []
 
 
+def test_an_iterator_may_be_collected_while_the_pool_is_in_use(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loop:
+        """An object in a reference cycle, such as a saved exception, with an iterator."""
+
+        def __init__(self) -> None:
+            self.own = self
+            self.iterator = iter(built.pipeline("id", executor="sidecar").batch(5))
+            next(self.iterator)
+
+    class Collecting(RecentMost):
+        def note(self, count: int, now: float) -> None:
+            gc.collect()  # which may happen at any call
+            super().note(count, now)
+
+    monkeypatch.setattr(IDLE, "_most_used", Collecting())
+    Loop()
+    assert ids(built.pipeline("id", executor="sidecar").batch(7)) == [row["id"] for row in built.plain]
+
+
 def test_an_idle_sidecar_answers_for_no_other_version_of_the_dataset(tmp_path: Path) -> None:
     data = tmp_path / "data"
     build(data, [[5, 5], [5]], names=("id", "label"))
