@@ -6,10 +6,8 @@ import contextlib
 import io
 import re
 import shlex
-import threading
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,12 +58,8 @@ def _run_line(words: list[str]) -> None:
 
 def _run_parquetry(arguments: list[str]) -> None:
     arguments = [*arguments, *SHORTER.get(arguments[0], ())]
-    stopped = threading.Event()
-    stopped.set()
     with pytest.MonkeyPatch.context() as patch:
-        # A server starts, reports its address, and stops.
-        patch.setattr(serving, "threading", SimpleNamespace(Event=lambda: stopped))
-        patch.setattr(serving, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=0, SIGINT=0))
+        patch.setattr(serving.Stop, "wait", lambda _: None)  # a server starts, reports its address, and stops
         result = CliRunner().invoke(app, arguments, prog_name="parquetry")
     assert result.exit_code in ({0, 1} if arguments[0] in FINDS_PROBLEMS else {0}), (
         f"parquetry {shlex.join(arguments)} ended with {result.exit_code}:\n{result.output[-2000:]}"

@@ -70,7 +70,7 @@ def serve_until_stopped(
         ParquetryError, OSError: `ArrowServer` could not be created, or the file contains no pipeline.
     """
     logging.basicConfig(format="parquetry server: %(levelname)s %(message)s", level=logging.WARNING)
-    with _Stop(ignored={signal.SIGINT} if pipeline == "-" else set()) as stop:
+    with Stop(ignored={signal.SIGINT} if pipeline == "-" else set()) as stop:
         directory = private_directory() if listen is None else None
         try:
             _run(pipeline, listen or f"unix:{directory}/control", announce, security, limits, stop)
@@ -79,7 +79,7 @@ def serve_until_stopped(
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-class _Stop:
+class Stop:
     """Waits for SIGTERM, SIGINT or a call of `set`.
 
     Python runs the handler of a signal when the main thread returns from its current call. If the signal arrives just
@@ -92,14 +92,17 @@ class _Stop:
         self._here, self._there = socket.socketpair()
         self._there.setblocking(False)
 
-    def __enter__(self) -> _Stop:
-        self._before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+    def __enter__(self) -> Stop:
+        self._wakeup = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        self._handlers = {number: signal.getsignal(number) for number in _STOPPING}
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN if number in self._ignored else _do_nothing)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._before)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        signal.set_wakeup_fd(self._wakeup)
         self._here.close()
         self._there.close()
 
@@ -124,7 +127,7 @@ def _run(
     announce: Callable[[str], None],
     security: Mapping[str, str | None],
     limits: Sequence[str],
-    stop: _Stop,
+    stop: Stop,
 ) -> None:
     from .limits import ClientLimits  # not needed for --help
     from .server import ArrowServer
@@ -173,7 +176,7 @@ def _read(path: str) -> dict[str, Any]:
     return value
 
 
-def _end_with_stdin(server: ArrowServer, stop: _Stop) -> None:
+def _end_with_stdin(server: ArrowServer, stop: Stop) -> None:
     sys.stdin.read()
     server.drain()
     stop.set()

@@ -193,7 +193,7 @@ class Iteration:
         """Returns whether a failed job is planned again, without the rows that fail."""
         if self._skipping is None:
             return False
-        found = self._jobs.failing_items(made, self._skipping)
+        found = self._jobs.failing_items(made)
         if not found:
             return False
         self._counters.row()[Count.RETRIES] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -160,7 +160,7 @@ class JobQueue:
             yield part
             first += half.elements
 
-    def failing_items(self, made: Made, planner: SkippingPlanner) -> list[Failing]:
+    def failing_items(self, made: Made) -> list[Failing]:
         """Returns the items that fail in a failed job and in the jobs started after it.
 
         Returns nothing if no item of the job fails alone.
@@ -168,20 +168,19 @@ class JobQueue:
         Raises:
             DatasetError: a whole block fails.
         """
-        check_blocks(made.handles)
-        found = failing_items(made.job, made.errors[-1], made.handles, self._make)
-        if not found:
-            return []
         with self._slots.changed:
             later = [item for item in self._pending if isinstance(item, Made)]
-        for item in later:
-            if planner.too_many(len(found)):
-                break  # they will not be reached
-            error = item.future.exception()
-            if isinstance(error, ELEMENT_ERRORS):
-                check_blocks(item.handles)
-                found += failing_items(item.job, error, item.handles, self._make)
-        return found
+        with ThreadPoolExecutor(1 + len(later)) as searches:
+
+            def search(failed: Made, error: BaseException) -> Future[list[Failing]]:
+                check_blocks(failed.handles)
+                return searches.submit(failing_items, failed.job, error, failed.handles, self._make)
+
+            first = search(made, made.errors[-1])
+            errors = [(item, item.future.exception()) for item in later]
+            others = [search(item, error) for item, error in errors if isinstance(error, ELEMENT_ERRORS)]
+            found = first.result()
+            return found + [each for other in others for each in other.result()] if found else []
 
     def plan_again(self, made: Made, planner: SkippingPlanner) -> None:
         """Plans a job, whose slot is already free, and all jobs after it again."""

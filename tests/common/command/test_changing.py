@@ -7,12 +7,10 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from builders import build, write_table
 from typer.testing import CliRunner
 
@@ -83,16 +81,6 @@ def test_index_migrate_and_generate_metadata_do_their_work(tmp_path: Path) -> No
     assert run("generate-metadata", plain).exit_code == 3
 
 
-@pytest.fixture
-def own_handlers() -> Iterator[None]:
-    """Puts back the handlers of the signals that stop a server."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("own_handlers")
 def test_serve_serves_a_chain_until_it_is_told_to_stop(tmp_path: Path) -> None:
     built = build(tmp_path / "set", [[20]], names=("id",))
     address = f"unix:{tmp_path}/socket"
