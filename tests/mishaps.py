@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import tempfile
@@ -25,6 +26,7 @@ from refills import without
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import EmptySelectionError
+from parquetry.common.order.cursor import Cursor
 
 ALL_VIEWS = ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")
 
@@ -101,6 +103,84 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
         if workers == 1:
             steps = data.draw(st.integers(0, len(expected[0])), "steps")
             assert given(pipeline, face.resumed(pipeline, steps)) == expected[0][steps:], face.name
+
+
+def run_limited(data: st.DataObject, faces: Sequence[Face]) -> None:
+    """Draws a face, a chain, rows that fail, and ``max_errors``: in every epoch, all elements before the first row too
+    many must come, and then the error.
+    """
+    groups = data.draw(st.lists(st.integers(1, 60), min_size=1, max_size=6), "row groups")
+    count = sum(groups)
+    places = st.integers(0, count - 1)
+    bad = data.draw(st.sets(places, max_size=20), "rows that fail")
+    bad |= set(range(data.draw(places, "first of a run"), data.draw(places, "end of the run")))
+    most = data.draw(st.one_of(st.integers(0, len(bad) + 1), st.floats(0, 0.5)), "max_errors")
+    size = data.draw(st.one_of(st.none(), st.integers(1, 5)), "rows of a batch")
+    face = data.draw(st.sampled_from([face for face in faces if not getattr(face, "workers", None)]), "face")
+
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        if int(row["id"]) in bad:
+            raise KeyError("a bad row")
+        return row
+
+    with tempfile.TemporaryDirectory() as directory:
+        url = str(Path(directory, "rows.parquet"))
+        _write_texts(url, groups, [[1]] * count, set())
+        plain, pipeline = Pipeline(url, ["id"]), Pipeline(url, ["id"], on_error="skip", max_errors=most)
+        pipeline = pipeline.transform(fail)
+        if data.draw(st.booleans(), "shuffled"):
+            buffer = data.draw(st.integers(1, 2 * count), "buffer")
+            plain, pipeline = (each.shuffle(buffer, seed=1) for each in (plain, pipeline))
+        if data.draw(st.booleans(), "sharded"):
+            even = data.draw(st.sampled_from(["pad", "drop", "none"]), "even")
+            plain, pipeline = (each.shard(2, 1, even=even) for each in (plain, pipeline))
+        times = data.draw(st.integers(1, 4), "passes")
+        plain, pipeline = (each.repeat(times) if times > 1 else each for each in (plain, pipeline))
+        pipeline = pipeline if size is None else pipeline.batch(size)
+        lane = plain.plan().lane(Cursor())
+        assume(lane.length)
+        passes = (lane.resolve(np.arange(lane.length))[0] + 1).tolist()
+        allowed = math.floor(most * lane.length / times) if isinstance(most, float) else most
+        begin = face.passes(pipeline)
+        for _ in range(2):
+            rows = [number for element in given(plain, iter(plain)) for number in element or ()]
+            expected = _limited(rows, passes, bad, size or 1, allowed, fills=pipeline.plan().keeps_step)
+            assert _until_limit(pipeline, begin()) == expected, face.name
+
+
+def _until_limit(pipeline: Pipeline, iterator: Iterator[Any]) -> tuple[list[list[int]], bool]:
+    """Returns the ids of the elements, and whether an error says that more rows fail than ``max_errors`` allows."""
+    found = []
+    try:
+        for element in iterator:
+            rows = plain_element(pipeline.element, element)
+            found.append([row["id"] for row in (rows if isinstance(rows, list) else [rows])])
+    except Exception as error:
+        if not re.search("max_errors=.* expected at most|expected a row that does not fail", str(error)):
+            raise
+        return found, True
+    return found, False
+
+
+def _limited(
+    rows: list[int], passes: list[int], bad: set[int], size: int, allowed: int, *, fills: bool
+) -> tuple[list[list[int]], bool]:
+    """Takes one row after the other; ``fills`` begins again at the end, as often as needed."""
+    good: list[int] = []
+    left_out, is_over = 0, fills and bad.issuperset(rows)
+    for position in itertools.count():
+        if (len(good) if fills else position) == len(rows):
+            break
+        row, begun = rows[position % len(rows)], passes[min(position, len(rows) - 1)]
+        if row not in bad:
+            good.append(row)
+            continue
+        left_out += 1
+        if left_out > allowed * begun or (is_over and left_out >= len(rows)):
+            is_over = True
+            break
+    batches = [good[first : first + size] for first in range(0, len(good), size)]
+    return [batch for batch in batches if len(batch) == size or not is_over], is_over
 
 
 def run_refilling(data: st.DataObject, faces: Sequence[Face]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from faces import TensorFlowFace, run_on_faces, run_resumed
 from hypothesis import given
 from hypothesis import strategies as st
-from mishaps import run_changed, run_failing, run_refilling, run_skipping, run_unmeasured
+from mishaps import run_changed, run_failing, run_limited, run_refilling, run_skipping, run_unmeasured
 from oracle import examples
 
 
@@ -44,6 +44,12 @@ def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.
 @given(st.data())
 def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.DataObject) -> None:
     run_skipping(data, FACES)
+
+
+@examples(6)
+@given(st.data())
+def test_all_elements_before_one_error_too_many_come(data: st.DataObject) -> None:
+    run_limited(data, FACES)
 
 
 @examples(5)

@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,10 @@ class Begin:
     left_out: LeftOut = NOTHING
 
 
+Skip: TypeAlias = tuple[int, LeftOutRow]
+"""A row that is left out, and its position among the rows of its part."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """The position of a job among the rows of its part, of which some were left out.
@@ -56,15 +60,13 @@ class Place:
         begin: the position before the job.
         end: the number of rows consumed after the job.
         skips: the rows that are left out before the job's last row.
-        passes: the number of passes over the data that have begun.
         left_out: of ``bucket``, what is left out up to the end of the job.
         ends: the number of rows consumed after each element. Empty if the rows of the job are consecutive.
     """
 
     begin: Begin
     end: int
-    skips: tuple[LeftOutRow, ...]
-    passes: int
+    skips: tuple[Skip, ...]
     left_out: LeftOut = NOTHING
     ends: tuple[int, ...] = ()
 
@@ -75,10 +77,11 @@ class Place:
     def part(self, first: int, last: int, elements: int, rows: int) -> Place:
         """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows."""
         end = self.end_of(last, elements, rows)
-        if not first:
-            return replace(self, end=end, ends=self.ends[:last])
-        begin = Begin(elements=self.begin.elements + first, rows=self.end_of(first, elements, rows))
-        return replace(self, begin=begin, end=end, skips=(), ends=self.ends[first:last])
+        begin = self.begin
+        if first:
+            begin = Begin(elements=begin.elements + first, rows=self.end_of(first, elements, rows))
+        skips = tuple(skip for skip in self.skips if begin.rows <= skip[0] < end)
+        return replace(self, begin=begin, end=end, skips=skips, ends=self.ends[first:last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ A position is (elements, places left out, rows that each open queue is ahead of 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +22,7 @@ from ...order.tokens import counted
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
-from .bad_rows import LeftOutRow
-from .jobs import Begin, Job, Place
+from .jobs import Begin, Job, Place, Skip
 from .merging import Merging
 from .skipping import SkippingPlanner
 
@@ -67,37 +67,35 @@ class RefillingPlanner(SkippingPlanner):
     def _planned(self, begin: Begin) -> Job:
         if self._target is not None and begin.elements >= self._target:
             raise StopIteration
-        place, left_out, skips, barren = begin.rows, begin.left_out, list[LeftOutRow](), 0
+        place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
         while len(self._positions(place, 1)):
             draw, left_out, found = self._batch(place, left_out)
-            place += 1
             skips += found
+            allowed = self._allowed_of(skips, begin.left_out.rows)
+            if allowed < len(skips):
+                self._over = [row for _, row in skips[: allowed + 1]]
+                raise StopIteration
+            place += 1
             if len(draw.items):
-                return self._batch_job(begin, draw, place, left_out, skips)
+                after = Place(begin=begin, end=place, skips=tuple(skips), left_out=left_out)
+                return Job(number=self._number, steps=1, count=len(draw.items), elements=1, draws=(draw,), place=after)
             barren += 1
             if skips:
-                self._check_some_do_not_fail(barren, [(place, skips[-1])])
-                self._check_allowed(left_out.rows, skips[-1])
+                self._check_some_do_not_fail(barren, skips)
         raise StopIteration
 
-    def _batch_job(self, begin: Begin, draw: Draw, end: int, left_out: LeftOut, skips: list[LeftOutRow]) -> Job:
-        passes, _ = self._resolved(np.array([end - 1]))
-        self._passes = max(self._passes, int(passes[0]) + 1)
-        place = Place(begin=begin, end=end, skips=tuple(skips), passes=int(passes[0]) + 1, left_out=left_out)
-        return Job(number=self._number, steps=1, count=len(draw.items), elements=1, draws=(draw,), place=place)
-
-    def _rest(self) -> list[LeftOutRow]:
-        skips, place, left_out = list[LeftOutRow](), self._begin.rows, self._begin.left_out
+    def _rest(self) -> list[Skip]:
+        skips, place, left_out = list[Skip](), self._begin.rows, self._begin.left_out
         while len(self._positions(place, 1)):
             _, left_out, found = self._batch(place, left_out)
             skips += found
             place += 1
         return skips
 
-    def _has_read_all(self, rest: list[LeftOutRow]) -> bool:
+    def _has_read_all(self, rest: Sequence[Skip]) -> bool:
         return self._length is not None and (self._target is None or self._begin.rows >= self._length)
 
-    def _batch(self, place: int, left_out: LeftOut) -> tuple[Draw, LeftOut, list[LeftOutRow]]:
+    def _batch(self, place: int, left_out: LeftOut) -> tuple[Draw, LeftOut, list[Skip]]:
         """Returns the rows of the batch at a place, what is left out after it, and the rows left out here."""
         [draw] = self._draws(np.array([place]))
         fails = self.bad.hits(draw) is not None
@@ -112,7 +110,7 @@ class RefillingPlanner(SkippingPlanner):
         end = ahead + (int(taken[-1]) + 1 if len(taken) else 0)
         if is_rest:  # rows that fail are left out at the place that has them
             end = max(end, count)
-        skips = [skip for _, skip in self.bad.skips(replace(draw, items=rows[: end - ahead]))]
+        skips = [(place, row) for _, row in self.bad.skips(replace(draw, items=rows[: end - ahead]))]
         open_queues = [each for each in left_out.ahead if each[:-1] != queue]
         if end > count:
             open_queues.append((*queue, end - count))

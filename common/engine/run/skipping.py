@@ -25,10 +25,11 @@ from ...order.cursor import START, Cursor, LeftOut
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
 from .bad_rows import Failing, Failure, LeftOutRow, Row, bad_rows_of
-from .jobs import Begin, Job, Place
+from .jobs import Begin, Job, Place, Skip
 from .merging import Merging
 
 _LOGGER = logging.getLogger(__name__)
+_MOST_SEARCHED = 4096  # positions among which to look for a row that does not fail
 _BARREN_PASSES = 16  # a part may have other rows in each pass
 
 
@@ -71,8 +72,7 @@ class SkippingPlanner:
             self._target -= self._target % self._size
         self._begin = self._first_place(cursor)
         self._limit = max_errors
-        self._one_too_many: LeftOutRow | None = None  # comes after the last job
-        self._passes = 1  # passes that have begun, as far as planned
+        self._over: list[LeftOutRow] = []  # after the last job, up to the one that `max_errors` does not allow
         self._refused = self._own_refused()
         begins = cursor.start == 0 and cursor.origin == START and not cursor.skipped
         self._uncounted = self._refused if begins else []
@@ -89,12 +89,11 @@ class SkippingPlanner:
         return self
 
     def __next__(self) -> Job:
-        if self._uncounted:
-            self._check_allowed(0, self._uncounted[-1])
+        if self._uncounted and self._too_many(0, 1):
+            self._over, self._uncounted = self._uncounted[: self._allowed() + 1], []
+            raise StopIteration
         job = self._planned(self._begin)
         assert job.place is not None
-        if job.place.skips:
-            self._check_allowed(self.skipped_after(job, job.elements).rows, job.place.skips[-1])
         elements = job.place.begin.elements + job.elements
         self._begin = Begin(elements=elements, rows=job.place.end, left_out=job.place.left_out)
         self._number += 1
@@ -109,19 +108,12 @@ class SkippingPlanner:
         """Goes back to this job, so that it and the jobs after it are planned again."""
         assert job.place is not None
         self._begin = job.place.begin
-        self._one_too_many = None
+        self._over = []
 
     def add(self, failed: Sequence[Failing]) -> None:
         """Notes the items that failed."""
         for each in failed:
             self.bad.add(each)
-
-    def too_many(self, left_out: int, passes: int | None = None) -> bool:
-        """Returns whether ``max_errors`` allows fewer rows than ``left_out`` in the passes that have begun.
-
-        Rows that are not in the order count, too.
-        """
-        return self._limit is not None and left_out + len(self._refused) > self._allowed() * (passes or self._passes)
 
     def skipped_after(self, job: Job, element: int) -> LeftOut:
         """Returns what was left out up to the ``element``-th element of a job."""
@@ -139,13 +131,9 @@ class SkippingPlanner:
         return [each[0], *(after for before, after in pairwise(each) if after[1] != before[1])]
 
     def passed(self, job: Job) -> None:
-        """Counts the rows that a job left out. Call it when the job is returned to the consumer.
-
-        Raises:
-            PipelineError: more than ``max_errors`` rows were left out.
-        """
+        """Counts the rows that a job left out. Call it when the job is returned to the consumer, or its error."""
         if job.place is not None:
-            self._count(job.place.skips, job.place.passes)
+            self._count([row for _, row in job.place.skips])
 
     def finish(self) -> None:
         """Ends the iteration: saves and logs the rows that were left out.
@@ -156,11 +144,14 @@ class SkippingPlanner:
         if self._finished:
             return
         self._finished = True
-        if self._one_too_many is not None:
-            self._count([], self._passes)
-            self._end(self._one_too_many)
+        self._count(self._over)
+        if self._over:
+            self._end(self._over[-1])
         rest = self._rest() if self._target is None else []
-        self._count(rest, self._rows.passes or 1)
+        allowed = self._allowed_of(rest, self._skipped - len(self._refused))
+        self._count([row for _, row in rest[: allowed + 1]])
+        if allowed < len(rest):
+            self._end(rest[allowed][1])
         if self._has_read_all(rest):
             self.bad.covers(self._cursor)
         self.bad.save()
@@ -174,7 +165,7 @@ class SkippingPlanner:
                 first,
             )
 
-    def _has_read_all(self, rest: list[LeftOutRow]) -> bool:
+    def _has_read_all(self, rest: Sequence[Skip]) -> bool:
         """Whether this part was read to its end. ``rest`` are the rows left out after the last job."""
         read = self._begin.rows + len(rest)  # without a part batch that was dropped
         return self._length is not None and read >= self._length
@@ -209,90 +200,106 @@ class SkippingPlanner:
             if not len(positions):
                 raise StopIteration
             return self._job(begin, positions, skips, 1)
-        positions, found = self._picked(begin.rows, self._wanted(delivered, self._chunk), delivered)
+        positions, skips = self._picked(begin.rows, self._wanted(delivered, self._chunk), delivered, self._size)
         full = len(positions) // self._size
-        if not full and (not len(positions) or self._drops_remainder or self._one_too_many):
+        if full:
+            self._over = []  # it comes in a later job, if at all
+        elif not len(positions) or self._drops_remainder or self._over:
             raise StopIteration
         positions = positions[: full * self._size or None]
-        return self._job(begin, positions, [row for at, row in found if at < positions[-1]], max(full, 1))
+        return self._job(begin, positions, [skip for skip in skips if skip[0] < positions[-1]], max(full, 1))
 
     def _wanted(self, delivered: int, most: int) -> int:
         return most if self._target is None else min(most, self._target - delivered)
 
-    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[LeftOutRow]]:
+    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Skip]]:
         """Returns the next consecutive positions that are not known to fail, and the rows left out before them."""
-        skips: list[tuple[int, LeftOutRow]] = []
-        barren = 0
+        skips: list[Skip] = []
+        begin = first
         while True:
             positions = self._positions(first, self._wanted(delivered, self._chunk))
             fails, found = self._failing(positions)
             if fails is None or not len(positions):
-                return positions, [row for _, row in skips]
+                return positions, skips
             good = np.flatnonzero(~fails)
             lead = int(good[0]) if len(good) else len(positions)
-            skips += [each for each in found if each[0] < lead]
+            leading = [skip for skip in found if skip[0] < first + lead]
+            allowed = self._allowed_of(leading, begin - delivered + len(skips))
+            skips += leading
+            if allowed < len(leading):
+                self._over = [row for _, row in skips[: len(skips) - len(leading) + allowed + 1]]
+                raise StopIteration
             if len(good):
                 behind = np.flatnonzero(fails[lead:])
-                run = positions[lead : lead + int(behind[0]) if len(behind) else None]
-                return run, [row for _, row in skips]
+                return positions[lead : lead + int(behind[0]) if len(behind) else None], skips
             first += len(positions)
-            barren += len(positions)
-            self._check_some_do_not_fail(barren, skips)
-            self._check_allowed(first - delivered, skips[-1][1])
+            self._check_some_do_not_fail(first - begin, skips)
 
-    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[tuple[int, LeftOutRow]]]:
-        """Returns the next ``wanted`` positions not known to fail, and the rows left out, each with its position.
+    def _picked(self, first: int, wanted: int, delivered: int, size: int) -> tuple[np.ndarray, list[Skip]]:
+        """Returns the next ``wanted`` positions not known to fail, and the rows left out.
 
-        There are fewer at the end, and if more rows fail than ``max_errors`` allows, which sets ``_one_too_many``.
+        There are fewer at the end, before a row that `max_errors` does not allow (which sets ``_over``), and before
+        endless rows that all fail. Then only full batches, of ``size``, are of use.
         """
-        self._one_too_many = None
         taken: list[np.ndarray] = []
-        found: list[tuple[int, LeftOutRow]] = []
+        skips: list[Skip] = []
         barren, left_out = 0, first - delivered
+        self._over = []
         while wanted:
-            positions = self._positions(first, wanted)
+            positions = self._positions(first, max(wanted, min(2 * barren, _MOST_SEARCHED)))
             if not len(positions):
                 break
-            fails, failing = self._failing(positions)
+            fails, found = self._failing(positions)
             good = positions if fails is None else positions[~fails]
-            allowed = self._allowed_of(positions, failing, left_out + len(found))
-            if allowed < len(failing):
-                end, self._one_too_many = failing[allowed]
-                good = good[good < first + end]
-            found += [(first + place, row) for place, row in failing[:allowed]]
-            taken.append(good)
-            if self._one_too_many is not None:
+            allowed = self._allowed_of(found, left_out + len(skips))
+            skips += found[:allowed]
+            if allowed < len(found):
+                self._over = [*(row for _, row in skips), found[allowed][1]]
+                taken.append(good[good < found[allowed][0]][:wanted])
                 break
             first += len(positions)
-            wanted -= len(good)
+            taken.append(good[:wanted])
+            wanted -= len(taken[-1])
             barren = 0 if len(good) else barren + len(positions)
-            self._check_some_do_not_fail(barren, found)
-        return np.concatenate([np.zeros(0, np.int64), *taken]), found
+            if sum(map(len, taken)) < size:
+                self._check_some_do_not_fail(barren, skips)
+            elif self._is_barren(barren):
+                break
+        return np.concatenate([np.zeros(0, np.int64), *taken]), skips
 
-    def _allowed_of(self, positions: np.ndarray, failing: list[tuple[int, LeftOutRow]], left_out: int) -> int:
-        """Returns how many of the rows that fail ``max_errors`` allows, if ``left_out`` were left out before."""
-        if self._limit is not None and failing:
-            passes = self._resolved(positions[[place for place, _ in failing]])[0]
-            for number, before in enumerate(passes.tolist()):
-                if self.too_many(left_out + number + 1, max(self._passes, before + 1)):
-                    return number
-        return len(failing)
+    def _allowed_of(self, skips: Sequence[Skip], before: int) -> int:
+        """Returns how many of the rows ``max_errors`` allows to be left out, if ``before`` others were."""
+        if self._limit is None or not skips:
+            return len(skips)
+        passes = self._passes_at(np.array([at for at, _ in skips])).tolist()
+        over = (number for number, begun in enumerate(passes) if self._too_many(before + number + 1, begun))
+        return next(over, len(skips))
 
-    def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, LeftOutRow]]) -> None:
+    def _too_many(self, left_out: int, passes: int) -> bool:
+        """Returns whether ``max_errors`` allows fewer rows than ``left_out`` in so many passes.
+
+        Rows that are not in the order count, too.
+        """
+        return self._limit is not None and left_out + len(self._refused) > self._allowed() * passes
+
+    def _passes_at(self, positions: np.ndarray) -> np.ndarray:
+        """Returns how many passes have begun at each position. Positions that wrap around begin no other pass."""
+        if self._target is not None and self._length:
+            positions = np.minimum(positions, self._length - 1)
+        return self._rows.resolve(positions)[0] + 1
+
+    def _check_some_do_not_fail(self, barren: int, skips: Sequence[Skip]) -> None:
         """Ends an iteration that would search for a good row forever, after ``barren`` consecutive bad ones."""
-        endless = self._target is not None or self._length is None
-        most = _BARREN_PASSES * self._pass_items() if self._length is None else self._length
-        if endless and barren and barren >= most:
+        if self._is_barren(barren):
             raise PipelineError(
                 f"on_error='skip': expected a row that does not fail, got none among {barren} in a row. "
                 f"The last: {self._told(skips[-1][1])}."
             )
 
-    def _check_allowed(self, left_out: int, last: LeftOutRow) -> None:
-        """Ends the planning if too many rows are left out. `finish` raises the error after the jobs before it."""
-        if self.too_many(left_out):
-            self._one_too_many = last
-            raise StopIteration
+    def _is_barren(self, barren: int) -> bool:
+        endless = self._target is not None or self._length is None
+        most = _BARREN_PASSES * self._pass_items() if self._length is None else self._length
+        return bool(endless and barren and barren >= most)
 
     def _positions(self, first: int, count: int) -> np.ndarray:
         """Returns ``count`` positions of this part, fewer at its end.
@@ -307,20 +314,22 @@ class SkippingPlanner:
     def _resolved(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._rows.resolve(positions % self._length if self._target is not None and self._length else positions)
 
-    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, LeftOutRow]]]:
-        """Returns a mask of the positions known to fail (``None`` = none), and their rows, each with its place."""
+    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[Skip]]:
+        """Returns a mask of the positions known to fail (``None`` = none), and their rows."""
         if not self.bad.some or not len(positions):
             return None, []
         draws = self._draws(positions)
         fails = self.bad.fails(draws, len(positions))
-        return fails, [] if fails is None else sorted(skip for draw in draws for skip in self.bad.skips(draw))
+        if fails is None:
+            return None, []
+        found = sorted(skip for draw in draws for skip in self.bad.skips(draw))
+        return fails, [(int(positions[place]), row) for place, row in found]
 
     def _draws(self, positions: np.ndarray) -> list[Draw]:
         return self._plan.draws(self._cursor.iteration, *self._resolved(positions))
 
-    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[LeftOutRow], steps: int) -> Job:
+    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Skip], steps: int) -> Job:
         passes, index = self._resolved(positions)
-        self._passes = max(self._passes, int(passes[-1]) + 1)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
         self._merging.planned(steps, len(draws))
         end, count = int(positions[-1]) + 1, len(positions)
@@ -336,20 +345,19 @@ class SkippingPlanner:
                 begin=begin,
                 end=end,
                 skips=tuple(skips),
-                passes=int(passes[-1]) + 1,
                 ends=tuple((positions[rows - 1 :: rows] + 1).tolist()) if apart else (),
             ),
         )
 
-    def _rest(self) -> list[LeftOutRow]:
+    def _rest(self) -> list[Skip]:
         """Returns the rows that are left out after the last job."""
         skips, first = [], self._begin.rows
         while len(positions := self._positions(first, self._chunk)):
-            skips += [row for _, row in self._failing(positions)[1]]
+            skips += self._failing(positions)[1]
             first += len(positions)
         return skips
 
-    def _count(self, skips: Sequence[LeftOutRow], passes: int) -> None:
+    def _count(self, skips: Sequence[LeftOutRow]) -> None:
         skips, self._uncounted = [*self._uncounted, *skips], []
         for skip in skips:
             self._skipped += 1
@@ -358,8 +366,6 @@ class SkippingPlanner:
                 what = SKIPPED.get(skip.failure.cause, Count.SKIPPED_DECODE)
                 self._counters.count_left_out(what, self._part, self._before, self._skipped)
                 self._counters.note(skip.failure.cause, *skip.row)
-            if self._limit is not None and self._skipped > self._allowed() * passes:
-                self._end(skip)
 
     def _end(self, last: LeftOutRow) -> NoReturn:
         self.bad.save()

@@ -145,6 +145,7 @@ class ThreadedEngine:
                 return
             self.position += 1
             if self._skipping is not None:
+                self._skipping.passed(job)
                 self.skipped = self._skipping.skipped_after(job, 1)
             self._store.release(handles)
             raise
@@ -176,8 +177,6 @@ class ThreadedEngine:
             if not found:
                 return False
             for future, others, later in self._pending:
-                if skipping.too_many(len(found)):
-                    break  # they will not be reached
                 error_of_later = future.exception()
                 if isinstance(error_of_later, ELEMENT_ERRORS):
                     found += self._failing_items(later, error_of_later, others)

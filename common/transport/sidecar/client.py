@@ -393,8 +393,8 @@ class IdlePool:
         while True:
             with self._lock:
                 found = next((item for item in self._idle if item[1].request == request), None) or self._spare(request)
-                if found is not None:
-                    self._idle.remove(found)
+                if found is not None and not self._removed(found):
+                    continue
             if found is None:
                 return self._lend(SidecarClient(request, stall_timeout))
             client = found[1]
@@ -437,6 +437,13 @@ class IdlePool:
         self._timer = None
         self._lock = threading.RLock()
 
+    def _removed(self, item: tuple[float, SidecarClient]) -> bool:
+        """Removes an idle sidecar; returns ``False`` if a finalizer has dropped it meanwhile."""
+        with contextlib.suppress(ValueError):
+            self._idle.remove(item)
+            return True
+        return False
+
     def _spare(self, request: bytes) -> tuple[float, SidecarClient] | None:
         """Returns the oldest sidecar that may open a request, if the pool is full."""
         if len(self._idle) < self._most_kept(idle_seconds(), time.monotonic()):
@@ -463,9 +470,7 @@ class IdlePool:
         now = time.monotonic()
         with self._lock:
             self._timer = None
-            due = [item for item in self._idle if item[0] <= now]
-            for item in due:
-                self._idle.remove(item)
+            due = [item for item in list(self._idle) if item[0] <= now and self._removed(item)]
             self._arm()
         for _, client in due:
             client.close()

@@ -17,7 +17,7 @@ from chains import KEPT, VERBS, chains, dataset, drawn_case, layouts, mixings
 from faces import SIDECAR, THREADS, NumpyFace, outcome, plain, run_on_faces
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from mishaps import run_changed, run_failing, run_refilling, run_skipping, run_unmeasured
+from mishaps import run_changed, run_failing, run_limited, run_refilling, run_skipping, run_unmeasured
 from oracle import apply, call, check, check_mixed, examples
 
 from parquetry.common import UnischemaField, mix
@@ -190,6 +190,12 @@ def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.
 @given(st.data())
 def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.DataObject) -> None:
     run_skipping(data, EXECUTORS)
+
+
+@examples(25)
+@given(st.data())
+def test_all_elements_before_one_error_too_many_come(data: st.DataObject) -> None:
+    run_limited(data, EXECUTORS)
 
 
 @examples(15)
