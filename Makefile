@@ -96,7 +96,7 @@ bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
 test-common: $(VENV_COMMON)/.core-built
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
-	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common tests/every_face tests/faults
+	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) -m "not slow" tests/common tests/every_face tests/faults
 
 # The op's client without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
 # Neither AddressSanitizer nor ThreadSanitizer supports a child forked while threads run: the child waits for the lock of
