@@ -61,7 +61,7 @@ def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.D
     run_skipping(data, [*FACES, *FACES, *LOADERS])
 
 
-@examples(10)
+@examples(6)
 @given(st.data())
 def test_all_elements_before_one_error_too_many_come(data: st.DataObject) -> None:
     run_limited(data, FACES)

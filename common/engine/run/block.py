@@ -7,6 +7,7 @@ the block.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -58,7 +59,7 @@ class RowPlaces:
 
     def describe(self, row: int) -> str:
         """Describes where a row of the block is stored: file, row group, and row."""
-        _described.rows, _described.row = self, row
+        _described.rows, _described.row = weakref.ref(self), row
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         place, number = self._places[part], int(self._rows[part][row - self._start[part]])
         return place.describe(number) if isinstance(place, ListedPlace) else f"{place}, row {number}"
@@ -67,7 +68,7 @@ class RowPlaces:
 class _Described(threading.local):
     """The row that a thread described last."""
 
-    rows: RowPlaces | None = None
+    rows: Callable[[], RowPlaces | None] | None = None  # a weak reference: a thread keeps no block
     row: int = 0
 
 
@@ -192,4 +193,4 @@ class LoadedBlock:
     @property
     def described(self) -> int | None:
         """The row that this thread described last, unless that was a row of another block."""
-        return _described.row if _described.rows is self._where else None
+        return _described.row if _described.rows is not None and _described.rows() is self._where else None

@@ -192,7 +192,7 @@ def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.D
     run_skipping(data, EXECUTORS)
 
 
-@examples(25)
+@examples(15)
 @given(st.data())
 def test_all_elements_before_one_error_too_many_come(data: st.DataObject) -> None:
     run_limited(data, EXECUTORS)
