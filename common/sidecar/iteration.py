@@ -247,11 +247,7 @@ class Iteration:
         return NOTHING if self._skipping is None else self._skipping.skipped_after(job, job.elements)
 
     def _count_skipped(self, job: Job) -> None:
-        """Counts the rows that a job left out.
-
-        Raises:
-            PipelineError: more than ``max_errors`` rows were left out.
-        """
+        """Counts the rows that a job left out."""
         if self._skipping is not None:
             self._skipping.passed(job)
 

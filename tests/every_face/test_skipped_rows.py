@@ -39,8 +39,6 @@ def test_states_between_merged_batches(url: str, face: Any, max_errors: int | No
     good = [row for row in range(ROWS) if row not in BAD]
     expected = [good[begin : begin + BATCH] for begin in range(0, len(good), BATCH)]
     assert ids(first, first) == expected
-    if getattr(face, "workers", None):
-        return
     pipeline = made(max_errors=max_errors)
     if max_errors is not None:
         found: list[Any] = []

@@ -89,11 +89,12 @@ absl::Status ParquetSplitProvider::Restore(std::function<std::string(std::string
 
 absl::Status ParquetSplitProvider::Start(const std::string* state) {
   DatasetRegistry& registry = DatasetRegistry::Get();
-  const int64_t iteration = state == nullptr ? registry.TakeIteration(request_.dataset_key) : 0;
+  int64_t iteration = state == nullptr ? -1 : 0;
   Started started;
   const auto attempt = [&] {
     std::shared_ptr<Sidecar> sidecar;
     if (Error error = AcquireSidecar(request_, &canceller_, &sidecar)) return error;
+    if (iteration < 0) iteration = registry.TakeIteration(request_.dataset_key);  // once it can begin
     Error error = sidecar->Start(iteration, state, false, &canceller_, &started);
     ReturnSidecar(std::move(sidecar));
     return error;

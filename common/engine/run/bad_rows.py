@@ -340,7 +340,7 @@ def read_bad_rows(content: bytes) -> tuple[dict[Row, Failure], dict[str, list[in
 
 
 def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << _ROW_BITS - 1:  # a row and its row group share 64 bits
+    if type(value) is not int or not 0 <= value < 1 << _ROW_BITS - 1:  # rows are numbered by int32
         raise ValueError(f"expected a number from 0, got {value!r}")
     return value
 
