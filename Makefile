@@ -52,7 +52,7 @@ PYTEST ?= -n $(JOBS) --dist worksteal
 CORE := $(wildcard common/native/*.cc common/native/*.h) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo fuzz soak sanitize audit docs dist pure-dist check-dist test test-slow check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
+.PHONY: demo fuzz soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit docs dist pure-dist check-dist test test-slow check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
 .DELETE_ON_ERROR:
 .PRECIOUS: %/.core-built
 
@@ -102,12 +102,20 @@ test-common: $(VENV_COMMON)/.core-built
 # Neither AddressSanitizer nor ThreadSanitizer supports a child forked while threads run: the child waits for the lock of
 # the sanitizer's own allocator, or may not start threads. That test runs under UndefinedBehaviorSanitizer.
 # The core runs inside a Python built without the sanitizers, so their library is preloaded, and that of C++, whose exceptions
-# it intercepts.
+# it intercepts. `make -j2 sanitize` runs two parts at once.
 FORK_STORM := test_forks_beside_a_busy_thread_do_not_deadlock
-sanitize: $(VENV)/.installed
+sanitize: sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks
+
+sanitize-client-memory: $(VENV)/.installed
 	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
-	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k $(FORK_STORM)
+
+sanitize-client-threads: $(VENV)/.installed
 	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
+
+sanitize-client-forks: $(VENV)/.installed
+	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k $(FORK_STORM)
+
+sanitize-core: $(VENV)/.installed
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native
 
 # Known vulnerabilities in the dependencies; run before a release. Needs a network.
@@ -119,7 +127,7 @@ audit:
 	done
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order native engine transport/served arrow_stream pipeline/test_resume.py)
+	$(VENV_TF217)/bin/python -m pytest $(PYTEST) -m "not slow" tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order native engine transport/served arrow_stream pipeline/test_resume.py)
 
 test-tf216: $(VENV_TF216)/.op-built
 	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served
@@ -128,7 +136,7 @@ test-spark: $(VENV_SPARK)/.op-built
 	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark "tests/examples/test_examples.py::test_an_example_runs_and_prints_what_it_promises[trainers/spark_to_torch.py]"
 
 test-trainers: $(VENV_TRAINERS)/.installed
-	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers tests/examples tests/stores
+	$(VENV_TRAINERS)/bin/python -m pytest -n 2 --dist worksteal tests/trainers tests/examples tests/stores
 
 # Wheels: a pure one, and one with the core and the op for each TensorFlow, for any Python (they do not use its ABI).
 docs: $(VENV_DOCS)/.installed

@@ -69,8 +69,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, keyed by field name.
 
     Args:
-        url_or_urls: a directory, a file, or a list of them; a URL or a local path. Also a tensor of them, as in
-            ``urls.interleave(lambda url: ParquetDataset(url, like=first_url))``.
+        url_or_urls: a directory, a file, a pattern such as ``"data/2024-*.parquet"``, or a list of these; URLs or local
+            paths. Also a tensor of them, as in ``urls.interleave(lambda url: ParquetDataset(url, like=first_url))``.
         fields: names or regular expressions of the fields to read; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem.
         storage_options: options for the filesystem of the URL.

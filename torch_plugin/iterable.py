@@ -59,7 +59,8 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     of ``world_size``.
 
     Args:
-        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
+        url_or_urls: a URL or local path of a directory or a Parquet file, a pattern such as
+            ``"data/2024-*.parquet"``, or a list of these.
         fields: names or regexes of the fields to read; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.

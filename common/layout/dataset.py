@@ -133,8 +133,12 @@ class StoredDataset:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The directories or files that the URLs named."""
+        """The directories or files that the URLs named; for a pattern, the files that match."""
         return self._listing.roots
+
+    def directory(self, what: str) -> str:
+        """The directory that the only URL named; see `FileListing.directory`."""
+        return self._listing.directory(what)
 
     @cached_property
     def _described(self) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:

@@ -23,7 +23,7 @@ import datetime
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -309,8 +309,14 @@ def current_versions(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[
     ]
 
 
-def versions_below(filesystem: pafs.FileSystem, directory: str) -> list[FileVersion]:
+def versions_below(
+    filesystem: pafs.FileSystem, directory: str, wants: Callable[[str, bool], bool] = lambda path, is_directory: True
+) -> list[FileVersion]:
     """The current versions of all files in a directory, recursively.
+
+    Args:
+        wants: says whether to list a local file or directory, by its path and whether it is a directory. Stores list
+            all that they have.
 
     Raises:
         OSError: the store cannot be reached.
@@ -325,17 +331,19 @@ def versions_below(filesystem: pafs.FileSystem, directory: str) -> list[FileVers
         whole = ((path, fs.info(path) if info.get("size") is None else info) for path, info in infos.items())
         return [version_of(store, path[above:], info) for path, info in whole if info["type"] == "file"]
     if _is_local(base):
-        return [local_version(store, path[above:], os.stat(path)) for path in _local_files(inside)]
+        return [local_version(store, path[above:], os.stat(path)) for path in _local_files(inside, above, wants)]
     found = base.get_file_info(pafs.FileSelector(inside, recursive=True))
     return [arrow_version(store, info.path[above:], info) for info in found if info.type == pafs.FileType.File]
 
 
-def _local_files(directory: str) -> Iterator[str]:
+def _local_files(directory: str, above: int, wants: Callable[[str, bool], bool]) -> Iterator[str]:
     """Yields the files in a directory, recursively. Links that would silently repeat or omit files are errors."""
     directories = [directory]
     while directories:
         with os.scandir(directories.pop()) as entries:
             for entry in entries:
+                if not wants(entry.path[above:], entry.is_dir()):
+                    continue
                 if entry.is_symlink():
                     _check_link(entry)
                 if entry.is_dir():

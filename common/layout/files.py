@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ from ..progress import thread_pool
 from ..urls import clean_cause
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
+from .patterns import Pattern, pattern_of
 from .store_answers import ADVICE, StoreError, told
 from .store_faults import FEW_ATTEMPTS, asking_again
 from .stores import store_of
@@ -30,11 +31,8 @@ _MEMORY_FILES = (
     " memory:// files exist only in the process that wrote them. No other process (a sidecar, a loader worker, another "
     "rank) sees them. Read them with executor='threads', or write them to a disk or a store."
 )
-_WILDCARD = re.compile(r"[*?\[]")
-_PATTERN = (
-    " Patterns are not expanded: name the directory, or pass a list of files, such as the one that glob.glob() or an "
-    "fsspec file system's glob() returns."
-)
+_METADATA = ("_common_metadata", "_metadata")
+_LOGS = ("_delta_log", "metadata", ".hoodie")
 _NOWHERE = "Check the URL: the bucket or host, and the path."
 _LISTINGS = 16
 _TABLE_LOGS = {
@@ -82,44 +80,64 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileListing:
-    """The files of a dataset on one filesystem. ``roots`` are the directories or files that the URLs named."""
+    """The files of a dataset on one filesystem.
+
+    ``roots`` are the directories or files that the URLs named; for a pattern, the files that match.
+    """
 
     filesystem: pafs.FileSystem
     roots: tuple[str, ...]
     files: tuple[DataFile, ...]
     metadata_files: tuple[FileVersion, ...]
 
+    def directory(self, what: str) -> str:
+        """The directory that the only URL named, for something that is kept beside the files.
+
+        Raises:
+            DatasetError: the URLs named files, matched files, or named several directories.
+        """
+        if len(self.roots) != 1 or self.roots[0] == self.files[0].path:
+            shown = ", ".join(self.roots[:3])
+            raise DatasetError(
+                f"{what} of '{shown}': expected one directory, got a file or several URLs. Name the directory."
+            )
+        return self.roots[0]
+
 
 def list_files(
     urls: Sequence[str], *, filesystem: object = None, storage_options: dict[str, Any] | None = None
 ) -> FileListing:
-    """Lists every data file under the URLs (directories or files, of one filesystem), sorted by full path.
+    """Lists every data file under the URLs (directories, files or patterns, of one filesystem), sorted by full path.
+
+    A URL is a pattern, as `Pattern` describes it, if it has wildcards and nothing has exactly this name.
 
     Raises:
-        DatasetError: a URL does not exist or has no Parquet files, two URLs include the same file, or the URLs are on
-            different filesystems.
+        DatasetError: a URL does not exist, matches nothing or has no Parquet files, two URLs include the same file, or
+            the URLs are on different filesystems.
     """
     if not urls:
         raise DatasetError("dataset: expected at least one URL or path, got none.")
     found: dict[str, DataFile] = {}
     metadata: dict[str, FileVersion] = {}
     roots: list[str] = []
+    paths: list[str] = []
     systems: list[pafs.FileSystem] = []
     for url in urls:
         fs, path = resolve(url, filesystem=filesystem, storage_options=storage_options)
         if systems and not _same_store(systems[0], fs):
             raise DatasetError(f"dataset {url!r}: expected every URL on one filesystem, got {systems[0]!r} and {fs!r}.")
         systems.append(fs)
-        roots.append(path.rstrip("/") or path)
-    for url, (files, extra) in zip(urls, _list_each(urls, systems, roots), strict=True):
-        for file in files:
+        paths.append(path.rstrip("/") or path)
+    for url, listing in zip(urls, _list_each(urls, systems, paths), strict=True):
+        roots += listing.roots
+        for file in listing.files:
             if file.path in found:
                 raise DatasetError(
                     f"dataset {url!r}: expected each file once, got {file.path} under another URL too. List it once; "
                     "to see some rows more often, mix() pipelines or weigh() rows."
                 )
             found[file.path] = file
-        metadata.update((version.path, version) for version in extra)
+        metadata.update((version.path, version) for version in listing.metadata_files)
     plan = "" if store_of(systems[0]) else drawn_plan()
     ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))
     described = tuple(metadata[path] for path in sorted(metadata))
@@ -139,24 +157,31 @@ def _for_plan(file: DataFile, plan: str) -> DataFile:
     return replace(file, version=replace(file.version, plan=plan or drawn_plan()))
 
 
-def _list_each(
-    urls: Sequence[str], systems: Sequence[pafs.FileSystem], roots: Sequence[str]
-) -> Iterable[tuple[list[DataFile], list[FileVersion]]]:
+def _list_each(urls: Sequence[str], systems: Sequence[pafs.FileSystem], paths: Sequence[str]) -> Iterable[FileListing]:
     """Lists the files under each URL, in parallel if the store is remote."""
     if len(urls) == 1 or systems[0].type_name == "local":
-        return map(_list_one, urls, systems, roots)
+        return map(_list_one, urls, systems, paths)
     with thread_pool(_LISTINGS, "parquetry-list") as pool:
-        return list(pool.map(_list_one, urls, systems, roots))
+        return list(pool.map(_list_one, urls, systems, paths))
 
 
-def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile], list[FileVersion]]:
-    def listed() -> tuple[pafs.FileType, FileVersion | None, list[FileVersion]]:
-        kind, file = look(fs, path)
-        below = versions_below(fs, path) if kind not in (pafs.FileType.File, pafs.FileType.NotFound) else []
-        return kind, file, below
+def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
+    pattern = None if "://" in path else pattern_of(path)  # the path of an HTTP file system is its URL
+
+    def listed() -> tuple[pafs.FileType, str, list[FileVersion]]:
+        root = path
+        kind, file = look(fs, root)
+        if kind == pafs.FileType.NotFound and pattern is not None:
+            root = pattern.root
+            kind, file = look(fs, root)
+        if kind in (pafs.FileType.File, pafs.FileType.NotFound):
+            return kind, root, [] if file is None else [file]
+        if root == path or pattern is None:
+            return kind, root, versions_below(fs, root)
+        return kind, root, versions_below(fs, root, _wanted(pattern))
 
     try:
-        kind, file, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
+        kind, root, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
     except DatasetError:
         raise
     except StoreError as error:
@@ -169,27 +194,62 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile],
         raise DatasetError(
             f"dataset {url!r}: cannot be reached: {told(error)}{advice or f'. {ADVICE}'}"
         ) from clean_cause(error)
-    if kind == pafs.FileType.NotFound:
-        advice = _MEMORY_FILES if "memory" in fs.type_name else _PATTERN if _WILDCARD.search(url) else ""
+    used = None if root == path else pattern
+    if kind == pafs.FileType.NotFound or (kind == pafs.FileType.File and used is not None):
+        at = "there" if used is None else f"at '{root}', where the pattern begins"
+        advice = _MEMORY_FILES if "memory" in fs.type_name else ""
         raise DatasetError(
-            f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL.{advice}"
+            f"dataset {url!r}: expected a directory or a Parquet file, found nothing {at}. Check the URL.{advice}"
         )
-    if file is not None:
-        _check_no_images(url, [file])
-        return [_data_file(file, posixpath.dirname(path))], []
-    _check_no_table(url, [*_logs_above(fs, path), *(_below(file.path, path) for file in files)])
-    metadata = [file for file in files if posixpath.basename(file.path) in ("_common_metadata", "_metadata")]
-    visible = [file for file in files if not is_hidden(_below(file.path, path))]
+    if kind == pafs.FileType.File:
+        _check_no_images(url, files)
+        return _listing(fs, [path], files, posixpath.dirname(path), [])
+    logs = [*_logs_above(fs, root), *(_below(file.path, root) for file in files)]
+    if used is None:
+        _check_no_table(url, logs)
+        chosen = _chosen(url, files, root, f"among {len(files)} files")
+        roots = [root]
+    else:
+        matching = [file for file in files if used.matches(_below(file.path, root))]
+        chosen = _chosen(url, matching, root, f"below '{root}' that matches")
+        roots = sorted(file.path for file in chosen)
+        _check_no_table(url, logs, [_below(file, root) for file in roots])
+    _check_no_images(url, chosen)
+    described = [posixpath.join(root, name) for name in _METADATA]
+    return _listing(fs, roots, chosen, root, [file for file in files if file.path in described])
+
+
+def _listing(
+    fs: pafs.FileSystem, roots: list[str], files: Sequence[FileVersion], base: str, metadata: list[FileVersion]
+) -> FileListing:
+    described = tuple(_data_file(file, base) for file in files)
+    return FileListing(filesystem=fs, roots=tuple(roots), files=described, metadata_files=tuple(metadata))
+
+
+def _wanted(pattern: Pattern) -> Callable[[str, bool], bool]:
+    """Returns a function that says what to list: what may match, and the metadata and logs beside it."""
+
+    def wants(path: str, is_directory: bool) -> bool:
+        relative = _below(path, pattern.root)
+        if is_directory:
+            return posixpath.basename(path) in _LOGS or pattern.may_match_below(relative)
+        in_log = any(part in _LOGS for part in relative.split("/"))
+        return in_log or relative in _METADATA or pattern.matches(relative)
+
+    return wants
+
+
+def _chosen(url: str, files: Sequence[FileVersion], root: str, where: str) -> list[FileVersion]:
+    """The files that are data. Raises `DatasetError` if there are none."""
+    visible = [file for file in files if not is_hidden(_below(file.path, root))]
     named = [file for file in visible if file.path.lower().endswith(_SUFFIXES)]
     chosen = named or [file for file in visible if file.size_bytes]
     if not chosen:
         raise DatasetError(
-            f"dataset {url!r}: expected Parquet files, found none among {len(files)} files. "
+            f"dataset {url!r}: expected Parquet files, found none {where}. "
             "Names that begin with '_' or '.' are not data."
         )
-    _check_no_images(url, chosen)
-    own = [file for file in metadata if posixpath.dirname(file.path) == path]
-    return [_data_file(file, path) for file in chosen], own
+    return chosen
 
 
 def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
@@ -212,16 +272,22 @@ def _logs_above(fs: pafs.FileSystem, path: str) -> list[str]:
     return [_below(version.path, root) for version in versions_below(fs, log)]
 
 
-def _check_no_table(url: str, names: Iterable[str]) -> None:
+def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None = None) -> None:
     """Refuses tables whose log says which files are live: the other files hold deleted or replaced rows.
 
+    Args:
+        names: the files of a directory.
+        chosen: those that are wanted; ``None`` = all.
+
     Raises:
-        DatasetError: the directory is such a table, or contains one.
+        DatasetError: the directory is such a table, or contains one, from which files are wanted.
     """
     for name in names:
         for kind, log in _TABLE_LOGS.items():
             found = log.search(name)
-            if found is not None and not is_hidden(found["table"]):
+            if found is None or is_hidden(found["table"]):
+                continue
+            if chosen is None or any(name.startswith(found["table"]) for name in chosen):
                 raise DatasetError(
                     f"dataset {url!r}: expected plain Parquet files, found a {kind} table ('{name}'), which keeps "
                     f"files of deleted rows. {_TABLE_ADVICE[kind]}"

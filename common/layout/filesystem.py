@@ -129,7 +129,7 @@ def _is_fsspec(filesystem: object) -> bool:
 def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     limited = _with_retry_limit(text) if scheme in ("gs", "gcs") else text
     try:
-        filesystem, path = pafs.FileSystem.from_uri(limited)
+        filesystem, path = pafs.FileSystem.from_uri(_with_quoted_brackets(limited))
         if isinstance(filesystem, pafs.S3FileSystem):
             filesystem = with_few_attempts(filesystem)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
@@ -140,6 +140,13 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
             f"storage_options=... to go through fsspec, or pass a ready filesystem=...{advice}"
         ) from error
     return filesystem, _trimmed(path)
+
+
+def _with_quoted_brackets(url: str) -> str:
+    """Quotes the brackets of a pattern, which pyarrow refuses in the path of a URL."""
+    scheme, colon, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{colon}{host}{slash}{path.replace('[', '%5B').replace(']', '%5D')}"
 
 
 def _with_retry_limit(url: str) -> str:

@@ -69,10 +69,7 @@ def write_lines(
     tables_of: Callable[[IndexLines], Iterator[pa.Table]],
 ) -> str:
     """Writes an index of the lines that ``tables_of`` yields, for all files in order. See `write_index`."""
-    root = listing.roots[0]
-    if root == listing.files[0].path:
-        raise DatasetError(f"row-group index of '{root}': expected a directory, got a file. Name its directory.")
-    path = posixpath.join(root, INDEX_NAME)
+    path = posixpath.join(listing.directory("row-group index"), INDEX_NAME)
     lines = IndexLines(load_footer(listing.filesystem, listing.files[0]), columns)
     try:
         with whole_file(path, listing.filesystem) as hidden:

@@ -21,8 +21,8 @@ def partition_columns(
 ) -> tuple[dict[str, pa.Array], list[UnischemaField]]:
     """Returns the value of every partition column for each file, and fields for the columns no schema declares.
 
-    Directories above the dataset's root count only for columns that the schema declares. A column that is stored in the
-    files is not a partition column.
+    Directories above the dataset's root count only for columns that the schema declares, or that other files of the
+    dataset have below their roots. A column that is stored in the files is not a partition column.
 
     Raises:
         DatasetError: a file lacks the directory of a partition column, or the text does not cast to the type.
@@ -30,8 +30,8 @@ def partition_columns(
     declared = set(schema.fields) if schema is not None else set()
     texts: dict[str, list[str | None]] = {}
     seen: dict[str, set[int]] = {}
+    below = {key for file in files for key, _ in partition_of(posixpath.dirname(file.relative))}
     for number, file in enumerate(files):
-        below = {key for key, _ in partition_of(posixpath.dirname(file.relative))}
         for key, text in file.partition:
             if key in stored or (key not in declared and key not in below):
                 continue

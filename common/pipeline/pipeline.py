@@ -69,7 +69,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     """A Parquet dataset and the chain of verbs applied to its rows.
 
     Args:
-        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them; or a pipeline.
+        url_or_urls: a URL or local path of a directory or a Parquet file, a pattern such as
+            ``"data/2024-*.parquet"``, or a list of these; or a pipeline.
         fields: names or regexes of the fields to read; ``None`` = all. A `UnischemaField` declares how its
             column is decoded, for instance JPEG bytes in a file without a parquetry schema.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.

@@ -454,13 +454,9 @@ def kept(source: Source, *, storage_options: Mapping[str, Any] | None = None) ->
 
 def _place(pipeline: Pipeline, name: str) -> tuple[pafs.FileSystem, str]:
     dataset = pipeline.dataset
-    is_file = any(file.path in dataset.roots for file in dataset.files)
-    if len(dataset.roots) != 1 or is_file or dataset.table is not None:
-        raise DatasetError(
-            f"statistics of {', '.join(pipeline.urls)}: expected a dataset in one directory, got "
-            "files, several directories, or a table."
-        )
-    return dataset.filesystem, posixpath.join(dataset.roots[0], name)
+    if dataset.table is not None:
+        raise DatasetError(f"statistics of {', '.join(pipeline.urls)}: expected a directory of files, got a table.")
+    return dataset.filesystem, posixpath.join(dataset.directory("statistics"), name)
 
 
 def _name(pipeline: Pipeline) -> str:

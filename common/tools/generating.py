@@ -36,7 +36,7 @@ def generate_metadata(
         SchemaError: the files lack a field of the given schema, or a column cannot become a tensor.
     """
     dataset = StoredDataset([os.fspath(url)], filesystem=filesystem, storage_options=storage_options)
-    root = dataset.roots[0]
+    root = dataset.directory("metadata")
     stored = read_metadata(dataset.filesystem, root)
     metadata = dict(stored.metadata or {}) if stored is not None else {}
     if any(key.endswith(b"unischema.v1") for key in metadata) and not overwrite:

@@ -84,7 +84,7 @@ def migrate(
         DatasetError: nothing exists at the URL, or the file system refused. The old metadata is unchanged.
     """
     dataset = StoredDataset([os.fspath(url)], filesystem=filesystem, storage_options=storage_options)
-    root = dataset.roots[0]
+    root = dataset.directory("metadata")
     stored = read_metadata(dataset.filesystem, root)
     metadata: dict[bytes, bytes] = dict(stored.metadata or {}) if stored is not None else {}
     where = f"{root}/_common_metadata"

@@ -72,7 +72,8 @@ def build_rowgroup_index(
         DatasetError: the dataset has no ``_common_metadata``, or has several directories.
     """
     dataset = PetastormDataset([dataset_url], filesystem=filesystem, storage_options=storage_options)
-    arrow = read_metadata(dataset.filesystem, dataset.roots[0])
+    root = dataset.directory("row-group indexes")
+    arrow = read_metadata(dataset.filesystem, root)
     if arrow is None:
         raise DatasetError(
             f"dataset {dataset_url!r}: expected a directory with _common_metadata, found none. "
@@ -91,7 +92,7 @@ def build_rowgroup_index(
     metadata = {**(arrow.metadata or {}), **indexes_to_metadata(indexes)}
     if SCHEMA_KEY in metadata:  # Petastorm can read this dataset too
         metadata[ROW_GROUP_INDEXES_KEY] = indexes_to_pickle(indexes)
-    write_metadata(dataset.filesystem, dataset.roots[0], arrow, metadata)
+    write_metadata(dataset.filesystem, root, arrow, metadata)
 
 
 def _rows(dataset: PetastormDataset, fields: Sequence[UnischemaField], row_group: int) -> list[dict[str, Any]]:

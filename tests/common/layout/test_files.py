@@ -57,11 +57,6 @@ def test_many_files_are_asked_for_at_once(folder: Path) -> None:
     assert listing.roots == tuple(files)
 
 
-def test_a_pattern_is_told_that_it_is_none(folder: Path) -> None:
-    with pytest.raises(DatasetError, match=r"found nothing there.*Patterns are not expanded: name the directory, or"):
-        len(Pipeline(f"{folder}/part-*.parquet"))
-
-
 def test_a_file_under_two_urls_is_refused(folder: Path) -> None:
     first = named(folder)[0]
     for urls in ([first, first], [first, str(folder)], [folder, folder]):

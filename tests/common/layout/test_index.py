@@ -389,7 +389,7 @@ def test_a_single_file_is_read_without_an_index(indexed: Path, caplog: pytest.Lo
     path = indexed / "part=0" / "0.parquet"
     assert StoredDataset([str(path)]).index is None
     assert caplog.records == []
-    with pytest.raises(DatasetError, match="expected a directory, got a file"):
+    with pytest.raises(DatasetError, match="expected one directory, got a file"):
         write_index(str(path))
 
 
