@@ -20,6 +20,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -68,7 +69,15 @@ def _run(name: str, seconds: float, seed: int) -> tuple[subprocess.CompletedProc
     begin = time.monotonic()
     if name != op_client.NAME:
         command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds), "--seed", str(seed)]
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        with tempfile.TemporaryDirectory(prefix="parquetry-fuzz-") as room:  # the fuzzer ends without cleaning up
+            run = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=os.environ | {"TMPDIR": room},
+            )
     elif op_client.reason_to_skip():
         return None, 0.0
     else:
