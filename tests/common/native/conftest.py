@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,21 +12,32 @@ from parquetry.common.native import build, copies, footers, gather, jpeg, pixels
 from parquetry.common.native.compiler import find_compiler
 
 
-@pytest.fixture(scope="module", autouse=True)
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiles the core from these sources, even if the package has none; ``make sanitize`` builds it with sanitizers,
-    which abort the process at the first fault.
+@pytest.fixture(scope="session")
+def _library(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """The core compiled from these sources, if the package has none or sanitizers are wanted.
+
+    ``make sanitize`` builds it with sanitizers, which abort the process at the first fault.
     """
-    if find_compiler() is None and not gather.is_compiled():
-        pytest.skip("no C++ compiler")
     sanitizers = os.environ.get("PARQUETRY_SANITIZE")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PARQUETRY_NATIVE", raising=False)
+        forget()
+        if gather.is_compiled() and not sanitizers:
+            return None
+        if find_compiler() is None:
+            pytest.skip("no C++ compiler")
         if sanitizers:
             patch.setattr(build, "_FLAGS", (*build._FLAGS, "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover"))
-        if sanitizers or not gather.is_compiled():
-            library = build.build_library(tmp_path_factory.mktemp("core"))
-            patch.setattr(build, "library_path", lambda: library)
+        return build.build_library(tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def core(_library: Path | None) -> Iterator[None]:
+    """Uses the compiled core, even if the package has none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PARQUETRY_NATIVE", raising=False)
+        if _library is not None:
+            patch.setattr(build, "library_path", lambda: _library)
         forget()
         assert gather.is_compiled()
         yield
