@@ -1,4 +1,4 @@
-"""Builds and loads the library of the compiled core, which is installed inside the package.
+"""Builds the library of the compiled core, which is installed inside the package.
 
 The library is compiled from the C++ sources in this folder. If it is missing, numpy and Arrow do the same work. The
 file name contains a hash of the sources and flags, so a library that does not match is never loaded. Nothing is
@@ -10,11 +10,9 @@ Set ``PARQUETRY_NATIVE=0`` in the environment to neither build nor use the libra
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sys
-from functools import lru_cache
 from pathlib import Path
 
 from .compiler import digest_of, find_compiler, has_content, locked, run_compiler
@@ -70,19 +68,6 @@ def build_library(folder: Path = BUILT) -> Path:
         run_compiler([*compiler, *_FLAGS, *sources, "-o", str(unfinished)], "native core of parquetry")
         unfinished.replace(target)
     return target
-
-
-@lru_cache(maxsize=1)
-def library() -> ctypes.CDLL | None:
-    """Returns the library, loaded once per process, or ``None`` if it is missing, disabled, or cannot be loaded."""
-    path = library_path()
-    if not is_wanted() or not has_content(path):
-        return None
-    try:
-        return ctypes.CDLL(str(path))  # its functions run without the interpreter lock
-    except OSError as error:
-        _logger.warning("'%s' cannot be loaded (%s): numpy does its work more slowly", path, error)
-        return None
 
 
 if __name__ == "__main__":

@@ -5,13 +5,9 @@ Each function takes bytes as stored, which may be damaged. Without the core, the
 
 from __future__ import annotations
 
-from ctypes import c_char_p, c_int64, c_void_p
-from functools import lru_cache
-from typing import Any
-
 import numpy as np
 
-from .build import library
+from .library import library
 
 
 def passes(footer: bytes, columns: int, limit: int) -> bool:
@@ -21,7 +17,7 @@ def passes(footer: bytes, columns: int, limit: int) -> bool:
         columns: the number of leaf columns.
         limit: the number of bytes before the footer.
     """
-    core = _core()
+    core = library()
     return core is not None and bool(core.parquetry_check_footer(footer, len(footer), columns, limit))
 
 
@@ -30,7 +26,7 @@ def row_group_places(footer: bytes, groups: int) -> np.ndarray | None:
 
     Returns ``None`` without the core, and for a footer that does not have this many row groups.
     """
-    core = _core()
+    core = library()
     if core is None:
         return None
     places = np.empty(groups + 2, np.int64)
@@ -43,7 +39,7 @@ def longest_value(values: bytes) -> int:
     Raises:
         ValueError: the values do not account for all bytes.
     """
-    core = _core()
+    core = library()
     longest = _longest(values) if core is None else int(core.parquetry_longest_value(values, len(values)))
     if longest < 0:
         raise ValueError("expected values that each follow their length")
@@ -56,16 +52,3 @@ def _longest(values: bytes) -> int:
         length = int.from_bytes(values[at : at + 4], "little")
         longest, at = max(longest, length), at + 4 + length
     return longest if at == len(values) else -1
-
-
-@lru_cache(maxsize=1)
-def _core() -> Any:
-    core = library()
-    if core is None:
-        return None
-    core.parquetry_check_footer.argtypes = [c_char_p, c_int64, c_int64, c_int64]
-    core.parquetry_row_groups.argtypes = [c_char_p, c_int64, c_int64, c_void_p]
-    core.parquetry_longest_value.argtypes = [c_char_p, c_int64]
-    for function in (core.parquetry_check_footer, core.parquetry_row_groups, core.parquetry_longest_value):
-        function.restype = c_int64
-    return core

@@ -7,14 +7,12 @@ written. No array may overlap an array that is written to.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .build import library
+from .library import library
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 _COLUMN = np.dtype(
@@ -23,42 +21,6 @@ _COLUMN = np.dtype(
 _FEW_ROWS = 1 << 31
 _LONG_PIECE = 64  # mean length from which numpy copies pieces one by one
 _WORTH_CONVERTING = 4  # from this many columns on, converting row numbers to int32 pays off
-
-
-class _Core:
-    """The functions of the library, with the types of their arguments."""
-
-    def __init__(self, core: ctypes.CDLL) -> None:
-        address, number = ctypes.c_void_p, ctypes.c_int64
-        self.gather = core.parquetry_gather
-        self.gather.argtypes = [address, number, number, address, number, address, number, number]
-        self.gather.restype = number
-        self.narrow = core.parquetry_narrow
-        self.narrow.argtypes = [address, number, number, address]
-        self.narrow.restype = number
-        self.run_ends = core.parquetry_run_ends
-        self.run_ends.argtypes = [address, number, number, address, number, address]
-        self.run_ends.restype = number
-        self.runs = core.parquetry_runs
-        self.runs.argtypes = [address, address, number, address, number, address, address]
-        self.runs.restype = None
-        self.pieces = core.parquetry_pieces
-        self.pieces.argtypes = [address, address, address, number, address, number, address, number, number]
-        self.pieces.restype = number
-        self.pad = core.parquetry_pad
-        self.pad.argtypes = [address, number, address, number, number, address, number, address]
-        self.pad.restype = number
-
-
-@lru_cache(maxsize=1)
-def _core() -> _Core | None:
-    loaded = library()
-    return None if loaded is None else _Core(loaded)
-
-
-def is_compiled() -> bool:
-    """Returns whether the compiled core is used."""
-    return _core() is not None
 
 
 def gather(
@@ -84,21 +46,21 @@ def gather(
     for what, columns, count in (("columns", sources, source_rows), ("targets", targets, target_rows)):
         if (found := {*map(len, columns)}) != {count}:
             raise IndexError(f"gather: expected {what} of one length, got {sorted(found)}.")
-    core = _core()
+    core = library()
     if core is None or not all(map(_is_plain, sources, targets)):
         _gather_by_numpy(sources, rows, targets, places)
         return
     numbers = np.ascontiguousarray(rows, np.int32 if rows.dtype == np.int32 else np.int64)
     if len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and numbers.dtype == np.int64:
         wide, numbers = numbers, np.empty(len(numbers), np.int32)
-        wrong = core.narrow(wide.ctypes.data, len(wide), source_rows, numbers.ctypes.data)
+        wrong = core.parquetry_narrow(wide.ctypes.data, len(wide), source_rows, numbers.ctypes.data)
         if wrong >= 0:
             raise _outside(int(wide[wrong]), source_rows)
     to = None if places is None else np.ascontiguousarray(places, np.int64)
     if to is None and target_rows < len(numbers):
         raise IndexError(f"gather: expected targets of {len(numbers)} rows, got {target_rows}.")
     described = np.array([_described(*pair) for pair in zip(sources, targets, strict=True)], _COLUMN)
-    wrong = core.gather(
+    wrong = core.parquetry_gather(
         described.ctypes.data,
         len(described),
         source_rows,
@@ -131,7 +93,7 @@ def gather_runs(
     Raises:
         IndexError: a row is out of range, or a run does not lie in ``data``.
     """
-    core = _core()
+    core = library()
     if core is None:
         return None
     numbers = np.ascontiguousarray(rows, np.int64)
@@ -139,7 +101,7 @@ def gather_runs(
     data = np.ascontiguousarray(data)
     ends = np.empty(len(numbers) + 1, np.int64)
     begins, values, wanted, found = (_address(each) for each in (offsets, data, numbers, ends))
-    wrong = core.run_ends(begins, len(offsets) - 1, len(data), wanted, len(numbers), found)
+    wrong = core.parquetry_run_ends(begins, len(offsets) - 1, len(data), wanted, len(numbers), found)
     if wrong >= 0:
         row = int(numbers[wrong])
         if not 0 <= row < len(offsets) - 1:
@@ -147,7 +109,7 @@ def gather_runs(
         raise IndexError(f"gather: expected run {row} in {len(data)} bytes, got {offsets[row]} to {offsets[row + 1]}.")
     size = int(ends[-1])
     taken = np.empty(size, np.uint8) if allocate is None else allocate(size)
-    core.runs(begins, values, len(data), wanted, len(numbers), found, _address(taken))
+    core.parquetry_runs(begins, values, len(data), wanted, len(numbers), found, _address(taken))
     return ends, taken
 
 
@@ -162,12 +124,12 @@ def copy_pieces(values: _Array, begins: _Array, counts: _Array, out: _Array, pla
     Raises:
         IndexError: a piece does not lie in ``values`` or ``out``.
     """
-    core, plain = _core(), values.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable
+    core, plain = library(), values.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable
     if core is None or not plain or values.dtype != out.dtype or values.dtype.hasobject:
         _copy_by_numpy(values, begins, counts, out, places)
         return
     begins, counts, places = (np.ascontiguousarray(each, np.int64) for each in (begins, counts, places))
-    wrong = core.pieces(
+    wrong = core.parquetry_pieces(
         _address(begins),
         _address(counts),
         _address(places),
@@ -214,14 +176,14 @@ def pad_runs(ends: _Array, values: _Array, value: object, out: _Array) -> None:
     Raises:
         IndexError: a run is longer than ``L``, or does not lie in ``values``.
     """
-    core, item_bytes = _core(), values.itemsize
+    core, item_bytes = library(), values.itemsize
     fits = out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable and len(out) == len(ends) - 1
     if core is None or not fits or item_bytes not in (1, 2, 4, 8):
         _pad_by_numpy(ends, values, value, out)
         return
     ends, values = np.ascontiguousarray(ends, np.int64), np.ascontiguousarray(values)
     filling = np.full(1, value, values.dtype)
-    wrong = core.pad(
+    wrong = core.parquetry_pad(
         _address(ends),
         len(out),
         _address(values),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..process.forks import cached_property, importing
-from .build import library
+from .library import library
 
 Box = tuple[int, int, int, int]
 """``(top, left, height, width)`` in pixels."""
@@ -167,10 +167,6 @@ def _loaded() -> _Loaded | None:
     core = library()
     if core is None:
         return None
-    core.parquetry_jpeg_library.argtypes = [ctypes.c_char_p]
-    core.parquetry_jpeg_library.restype = ctypes.c_void_p
-    core.parquetry_jpeg_parts.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int64, *[ctypes.c_void_p] * 2]
-    core.parquetry_jpeg_parts.restype = None
     with importing():
         for path in _libraries():
             address = core.parquetry_jpeg_library(os.fsencode(path))

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..layout.temporary import TemporaryBuffer
-from ..native.sorting import word_order
+from ..native.kernels import word_order
 
 _WORD_BITS = 64
 _RANGE_BITS = 17  # each range has about as many words as sort fastest

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..layout.arrow_read import fetched_ranges
 from ..layout.temporary import temporary_directory
-from ..native.gather import is_compiled
+from ..native.library import is_compiled
 from ..order.quality import shuffle_quality
 from ..plan.draws import BlockKey
 from ..plan.mixed_plan import Mixture

@@ -26,7 +26,7 @@ from ..layout.kept import cache_root
 from ..native import jpeg
 from ..native.build import is_wanted, library_path
 from ..native.compiler import find_compiler
-from ..native.gather import is_compiled
+from ..native.library import is_compiled
 from ..transport.processes import python_command
 from ..transport.source import usable_processors
 from .kept_files import CacheReport, caches

@@ -20,9 +20,9 @@ import pyarrow as pa
 from ...errors import DecodeError
 from ...layout.dataset import MAX_VALUE_BYTES
 from ...layout.nested import variable
-from ...native.copies import copy_value
 from ...native.gather import gather as gather_rows
 from ...native.jpeg import Box
+from ...native.kernels import copy_value
 from ...process.forks import cached_property
 from ...schema.codec import DAMAGE, Codec
 from ...schema.codecs import NdarrayCodec, ReadListCodec, TensorCodec

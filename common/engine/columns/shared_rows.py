@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...native.copies import copy_value
+from ...native.kernels import copy_value
 from .arena import BLOCK_REGIONS
 
 LIMIT_BYTES = 512 << 20

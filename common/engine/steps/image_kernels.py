@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from ...errors import CodecUnavailableError, missing_package
-from ...native.pixels import normalise
+from ...native.kernels import normalise
 from ...process.forks import importing
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH

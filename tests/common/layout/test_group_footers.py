@@ -13,14 +13,14 @@ from parquetry.common.errors import DatasetError
 from parquetry.common.layout import footers, group_footers
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index_writer import write_index
-from parquetry.common.native import gather
+from parquetry.common.native.library import is_compiled
 
 ROWS = 120
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not gather.is_compiled():
+    if not is_compiled():
         pytest.skip("no compiled core")
     footers._kept.clear()
     group_footers._stored.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.native import build, copies, footers, gather, jpeg, pixels, sorting
+from parquetry.common.native import build, jpeg, library
 from parquetry.common.native.compiler import find_compiler
 
 
@@ -22,7 +22,7 @@ def _library(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PARQUETRY_NATIVE", raising=False)
         forget()
-        if gather.is_compiled() and not sanitizers:
+        if library.is_compiled() and not sanitizers:
             return None
         if find_compiler() is None:
             pytest.skip("no C++ compiler")
@@ -37,9 +37,9 @@ def core(_library: Path | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PARQUETRY_NATIVE", raising=False)
         if _library is not None:
-            patch.setattr(build, "library_path", lambda: _library)
+            patch.setattr(library, "library_path", lambda: _library)
         forget()
-        assert gather.is_compiled()
+        assert library.is_compiled()
         yield
     forget()
 
@@ -49,7 +49,7 @@ def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs without the core."""
     monkeypatch.setenv("PARQUETRY_NATIVE", "0")
     forget()
-    assert not gather.is_compiled()
+    assert not library.is_compiled()
     yield
     monkeypatch.undo()
     forget()
@@ -57,10 +57,5 @@ def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     """Makes the next call look for the library again."""
-    build.library.cache_clear()
-    gather._core.cache_clear()
+    library.library.cache_clear()
     jpeg._loaded.cache_clear()
-    pixels._function.cache_clear()
-    copies._function.cache_clear()
-    footers._core.cache_clear()
-    sorting._function.cache_clear()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 
-from parquetry.common.native import copies
+from parquetry.common.native.kernels import copy_value
 
 
 @examples(100)
@@ -24,7 +24,7 @@ def test_a_value_arrives_unchanged_and_alone(size: int, begin: int, source_begin
     source = noise.integers(0, 2 if dtype == "?" else 256, source_begin + size + 7, np.uint8)
     memory = np.full(begin + size + 150, 77, np.uint8)
     value = source[source_begin : source_begin + size].view(dtype)
-    copies.copy_value(value, memory[begin : begin + size].view(dtype))
+    copy_value(value, memory[begin : begin + size].view(dtype))
     np.testing.assert_array_equal(memory[begin : begin + size], source[source_begin : source_begin + size])
     assert (memory[:begin] == 77).all()
     assert (memory[begin + size :] == 77).all()
@@ -39,7 +39,7 @@ def test_other_layouts_and_dtypes_are_converted_as_numpy_does() -> None:
         (value[:1], np.zeros((300, 300), np.int32)),
         (np.array(value, object), np.zeros((300, 300), object)),
     ):
-        copies.copy_value(source, out)
+        copy_value(source, out)
         np.testing.assert_array_equal(out, np.broadcast_to(source, out.shape))
 
 
@@ -47,4 +47,4 @@ def test_memory_that_must_not_be_written_is_refused() -> None:
     out = np.zeros(100_000, np.uint8)
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        copies.copy_value(np.ones(100_000, np.uint8), out)
+        copy_value(np.ones(100_000, np.uint8), out)

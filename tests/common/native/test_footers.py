@@ -14,6 +14,7 @@ from oracle import examples
 
 from parquetry.common.layout.footer_check import check_slowly
 from parquetry.common.native import footers
+from parquetry.common.native.library import library
 
 TABLE = pa.table(
     {
@@ -89,7 +90,7 @@ def test_a_second_list_of_row_groups_is_refused_and_nothing_is_written_beyond_th
     again = b"\x09\x08" + footer[head:end]  # a field of type list, whose id (4) is written out
     double = footer[:end] + again + footer[end:]
     written = np.full(len(places) + 1, -7, np.int64)
-    assert not footers._core().parquetry_row_groups(double, len(double), 2, written.ctypes.data)
+    assert not library().parquetry_row_groups(double, len(double), 2, written.ctypes.data)
     assert written[-1] == -7
     assert written[:-1].tolist() == places.tolist()  # so the first list was read
 

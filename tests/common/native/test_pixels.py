@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.engine.steps import image_kernels
-from parquetry.common.native import pixels
+from parquetry.common.native.kernels import normalise
 
 
 @examples(200)
@@ -28,7 +28,7 @@ def test_the_core_and_numpy_give_the_same_bits(data: st.DataObject) -> None:
     shape = (channels, height, width) if first else (height, width, channels)
     found, expected = np.full(shape, 7, np.float32), np.zeros(shape, np.float32)
     out, wanted = (each.transpose(1, 2, 0) if first else each for each in (found, expected))
-    assert pixels.normalise(image, out, *factors)
+    assert normalise(image, out, *factors)
     for channel in range(channels):
         wanted[..., channel] = np.float32(image[..., channel]) * factors[0][channel] - factors[1][channel]
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
@@ -49,5 +49,5 @@ def test_the_core_and_numpy_give_the_same_bits(data: st.DataObject) -> None:
 )
 def test_other_layouts_are_left_to_numpy(image: np.ndarray, out: np.ndarray) -> None:
     ones = np.ones(3, np.float32)
-    assert not pixels.normalise(image, out, ones, ones)
+    assert not normalise(image, out, ones, ones)
     assert not out.any()

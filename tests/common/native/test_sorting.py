@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 
-from parquetry.common.native.sorting import word_order
+from parquetry.common.native.kernels import word_order
 
 
 def uniform(count: int, seed: int = 0) -> np.ndarray:

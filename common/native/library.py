@@ -1,0 +1,54 @@
+"""Loads the library of the compiled core, and says what its functions take and return."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import c_char_p, c_int64, c_void_p
+from functools import lru_cache
+
+from .build import is_wanted, library_path
+from .compiler import has_content
+
+_POINTER, _NUMBER, _TEXT = c_void_p, c_int64, c_char_p
+_FUNCTIONS = {
+    "gather": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER),
+    "narrow": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER),
+    "run_ends": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _POINTER),
+    "runs": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER),
+    "pieces": (_NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER),
+    "pad": (_NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _POINTER),
+    "copy_around_cache": (None, _POINTER, _POINTER, _NUMBER),
+    "word_order": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
+    "normalise": (None, _POINTER, _POINTER, _POINTER),
+    "check_footer": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),
+    "row_groups": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _POINTER),
+    "longest_value": (_NUMBER, _TEXT, _NUMBER),
+    "jpeg_library": (_POINTER, _TEXT),
+    "jpeg_parts": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _POINTER),
+}
+"""What each function of the library returns, and what it takes."""
+
+_logger = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """Returns the library, loaded once per process, or ``None`` if it is missing, disabled, or cannot be loaded."""
+    path = library_path()
+    if not is_wanted() or not has_content(path):
+        return None
+    try:
+        loaded = ctypes.CDLL(str(path))  # its functions run without the interpreter lock
+    except OSError as error:
+        _logger.warning("'%s' cannot be loaded (%s): numpy does its work more slowly", path, error)
+        return None
+    for name, (returned, *taken) in _FUNCTIONS.items():
+        function = getattr(loaded, f"parquetry_{name}")
+        function.restype, function.argtypes = returned, taken
+    return loaded
+
+
+def is_compiled() -> bool:
+    """Returns whether the compiled core is used."""
+    return library() is not None
