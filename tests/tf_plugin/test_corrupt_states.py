@@ -21,6 +21,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.data())
 def test_a_corrupt_state_is_refused_or_another_state(built: Built, data: st.DataObject) -> None:

@@ -73,6 +73,7 @@ def graph_of(dataset: tf.data.Dataset) -> bytes:
     return bytes(gen_dataset_ops.dataset_to_graph_v2(dataset._variant_tensor).numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["the URL", "an option", "a file system", "a mix"])
 def test_no_graph_holds_a_secret_and_the_rows_are_read(store: S3Server, name: str) -> None:
     dataset = datasets(store)[name]

@@ -169,6 +169,7 @@ def test_the_callback_wants_the_dataset_itself(url: str, tmp_path: Path) -> None
         ResumeTraining(rows(url), tmp_path, save_every=0)
 
 
+@pytest.mark.slow
 def test_tuples_are_what_fit_takes(url: str) -> None:
     def losses(data: Any) -> Any:
         return new_model().fit(data, epochs=1, verbose=0, shuffle=False).history["loss"]

@@ -51,6 +51,7 @@ def test_its_length_is_unknown(url: str) -> None:
     assert len(list(loader)) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 7])
 def test_a_state_is_exact_at_every_step(url: str, batch: int | None) -> None:
     assert_resumable(lambda: iter(make(url, batch=batch)))

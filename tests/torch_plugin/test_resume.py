@@ -206,6 +206,7 @@ def test_a_stock_loader_goes_on_from_the_pipes_state(url: str, options: dict[str
     assert [ids(loader) for _ in range(3)] == [epoch_of(pipe, 0)[3:], epoch_of(pipe, 1), epoch_of(pipe, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_stock_loader_is_resumed_by_the_steps_that_the_training_loop_counts(url: str, method: str) -> None:
     pipe = make(url)
@@ -283,6 +284,7 @@ def test_a_stateful_loaders_state_is_one_position_of_the_rank(url: str, workers:
     assert ids(numpy_iterator) == epoch_of(make(url), 0)[steps:]
 
 
+@pytest.mark.slow
 def test_a_stateful_loader_that_went_on_from_a_rank_state_resumes(url: str) -> None:
     for taken in range(1, 5):
         pipe = make(url)

@@ -117,6 +117,7 @@ def test_a_jagged_tensor_is_what_torch_makes_of_the_same_rows(
         assert torch.equal(made.grad.values(), torch.full_like(values, 2))
 
 
+@pytest.mark.slow
 def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: str) -> None:
     code = (
         "import sys; from torch.utils.data import DataLoader; from parquetry.torch_plugin import ParquetPipe;"

@@ -174,6 +174,7 @@ def kept(rows: dict[str, Any]) -> dict[str, Any]:
 COUNT = UnischemaField("n", np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [False, True])
 def test_functions_get_it_and_return_nested_lists(boxes: Pipeline, batch: bool) -> None:
     def collected(pipeline: Pipeline) -> list[Any]:

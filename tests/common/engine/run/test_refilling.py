@@ -55,6 +55,7 @@ def taken(steps: StepIterator[Any], most: int | None = None) -> list[Batch]:
 many = st.lists(st.integers(1, 9), min_size=40, max_size=60)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(data=st.data())
 def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) -> None:
