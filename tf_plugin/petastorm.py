@@ -56,6 +56,7 @@ _LEFT = (
     "ahead, {rows} at most, are skipped. Use one iterator, or read on with take() and skip() of one dataset."
 )
 _BLOCK_ROWS = 64
+_EXACT = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 _BLOCK_BYTES = 4 << 20
 
 
@@ -242,7 +243,7 @@ def _tf_value(name: str, value: object) -> Any:
             "with a predicate, or fill them in a TransformSpec."
         )
     if isinstance(value, decimal.Decimal):
-        return str(value.normalize())
+        return str(_EXACT.normalize(value))
     if isinstance(value, np.datetime64) or (isinstance(value, np.ndarray) and value.dtype.kind == "M"):
         return _nanoseconds(name, np.asarray(value))
     if isinstance(value, datetime.date):

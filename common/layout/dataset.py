@@ -28,14 +28,14 @@ from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
-from .evolution import unify_schemas
+from .evolution import DistinctSchemas, unify_schemas
 from .file_versions import FileVersion, changed, check_used, opened
 from .files import DataFile, FileListing, list_files
 from .filesystem import resolve
 from .footers import footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
-from .nested import wide
+from .nested import wide, without_view_types
 from .partitions import partition_columns
 from .row_groups import RowGroups
 from .spark_files import footer_schema
@@ -169,7 +169,7 @@ class StoredDataset:
         if self.table is not None:
             types = {name: wide(column.arrow) for name, column in self.columns.items()}
         else:
-            types = {path: _without_view(column.type) for path, column in self._unified[0]}
+            types = {path: without_view_types(column.type) for path, column in self._unified[0]}
         declared = {f.name: f.storage.arrow_type(f) for f in self.schema if f.name not in types}
         images = {name: types[stored] for name, stored in self.image_bytes.items()}
         return {**types, **declared, **images, **{name: values.type for name, values in self.partitions.items()}}
@@ -407,14 +407,16 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
     return schema, refused, partitions
 
 
-def _without_view(kind: pa.DataType) -> pa.DataType:
-    return wide(kind) if kind in (pa.string_view(), pa.binary_view()) else kind
-
-
 def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
     path = dataset.files[file].path
-    try:
+    with _naming(path):
         return path, footer_schema(dataset.footer(file))
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -428,11 +430,13 @@ def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
     """The distinct Arrow schemas, each with the first file that has it."""
     if dataset.index is not None:
         return dataset.index.schemas
-    seen: list[int] = []
-    for file, footer in enumerate(dataset.footers):
-        if not any(footer.schema.equals(dataset.footer(other).schema) for other in seen):
-            seen.append(file)
-    return [_arrow_schema(dataset, file) for file in seen]
+    seen, found = DistinctSchemas(), []
+    for listed, footer in zip(dataset.files, dataset.footers, strict=True):
+        with _naming(listed.path):
+            schema = seen.add(footer)
+        if schema is not None:
+            found.append((listed.path, schema))
+    return found
 
 
 def _declared_schema(listing: FileListing) -> Unischema | None:

@@ -11,9 +11,56 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
 from .nested import is_list, wide, widened
+from .spark_files import footer_schema
+
+_ARROW_KEY = b"ARROW:schema"
+
+
+class DistinctSchemas:
+    """Tells the schemas of files apart.
+
+    Arrow stores its own schema beside that of Parquet, which knows no durations, tensors, or lists of one length.
+    """
+
+    def __init__(self) -> None:
+        self._stored: list[pq.ParquetSchema] = []
+        self._known: set[tuple[int, bytes | None]] = set()
+        self._schemas: list[pa.Schema] = []
+
+    def add(self, footer: pq.FileMetaData) -> pa.Schema | None:
+        """Returns the Arrow schema of a file, or ``None`` if an earlier file has the same.
+
+        Raises:
+            pa.ArrowException, OSError: Arrow cannot represent the columns.
+        """
+        stored = footer.schema
+        place = next((n for n, other in enumerate(self._stored) if stored.equals(other)), len(self._stored))
+        key = place, (footer.metadata or {}).get(_ARROW_KEY)
+        if key in self._known:
+            return None
+        schema = footer_schema(footer)
+        self._known.add(key)
+        if place == len(self._stored):
+            self._stored.append(stored)
+        if any(schema.equals(other) for other in self._schemas):
+            return None
+        self._schemas.append(schema)
+        return schema
+
+
+def hides_from_parquet(schema: pa.Schema) -> bool:
+    """Whether a schema has columns that Parquet's own schema does not tell from others."""
+    return any(_is_hidden(column.type) for _, column in flatten_fields(schema))
+
+
+def _is_hidden(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_duration(kind) or pa.types.is_fixed_size_list(kind):
+        return True
+    return is_list(kind) and _is_hidden(kind.value_type)
 
 
 def unify_schemas(
@@ -98,7 +145,7 @@ def conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     """Casts a file's column to its type in the dataset.
 
     Raises:
-        pa.ArrowInvalid, pa.ArrowNotImplementedError: the type cannot represent the values.
+        pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError: the type cannot represent the values.
     """
     if column.type == wanted:
         return column
@@ -141,7 +188,7 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """The narrowest type that represents every value of both types exactly; ``None`` if there is none."""
     if first == second:
         return first
-    if pa.types.is_dictionary(first) or pa.types.is_dictionary(second):
+    if _plain(first) != first or _plain(second) != second:
         return widen(_plain(first), _plain(second))
     if pa.types.is_null(first) or pa.types.is_null(second):
         return second if pa.types.is_null(first) else first
@@ -159,6 +206,13 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return pa.large_binary()
     if pa.types.is_decimal(first) and pa.types.is_decimal(second):
         return _wider_decimal(first, second)
+    if pa.types.is_date(first) and pa.types.is_date(second):
+        return pa.date64()
+    if pa.types.is_timestamp(first) and pa.types.is_timestamp(second) and (first.tz is None) == (second.tz is None):
+        unit = _wider_unit(first, second)  # the instants are the same in every zone
+        return None if unit is None else pa.timestamp(unit, first.tz)
+    if pa.types.is_time32(first) and pa.types.is_time32(second):
+        return pa.time32("ms")
     if is_list(first) and is_list(second):
         inner = widen(first.value_type, second.value_type)
         return None if inner is None else pa.large_list(inner)
@@ -166,7 +220,17 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, without a dictionary or an extension type. A tensor is not the list that stores it."""
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
+        return kind.storage_type
     return wide(kind) if pa.types.is_dictionary(kind) else kind
+
+
+def _wider_unit(first: pa.DataType, second: pa.DataType) -> str | None:
+    """The unit of both timestamps. Parquet stores those in seconds as milliseconds, so these do not overflow."""
+    if first.unit == second.unit:
+        return str(first.unit)
+    return "ms" if {first.unit, second.unit} == {"s", "ms"} else None
 
 
 def _wider_integer(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:

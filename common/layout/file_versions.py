@@ -337,7 +337,7 @@ def versions_below(
 
 
 def _local_files(directory: str, above: int, wants: Callable[[str, bool], bool]) -> Iterator[str]:
-    """Yields the files in a directory, recursively. Links that would silently repeat or omit files are errors."""
+    """Yields the files in a directory, recursively. A broken link, and one to a directory around it, are errors."""
     directories = [directory]
     while directories:
         with os.scandir(directories.pop()) as entries:

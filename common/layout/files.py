@@ -166,7 +166,8 @@ def _list_each(urls: Sequence[str], systems: Sequence[pafs.FileSystem], paths: S
 
 
 def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
-    pattern = None if "://" in path else pattern_of(path)  # the path of an HTTP file system is its URL
+    # The path of an HTTP file system is its URL.
+    pattern = None if "://" in path else pattern_of(f"{path}/" if url.endswith("/") else path)
 
     def listed() -> tuple[pafs.FileType, str, list[FileVersion]]:
         root = path
@@ -215,8 +216,7 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         roots = sorted(file.path for file in chosen)
         _check_no_table(url, logs, [_below(file, root) for file in roots])
     _check_no_images(url, chosen)
-    described = [posixpath.join(root, name) for name in _METADATA]
-    return _listing(fs, roots, chosen, root, [file for file in files if file.path in described])
+    return _listing(fs, roots, chosen, root, [file for file in files if _below(file.path, root) in _METADATA])
 
 
 def _listing(
@@ -303,7 +303,11 @@ def _data_file(version: FileVersion, root: str) -> DataFile:
 
 
 def _below(path: str, root: str) -> str:
-    return path[len(root) :].lstrip("/") if path.startswith(root) else path
+    bare, above = (
+        path.lstrip("/"),
+        root.lstrip("/"),
+    )  # some file systems list paths without the first slash, or with one
+    return bare[len(above) :].lstrip("/") if bare.startswith(above) else path
 
 
 def is_hidden(relative: str) -> bool:

@@ -52,7 +52,7 @@ def resolve(
         DatasetError: the scheme is unknown, a library is missing, or the file system cannot be set up.
     """
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise DatasetError(f"dataset URL: expected a non-empty string or path, got {url!r}.")
     if filesystem is not None:
         if storage_options:

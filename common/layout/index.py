@@ -20,6 +20,7 @@ from ..errors import DatasetError
 from ..process.forks import ForkLock, arrow_to_numpy
 from ..urls import without_secrets
 from .chunk_statistics import ChunkStatistics
+from .evolution import hides_from_parquet
 from .file_versions import current_versions
 from .files import FileListing
 from .index_file import IndexFile
@@ -44,6 +45,8 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
         if None in versions:
             return None
         parts = [IndexFile.open(filesystem, version) for version in versions if version is not None]
+        for part in parts:
+            _check_schemas(part)
         return _in_order(listing, parts)
     except DatasetError as error:
         _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)
@@ -140,6 +143,16 @@ class RowGroupIndex:
     def _ordered(self, column: pa.ChunkedArray) -> pa.Array:
         array = column.combine_chunks()
         return array if self._lines is None else array.take(pa.array(self._lines))
+
+
+def _check_schemas(part: IndexFile) -> None:
+    """Raises `DatasetError` if files may have other schemas than an index of an earlier release says."""
+    described = part.description
+    if not described.by_arrow and any(hides_from_parquet(schema_from_text(text)) for _, text in described.schemas):
+        raise DatasetError(
+            f"row-group index {part.version.path}: expected every Arrow schema of the files, got an index of an "
+            "earlier release, which compared Parquet's schemas."
+        )
 
 
 def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex:

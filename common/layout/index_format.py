@@ -46,6 +46,7 @@ class IndexDescription:
         complete: whether no file has fields other than ``fields``.
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
+        by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
     """
 
     fields: tuple[str, ...]
@@ -55,6 +56,7 @@ class IndexDescription:
     complete: bool
     empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
+    by_arrow: bool = True
 
     def covers(self, names: Sequence[str]) -> bool:
         """Whether the index has everything that the footers say about these fields."""
@@ -87,6 +89,7 @@ class IndexDescription:
             complete=bool(value["complete"]),
             empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
             schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
+            by_arrow=bool(value.get("by_arrow", False)),
         )
 
 

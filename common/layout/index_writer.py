@@ -20,12 +20,11 @@ from ..errors import DatasetError
 from ..progress import thread_pool
 from ..schema.field import match_names
 from .chunk_statistics import belongs, bound_types, bounds_in, flat_columns, is_exact, leaf_columns, raw_statistics
-from .evolution import widen
+from .evolution import DistinctSchemas, widen
 from .files import DataFile, FileListing, list_files
 from .footers import load_footer
 from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
 from .kept import whole_file
-from .spark_files import footer_schema
 
 _PROGRESS_AFTER_S = 2.0
 _FILES_AT_A_TIME = 64
@@ -148,7 +147,7 @@ class IndexLines:
         self._unbounded: set[str] = set()
         self._exact: dict[str, bool] = {}
         self._empty: list[tuple[str, int, int, str]] = []
-        self._seen: list[pq.ParquetSchema] = []
+        self._seen = DistinctSchemas()
         self._schemas: list[tuple[str, str]] = []
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
 
@@ -191,9 +190,9 @@ class IndexLines:
             if not count:
                 self._empty.append((file.relative, file.size_bytes, file.mtime_ns, file.version.portable_tag))
         for file, footer in zip(files, footers, strict=True):
-            if not any(footer.schema.equals(schema) for schema in self._seen):
-                self._seen.append(footer.schema)
-                self._schemas.append((file.relative, schema_to_text(footer_schema(footer))))
+            schema = self._seen.add(footer)
+            if schema is not None:
+                self._schemas.append((file.relative, schema_to_text(schema)))
         places = [leaf_columns(footer) for footer in footers]
         self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
         columns: dict[str, Any] = {

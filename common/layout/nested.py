@@ -31,9 +31,28 @@ def _masked(chunk: pa.StructArray, part: str) -> pa.Array:
 
 
 def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts string and binary views to large strings and binaries, because few of Arrow's kernels support views."""
-    views = column.type in (pa.string_view(), pa.binary_view())
-    return column.cast(wide(column.type)) if views else column
+    """Converts string and binary views at any depth to large strings and binaries.
+
+    Few of Arrow's kernels support views.
+    """
+    kind = without_view_types(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def without_view_types(kind: pa.DataType) -> pa.DataType:
+    """The type that `without_views` gives a column of this type."""
+    if kind in (pa.string_view(), pa.binary_view()):
+        return wide(kind)
+    if is_list(kind):
+        inner = kind.value_field.with_type(without_view_types(kind.value_type))
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(inner, kind.list_size)
+        return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
+    if pa.types.is_map(kind):
+        return pa.map_(without_view_types(kind.key_type), without_view_types(kind.item_type), kind.keys_sorted)
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(without_view_types(member.type)) for member in kind])
+    return kind
 
 
 def wide(kind: pa.DataType) -> pa.DataType:

@@ -18,7 +18,8 @@ class Pattern:
     """The files below ``root`` that match ``parts``, one part for each directory level.
 
     ``*``, ``?`` and ``[0-9]`` match inside one name, with upper and lower case told apart. ``**`` matches any number of
-    directories, also none. A directory that matches stands for all files below it.
+    directories, also none. A directory that matches stands for all files below it. A pattern that ends in a slash
+    matches directories only.
     """
 
     root: str
@@ -55,7 +56,8 @@ def pattern_of(path: str) -> Pattern | None:
     first = next((place for place, name in enumerate(names) if not _WILDCARDS.isdisjoint(name)), None)
     if first is None:
         return None
-    return Pattern("/".join(names[:first]) or "/"[: path.startswith("/")], tuple(names[first:]))
+    parts = (*names[first:], _ANY_DEPTH) if path.endswith("/") else tuple(names[first:])
+    return Pattern("/".join(names[:first]) or "/"[: path.startswith("/")], parts)
 
 
 def _match(names: list[str], parts: tuple[str, ...]) -> bool:

@@ -159,7 +159,7 @@ def _member(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
 def _in_type(column: pa.ChunkedArray, wanted: TableColumn, place: str) -> pa.ChunkedArray:
     try:
         return conform(column, wide(wanted.arrow))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise DatasetError(
             f"{place}: expected column '{wanted.name}' to hold {wanted.arrow}, as the table says, got {column.type}: "
             f"{error}. Deselect the field, or write the file again."

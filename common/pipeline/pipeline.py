@@ -24,6 +24,8 @@ from ..errors import DatasetError, PipelineError
 from ..layout.checksums import VERIFY, Verify
 from ..layout.dataset import MAX_VALUE_BYTES, StoredDataset
 from ..layout.files import FileListing
+from ..layout.filesystem import local_path
+from ..layout.patterns import pattern_of
 from ..layout.table import Table
 from ..order.mixing import Stop, Weights, phases_of
 from ..plan.mixed_plan import MixedPlan, Mixture
@@ -732,8 +734,13 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
         urls = tuple(os.fspath(url) for url in url_or_urls)  # type: ignore[union-attr]  # None is no URL either
     except TypeError as error:
         raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
-    if not urls or not all(isinstance(url, str) for url in urls):
+    if not urls or not all(isinstance(url, str) and url and "\0" not in url for url in urls):
         raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.")
-    if not local:
-        return urls
-    return tuple(url if "://" in url else os.path.abspath(os.path.expanduser(url)) for url in urls)
+    return tuple(_absolute(url) for url in urls) if local else urls
+
+
+def _absolute(url: str) -> str:
+    if "://" in url:
+        return url
+    slash = "/" if url.endswith("/") and pattern_of(url) is not None else ""  # such a pattern matches directories only
+    return f"{local_path(url)}{slash}"

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..process.forks import arrow_to_numpy, pc
+from ..schema.dtypes import decimal_text
 from ..schema.plain import PlainFields, Seed
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
@@ -189,7 +190,7 @@ def _hash_value(value: object, seed: int) -> int:
     elif isinstance(value, bytes):
         text = "b" + value.hex()
     elif isinstance(value, decimal.Decimal):
-        text = format(value.normalize(), "f")
+        text = decimal_text(value)
     elif isinstance(value, datetime.date | datetime.time):
         text = value.isoformat()
     else:

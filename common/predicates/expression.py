@@ -31,6 +31,7 @@ _COMPARE = {
     ">=": operator.ge,
 }
 _ASSOCIATIVE = ("and_kleene", "or_kleene")
+_MOST_SHOWN = 200
 _ROWS_AT_ONCE = 1 << 20  # evaluation takes several times the memory of the columns
 _MAX_DEPTH = 200  # keeps recursion over the tree far below Python's limit
 _DNF = (
@@ -156,8 +157,8 @@ def expression_to_json(expression: pc.Expression) -> str:
         return base64.b64encode(_serialize(expression)).decode("ascii")
     except pa.ArrowException as error:
         raise PipelineError(
-            f"serialising predicate '{expression}': expected columns by name and Arrow functions, got: {error}. "
-            "Refer to columns by name, or use where(fn, fields=[...])."
+            f"serialising predicate '{expression_text(expression)}': expected columns by name and Arrow functions, "
+            f"got: {error}. Refer to columns by name, or use where(fn, fields=[...])."
         ) from error
 
 
@@ -184,6 +185,15 @@ def expression_key(expression: pc.Expression) -> str:
     """
     node = parse_expression(expression)
     return f"opaque:{expression_to_json(expression)}" if isinstance(node, Opaque) else _node_text(node)
+
+
+def expression_text(expression: pc.Expression) -> str:
+    """Returns the expression as people write it. Long values are shortened."""
+    try:
+        return str(expression)
+    except UnicodeDecodeError:  # Arrow cuts a long value anywhere, even in the middle of a character
+        text = expression_key(expression)
+        return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def with_other_names(expression: pc.Expression, name_of: Callable[[str], str]) -> pc.Expression:
@@ -241,15 +251,15 @@ def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = 
         types = ", ".join(f"{column.name}: {column.type}" for column in source.schema)
         what = "predicate" if condition else "expression"
         raise PipelineError(
-            f"{what} '{expression}' for columns {types}: expected literals and functions that fit the column types, "
-            f"got: {error}. Write the literal in the column's type, or cast the column in the expression."
+            f"{what} '{expression_text(expression)}' for columns {types}: expected literals and functions that fit the "
+            f"column types, got: {error}. Write the literal in the column's type, or cast the column in the expression."
         ) from error
 
 
 def _opaque(expression: pc.Expression) -> PipelineError:
     return PipelineError(
-        f"columns of predicate '{expression}': expected an expression over column names, got one that cannot be read. "
-        "Refer to columns by name, or use where(fn, fields=[...])."
+        f"columns of predicate '{expression_text(expression)}': expected an expression over column names, got one "
+        "that cannot be read. Refer to columns by name, or use where(fn, fields=[...])."
     )
 
 

@@ -19,6 +19,11 @@ from .dtypes import FieldDtype
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
 
 
+_PERMUTED = (
+    "expected a tensor with its axes in the order in which its values are stored, got one with a permutation. pyarrow "
+    "stores that for arrays that are views of others, and writers disagree on what it means. Write the column again, "
+    "from np.ascontiguousarray(...)"
+)
 _NUMBERS: dict[str, np.dtype[Any]] = {
     str(pa.from_numpy_dtype(name)): np.dtype(name)
     for name in (
@@ -85,6 +90,8 @@ def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
 def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int | None, ...], FieldDtype]:
     """Returns the shape and dtype of a column's values. A list adds an axis; a fixed-size list has a known length."""
     if isinstance(arrow, pa.FixedShapeTensorType):
+        if has_permuted_axes(arrow):
+            raise SchemaError(f"field '{field}': {_PERMUTED}, or deselect it with select(...) or fields=[...].")
         return tuple(arrow.shape), scalar_dtype(arrow.value_type, field=field)
     if isinstance(arrow, pa.BaseExtensionType):
         return infer_shape_and_dtype(arrow.storage_type, field=field)
@@ -95,6 +102,12 @@ def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int 
         shape, dtype = infer_shape_and_dtype(arrow.value_type, field=field)
         return (None, *shape), dtype
     return (), scalar_dtype(arrow, field=field)
+
+
+def has_permuted_axes(arrow: pa.DataType) -> bool:
+    """Whether the values of a tensor are stored in another order than that of its axes."""
+    order = arrow.permutation if isinstance(arrow, pa.FixedShapeTensorType) else None
+    return order is not None and list(order) != sorted(order)
 
 
 def arrow_type_to_json(arrow: pa.DataType) -> str:

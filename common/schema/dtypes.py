@@ -94,3 +94,13 @@ def dtype_to_json(dtype: FieldDtype) -> str:
 def dtype_from_json(name: str, *, field: str) -> FieldDtype:
     """The inverse of `dtype_to_json`."""
     return normalise_dtype(name, field=field)
+
+
+def decimal_text(value: decimal.Decimal) -> str:
+    """Returns the exact text of a decimal without trailing zeros or an exponent, whatever the context's precision.
+
+    >>> decimal_text(decimal.Decimal("1.50")), decimal_text(decimal.Decimal("1E+2"))
+    ('1.5', '100')
+    """
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

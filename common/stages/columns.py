@@ -7,11 +7,12 @@ fields are read, which steps the engine runs, and which columns come out. Pure: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import PipelineError
+from ..errors import FieldNotFoundError, PipelineError
 from ..schema.element import Form, OutputField, output_of
 from ..schema.field import Shape, UnischemaField, match_names
 from .steps import JoinStep, Step, WindowStep
@@ -115,7 +116,12 @@ class Columns:
     def named(self, patterns: Sequence[str]) -> list[str]:
         """The names that patterns select, in the order of the patterns."""
         names = self.names
-        return list(dict.fromkeys(name for pattern in patterns for name in match_names(pattern, names)))
+        try:
+            return list(dict.fromkeys(name for pattern in patterns for name in match_names(pattern, names)))
+        except FieldNotFoundError:
+            with suppress(FieldNotFoundError):
+                self.resolve(patterns)  # it says why a stored column cannot be read
+            raise
 
     def matching(self, patterns: Sequence[str]) -> list[int]:
         """The numbers of the columns that patterns select."""

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import PipelineError
 from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
+from ..schema.field import Shape
 from .base import EVERY_FIELD, Decision, Stage, matches
 from .columns import Columns, companion
 from .names import StoredPattern
@@ -89,7 +90,7 @@ class Nulls(Stage):
             if not output.nullable and self.patterns == EVERY_FIELD:
                 continue
             if self.policy != "drop":
-                value = fill_value(output, self.value) if self.policy == "fill" else None
+                value = fill_value(output, self.value, output.shape) if self.policy == "fill" else None
                 self._settle_elements(columns, stored[number], output, value)
                 step = NullStep(number=number, policy=self.policy, value=value, field=output, elements=self.elements)
                 columns.steps.append(step)
@@ -122,8 +123,11 @@ class Nulls(Stage):
         fields[stored] = fields[stored].replace(codec=read)
 
 
-def fill_value(output: OutputField, value: object) -> Any:
+def fill_value(output: OutputField, value: object, shape: Shape = ()) -> Any:
     """Converts a fill value to the column's type.
+
+    Args:
+        shape: the shape that the value may have instead of being one number.
 
     Raises:
         PipelineError: the column cannot hold the value.
@@ -134,12 +138,21 @@ def fill_value(output: OutputField, value: object) -> Any:
             return value
         raise PipelineError(f"field '{output.name}': expected a fill value of type {wanted.__name__}, got {value!r}.")
     try:
-        result = np.asarray(value).astype(output.dtype)
-        exact = output.dtype.kind == "f" or bool(np.all(result == np.asarray(value)))
+        given = np.asarray(value)
+        with np.errstate(over="ignore"):
+            result = given.astype(output.dtype)
+        exact = bool(np.all(result == given)) if output.dtype.kind != "f" else not _overflows(given, result)
     except (TypeError, ValueError, OverflowError):
         exact = False
     if not exact:
         raise PipelineError(
             f"field '{output.name}': expected a fill value that {output.dtype} can hold, got {value!r}."
         )
+    if result.shape not in ((), shape):
+        also = f" or values of shape {shape}" if shape else ""
+        raise PipelineError(f"field '{output.name}': expected one fill value{also}, got shape {result.shape}.")
     return result
+
+
+def _overflows(given: np.ndarray, result: np.ndarray) -> bool:
+    return bool((np.isfinite(given.astype(np.float64)) & ~np.isfinite(result)).any())

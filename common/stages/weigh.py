@@ -17,6 +17,7 @@ from ..errors import DatasetError, PipelineError
 from ..predicates.expression import (
     expression_from_json,
     expression_key,
+    expression_text,
     expression_to_json,
     row_values,
 )
@@ -69,7 +70,9 @@ class ExpressionWeights(Weights):
 
     def check(self) -> None:
         if not self.reads:
-            raise PipelineError(f"weigh: expected an expression over fields, got {self.expression}, which names none.")
+            raise PipelineError(
+                f"weigh: expected an expression over fields, got {expression_text(self.expression)}, which names none."
+            )
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
         return _weights_in(row_values(table, self.expression), str(self), describe)
@@ -79,7 +82,7 @@ class ExpressionWeights(Weights):
         return expression_key(self.expression)
 
     def __str__(self) -> str:
-        return str(self.expression)
+        return expression_text(self.expression)
 
 
 @dataclass(frozen=True)

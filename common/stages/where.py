@@ -11,7 +11,13 @@ from typing import Any, ClassVar
 
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, contains
-from ..predicates.expression import as_expression, expression_from_json, expression_key, expression_to_json
+from ..predicates.expression import (
+    as_expression,
+    expression_from_json,
+    expression_key,
+    expression_text,
+    expression_to_json,
+)
 from ..process.forks import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
@@ -44,10 +50,10 @@ class Where(Filter):
     @classmethod
     def of(cls, expression: object) -> Where:
         """Creates the stage from a ``pyarrow.compute.Expression``."""
-        return cls(expression_to_json(expression), str(expression))
+        return cls(expression_to_json(expression), expression_text(expression))
 
     def check(self) -> None:
-        object.__setattr__(self, "text", self.text or str(self.expression))
+        object.__setattr__(self, "text", self.text or expression_text(self.expression))
 
     @classmethod
     def sample(cls) -> Stage:

@@ -215,7 +215,7 @@ class Fetcher:
         wanted = self._dataset.types[field.name]
         try:
             return conform(column, wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise DecodeError(
                 f"{self.places([row_group])[0]}: field '{field.name}': expected values of type {wanted}, as in the "
                 f"rest of the dataset, got {column.type}: {error}. Write the file again, or deselect the field."

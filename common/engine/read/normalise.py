@@ -16,8 +16,9 @@ import pyarrow as pa
 from ...errors import DecodeError
 from ...layout.nested import is_list, one_array, widened
 from ...process.forks import pc
+from ...schema.arrow_types import has_permuted_axes
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
-from ...schema.dtypes import is_bytes, is_text
+from ...schema.dtypes import decimal_text, is_bytes, is_text
 from ...schema.field import UnischemaField
 from ..columns.arrow_views import as_arrow, as_numpy
 
@@ -31,9 +32,9 @@ def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.A
     Raises:
         DecodeError: values do not fit the field (out of range, or of another type).
     """
-    array = _plain(column)
     codec = field.storage
     try:
+        array = _plain(column)
         if codec.coded:
             wanted = codec.arrow_type(field)
             fixed = isinstance(codec, TensorCodec) and array.type == wanted
@@ -42,7 +43,7 @@ def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.A
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise DecodeError(
             f"field '{field.name}': expected a column that holds {field.dtype} {field.shape}, "
-            f"found {array.type}: {error}"
+            f"found {column.type}: {error}"
         ) from error
 
 
@@ -57,6 +58,8 @@ def number_type(field: UnischemaField) -> pa.DataType | None:
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     array = one_array(column)
     if isinstance(array, pa.ExtensionArray):
+        if has_permuted_axes(array.type):
+            raise pa.ArrowInvalid("a tensor with permuted axes")
         array = array.storage
     return widened(array) if pa.types.is_dictionary(array.type) else array
 
@@ -130,7 +133,7 @@ def _all_of_length(array: pa.Array, length: int) -> bool:
 def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     array = _plain(array)
     if field.dtype is decimal.Decimal:
-        return decimal_text(array)
+        return decimal_texts(array)
     if is_text(field.dtype):
         text = _cast(array, pa.large_string())
         text.validate(full=True)  # some writers store text that is not UTF-8, which could not be decoded later
@@ -177,7 +180,7 @@ def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:
     return array.cast(pa.duration(unit)).view(pa.int64())
 
 
-def decimal_text(array: pa.Array) -> pa.Array:
+def decimal_texts(array: pa.Array) -> pa.Array:
     """Formats decimals without trailing zeros or exponents: 1.50 -> ``"1.5"``, 100 -> ``"100"``."""
     if not pa.types.is_decimal(array.type):
         array = array.cast(pa.large_string())
@@ -185,9 +188,10 @@ def decimal_text(array: pa.Array) -> pa.Array:
             [None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string()
         )
     text = array.cast(pa.large_string())
+    with_exponent = pc.fill_null(pc.match_substring(text, "E"), False)
     if array.type.scale > 0:
-        text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
-    if pc.any(pc.match_substring(text, "E")).as_py() or array.type.scale < 0:
-        values = [None if v is None else format(v.normalize(), "f") for v in array.to_pylist()]
-        return pa.array(values, pa.large_string())
+        text = pc.if_else(with_exponent, text, pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), "."))
+    if pc.any(with_exponent).as_py():
+        values = [decimal_text(value) for value in array.filter(with_exponent).to_pylist()]
+        text = pc.replace_with_mask(text, with_exponent, pa.array(values, pa.large_string()))
     return text

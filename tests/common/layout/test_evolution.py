@@ -12,7 +12,9 @@ import pytest
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DecodeError, SchemaError
+from parquetry.common.layout import index_format
 from parquetry.common.layout.evolution import widen
+from parquetry.common.layout.index import write_index
 from parquetry.common.tools import generate_metadata
 
 
@@ -33,6 +35,14 @@ from parquetry.common.tools import generate_metadata
         (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.large_list(pa.int64())),
         (pa.null(), pa.int8(), pa.int8()),
         (pa.string(), pa.int64(), None),
+        (pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ms")),
+        (pa.timestamp("us"), pa.timestamp("ms"), None),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), None),
+        (pa.time32("s"), pa.time32("ms"), pa.time32("ms")),
+        (pa.duration("s"), pa.duration("ms"), None),
+        (pa.uuid(), pa.binary(16), pa.binary(16)),
+        (pa.fixed_shape_tensor(pa.int8(), [2, 3]), pa.fixed_shape_tensor(pa.int8(), [3, 2]), None),
+        (pa.fixed_shape_tensor(pa.int8(), [6]), pa.list_(pa.int8(), 6), None),
     ],
 )
 def test_types_widen_only_where_that_is_exact(first: pa.DataType, second: pa.DataType, expected: pa.DataType) -> None:
@@ -95,3 +105,80 @@ def test_a_column_that_is_no_list_where_the_schema_declares_one_is_named(tmp_pat
     generate_metadata(str(tmp_path), Unischema("s", [UnischemaField("a", np.int64, (None,))]))
     with pytest.raises(DecodeError, match=r"b\.parquet, row group 0: field 'a': expected .*struct<x: int64>"):
         list(Pipeline(str(tmp_path)))
+
+
+def tensors(*shape: int) -> pa.Array:
+    values = np.arange(np.prod(shape), dtype=np.int32).reshape(1, *shape)
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+
+
+ALIKE: dict[str, tuple[pa.Array, pa.Array, list[object] | None]] = {
+    "a tensor of another shape": (tensors(2, 3), tensors(3, 2), None),
+    "a flat list": (tensors(2, 3), pa.array([[1] * 6], pa.list_(pa.int32(), 6)), None),
+    "a number": (pa.array([1], pa.duration("s")), pa.array([2], pa.int64()), None),
+    "another unit": (pa.array([1], pa.duration("s")), pa.array([5], pa.duration("ms")), None),
+    "a list of another length": (
+        pa.array([[1, 2]], pa.list_(pa.int32(), 2)),
+        pa.array([[1, 2, 3]], pa.list_(pa.int32(), 3)),
+        [[1, 2], [1, 2, 3]],
+    ),
+    "a list": (pa.array([[1, 2]], pa.list_(pa.int32(), 2)), pa.array([[1]], pa.list_(pa.int32())), [[1, 2], [1]]),
+    "another zone": (
+        pa.array([1], pa.timestamp("us", "UTC")),
+        pa.array([2], pa.timestamp("us", "Europe/Berlin")),
+        [1, 2],
+    ),
+    "milliseconds": (pa.array([1], pa.timestamp("s")), pa.array([5], pa.timestamp("ms")), [1000, 5]),
+    "larger offsets": (pa.array(["a"]), pa.array(["b"], pa.large_string()), ["a", "b"]),
+    "a view": (pa.array([["a"]]), pa.array([["b"]], pa.list_(pa.string_view())), [["a"], ["b"]]),
+    "another dictionary": (
+        pa.array(["a"]).dictionary_encode(),
+        pa.array(["b"], pa.dictionary(pa.int8(), pa.string())),
+        ["a", "b"],
+    ),
+}
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("name", ALIKE)
+def test_files_that_differ_only_for_arrow_are_told_apart(
+    tmp_path: Path, name: str, indexed: bool, turned: bool, executor: str
+) -> None:
+    first, second, expected = ALIKE[name]
+    arrays = (second, first) if turned else (first, second)
+    for number, array in enumerate(arrays):
+        pq.write_table(pa.table({"x": array, "id": [number]}), tmp_path / f"{number}.parquet")
+    if indexed:
+        write_index(tmp_path)
+    pipeline = Pipeline(tmp_path, executor=executor)
+    assert [int(row["id"]) for row in pipeline.select("id")] == [0, 1]
+    if expected is None:
+        with pytest.raises(SchemaError, match=r"field 'x': expected one type in all files"):
+            list(pipeline)
+        return
+    found = [row["x"].tolist() if hasattr(row["x"], "tolist") else row["x"] for row in pipeline]
+    assert found == (expected[::-1] if turned else expected)
+
+
+def test_an_index_that_compared_the_schemas_of_parquet_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, length in enumerate((2, 3)):
+        table = pa.table({"x": pa.array([[1] * length], pa.list_(pa.int32(), length))})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    description = index_format.IndexDescription
+    to_bytes = description.to_bytes
+    monkeypatch.setattr(description, "to_bytes", lambda self: to_bytes(self).replace(b"by_arrow", b"before"))
+    monkeypatch.setattr(index_format.zlib, "crc32", lambda data: 0)
+    write_index(tmp_path)
+    assert [row["x"].tolist() for row in Pipeline(tmp_path)] == [[1, 1], [1, 1, 1]]
+    assert "an index of an earlier release" in caplog.text
+
+
+def test_a_verb_on_a_column_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "c": pa.array([[{"a": 1}]])}), tmp_path / "a.parquet")
+    for pipeline in (Pipeline(tmp_path).nulls("mask", "c"), Pipeline(tmp_path).pad("c", shape=(1,))):
+        with pytest.raises(SchemaError, match=r"field 'c': Arrow type struct.* cannot become a tensor"):
+            list(pipeline)

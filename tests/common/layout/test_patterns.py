@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from s3_server import serving
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DatasetError
+from parquetry.common.errors import DatasetError, PipelineError
 from parquetry.common.layout.file_versions import versions_below
 from parquetry.common.layout.files import list_files
 from parquetry.common.layout.patterns import pattern_of
@@ -127,6 +127,33 @@ def test_a_pattern_for_some_files_does_not_use_the_index_of_all(tmp_path: Path) 
     assert ids(f"{tmp_path}/[12].parquet") == [1, 2]
     with pytest.raises(DatasetError, match="expected one directory, got a file or several URLs"):
         write_index(f"{tmp_path}/*.parquet")
+
+
+def test_a_last_slash_asks_for_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.parquet", 1)
+    write(tmp_path / "sub" / "b.parquet", 2)
+    monkeypatch.chdir(tmp_path)
+    assert ids("*/") == ids(f"{tmp_path}/*/") == ids(f"file://{tmp_path}/*/") == [2]
+    assert ids("*") == [1, 2]
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_first_slash_of_a_file_system_does_not_matter(tmp_path: Path, slash: str) -> None:
+    write(tmp_path / "_x" / "data" / "year=1" / "a.parquet", 1)
+    inside = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    memory = fsspec.filesystem("memory")
+    memory.pipe(f"/{tmp_path.name}/year=1/a.parquet", (tmp_path / "_x/data/year=1/a.parquet").read_bytes())
+    wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(memory))
+    for url in ("_x/data", "_x/data/year=*/*.parquet", "_x/data/*/"):
+        assert ids(f"{slash}{url}", filesystem=inside) == [1]
+    for url in (tmp_path.name, f"{tmp_path.name}/year=*/*.parquet"):
+        assert ids(f"{slash}{url}", filesystem=wrapped, executor="threads") == [1]
+
+
+@pytest.mark.parametrize("url", ["", ["a", ""], "a\0b"])
+def test_a_url_that_names_nothing_is_refused(url: object) -> None:
+    with pytest.raises(PipelineError, match="expected a URL, a path, or a list of them"):
+        Pipeline(url)
 
 
 @pytest.mark.parametrize(

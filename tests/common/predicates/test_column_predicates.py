@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import decimal
 from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drive_rows import ROWS, ids, write_drive
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.errors import PipelineError
+from parquetry.common.predicates.column_predicates import hash_column
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +74,15 @@ def test_a_split_by_a_partition_reads_nothing(drive: Pipeline) -> None:
     report = drive.hash_split("drive", [0.5, 0.5], 0).plan().selection.reports[0]
     assert report.read == 0
     assert report.pruned + report.proven == report.row_groups
+
+
+def test_decimals_of_many_digits_are_split(tmp_path: Path) -> None:
+    values = [decimal.Decimal(10**36 + number) for number in range(200)]
+    pq.write_table(pa.table({"x": pa.array(values, pa.decimal128(38, 0))}), tmp_path / "x.parquet")
+    parts = [len(Pipeline(tmp_path).where(hash_split("x", [0.5, 0.5], part))) for part in (0, 1)]
+    assert sum(parts) == 200
+    assert min(parts) > 70
+    column = pa.array(values, pa.decimal128(38, 0))
+    whole = hash_column(column, 1)
+    with decimal.localcontext(decimal.Context(prec=5)):
+        assert (hash_column(column, 1) == whole).all()

@@ -29,6 +29,7 @@ from parquetry.common.predicates.expression import (
     as_expression,
     expression_from_json,
     expression_key,
+    expression_text,
     expression_to_json,
     field_names,
     from_tuples,
@@ -450,3 +451,11 @@ def test_a_mask_made_in_parts_is_that_of_all_rows(count: int, monkeypatch: pytes
     found = row_mask(pa.table({"a": pa.array(values, pa.int64())}), pc.field("a") > 4)
     assert found.dtype == np.bool_
     assert found.tolist() == [value is not None and value > 4 for value in values]
+
+
+@given(st.text(min_size=1, max_size=120), st.booleans())
+def test_text_that_arrow_cuts_inside_a_character_is_shown(text: str, inside: bool) -> None:
+    expression = pc.field("t").isin([text]) if inside else pc.field("t") == text
+    assert "t" in expression_text(expression)
+    long = pc.field("t").isin(["\u8a9e" * length for length in range(30, 60)])
+    assert len(expression_text(long)) < 1000

@@ -45,6 +45,8 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
     "string_view": (pa.array(["a", None, "", "longer than twelve bytes"], pa.string_view()), ["a", None, "", "longer than twelve bytes"], str, ()),
     "binary": (pa.array([b"\0", None, b"", b"\xff\0x"]), [b"\0", None, b"", b"\xff\0x"], bytes, ()),
     "large_binary": (pa.array([b"\0", None, b"", b"x"], pa.large_binary()), [b"\0", None, b"", b"x"], bytes, ()),
+    "list_string_view": (pa.array([["a", "longer than twelve bytes"], None, [], ["b"]], pa.list_(pa.string_view())), [["a", "longer than twelve bytes"], None, [], ["b"]], str, (None,)),
+    "list_binary_view": (pa.array([[b"a"], None, [], [b"b", b""]], pa.large_list(pa.binary_view())), [[b"a"], None, [], [b"b", b""]], bytes, (None,)),
     "binary_view": (pa.array([b"\0", None, b"", b"x"], pa.binary_view()), [b"\0", None, b"", b"x"], bytes, ()),
     "fixed_binary": (pa.array([b"\0\0", None, b"ab", b"x\0"], pa.binary(2)), [b"\0\0", None, b"ab", b"x\0"], bytes, ()),
     "date32": (pa.array(DATES, pa.date32()), [18263, None, -3653, 0], "datetime64[D]", ()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from parquetry.common import Unischema, UnischemaField
 from parquetry.common.engine.read.normalise import normalise
+from parquetry.common.errors import DecodeError
 
 KINDS = {"text": (np.str_, pa.string(), pa.large_string()), "bytes": (np.bytes_, pa.binary(), pa.large_binary())}
 
@@ -35,3 +38,25 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     broken = pa.array([b"\xff\xfe"]).view(pa.string())
     with pytest.raises(Exception, match="field 'value'"):
         normalise(field, broken)
+
+
+@given(
+    st.lists(
+        st.none() | st.decimals(-(10**19), 10**19, places=18, allow_nan=False) | st.just(decimal.Decimal(0)), max_size=8
+    ),
+    st.sampled_from([3, 28]),
+)
+def test_decimals_are_exact_whatever_comes_with_them(values: list[decimal.Decimal | None], precision: int) -> None:
+    (field,) = Unischema("rows", [UnischemaField("value", decimal.Decimal, nullable=True)]).fields.values()
+    array = pa.array(values, pa.decimal128(38, 18))
+    with decimal.localcontext(decimal.Context(prec=precision)):
+        found = normalise(field, array).to_pylist()
+    assert [None if text is None else decimal.Decimal(text) for text in found] == values
+    assert not any("E" in text or (text.endswith("0") and "." in text) for text in found if text is not None)
+
+
+def test_a_tensor_with_permuted_axes_is_refused() -> None:
+    (field,) = Unischema("rows", [UnischemaField("value", np.int32, (3, 2))]).fields.values()
+    turned = np.arange(12, dtype=np.int32).reshape(2, 2, 3).transpose(0, 2, 1)
+    with pytest.raises(DecodeError, match="a tensor with permuted axes"):
+        normalise(field, pa.FixedShapeTensorArray.from_numpy_ndarray(turned))

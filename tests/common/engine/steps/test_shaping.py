@@ -118,6 +118,14 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         drive.nulls("fill", "name")
     with pytest.raises(PipelineError, match="expected a fill value that float32 can hold, got 'x'"):
         _ = drive.nulls("fill", "speed", value="x").element
+    with pytest.raises(PipelineError, match=r"field 'speed': expected one fill value, got shape \(2,\)"):
+        _ = drive.nulls("fill", "speed", value=[0.0, 1.0]).element
+    with pytest.raises(PipelineError, match=r"field 'speed': expected a fill value that float32 can hold, got 1e\+300"):
+        _ = drive.nulls("fill", "speed", value=1e300).element
+    with pytest.raises(PipelineError, match=r"field 'image': .* values of shape \(4, 5, 3\), got shape \(3,\)"):
+        _ = drive.nulls("fill", "image", value=[1, 2, 3]).element
+    with pytest.raises(PipelineError, match=r"field 'points': expected one fill value, got shape \(2,\)"):
+        _ = drive.pad("points", shape=(5, 3), value=[1, 2]).element
     with pytest.raises(PipelineError, match="expected a decimal field"):
         _ = drive.decimals("float64", "id").element
     with pytest.raises(PipelineError, match="expected a permutation of its axis names"):
