@@ -16,8 +16,8 @@
      ├─ TransformError         a user function failed or broke its declaration (also a ``RuntimeError``)
      └─ SidecarError           a worker process died or broke the protocol (also a ``RuntimeError``)
 
-A message says what failed and where, what was expected, what was found, and what to do. URLs appear in it without user,
-password and query. An error holds only texts and numbers, so it can be pickled and crosses processes unchanged.
+A message names what failed and where, what was expected, what was found, and what to do. URLs in a message have no
+user, password or query. An error holds only texts and numbers, so it can be pickled and crosses processes unchanged.
 
 When an iterator raises `DecodeError`, `NullValueError` or `TransformError`, only one element (a row or a batch) has
 failed, and the next call of ``next()`` returns the element after it. Any other error ends the iterator.
@@ -39,7 +39,7 @@ class ParquetryError(Exception):
 
     Attributes:
         frames: the traceback of your function that raised the error, as text. Other processes show it with the message.
-        item: the row of a batch that the message names, if it names one.
+        item: the row of the batch that the message is about, if it is about one.
     """
 
     frames = ""
@@ -90,11 +90,11 @@ class EmptySelectionError(PipelineError):
 
 
 class StateError(ParquetryError, ValueError):
-    """A state belongs to another dataset, pipeline or version."""
+    """A saved state belongs to another dataset, pipeline or version."""
 
 
 class TransformError(ParquetryError, RuntimeError):
-    """A user function raised an error, or returned something other than it declared."""
+    """A user function raised an error, or its result differs from its declaration."""
 
 
 class SidecarError(ParquetryError, RuntimeError):
@@ -114,7 +114,7 @@ def error_class(name: str) -> type[ParquetryError]:
 
 
 def missing_package(error: ImportError, package: str, extra: str) -> str:
-    """Returns the end of a message that says that a package cannot be imported, and how to install it.
+    """Returns the end of an error message: why a package cannot be imported, and how to install it.
 
     Args:
         error: the error from importing it. Its text is included, unless the package is not installed.
@@ -127,7 +127,7 @@ def missing_package(error: ImportError, package: str, extra: str) -> str:
 
 @contextmanager
 def needs_framework(what: str, package: str, *, extra: str) -> Iterator[None]:
-    """Imports a framework. If it is not installed, says which extra to install. A broken one raises its own error.
+    """Imports a framework. If it is not installed, the error names the extra. A broken one raises its own error.
 
     Raises:
         ModuleNotFoundError: the framework is not installed.
@@ -149,7 +149,7 @@ def _top(error: ImportError) -> str:
 
 
 def limit_reached(error: BaseException | None) -> str:
-    """Says which limit of this process or machine caused an error or its cause, and how to raise it. Returns an empty
+    """Returns which limit of this process or machine caused an error or its cause, and how to raise it; an empty
     string for any other error.
     """
     while error is not None:

@@ -1,8 +1,8 @@
 """`ParquetDataset`: a `tf.data.Dataset` that wraps a `Pipeline`, so that tf.data's own verbs become part of the plan.
 
-A verb is pushed into the pipeline if it means the same there as in tf.data. Otherwise (after `map`, after another
-`batch`, or with a count that is only known when the graph runs) tf.data's own op does it. Nothing is read and no op is
-created until you ask for elements or their spec.
+A verb is pushed into the pipeline where its semantics match tf.data's. Otherwise (after `map`, after another `batch`,
+or with a count that is only known when the graph runs) tf.data's own op runs. Nothing is read and no op is created
+until you ask for elements or their spec.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             temporary files.
         executor: where user functions run, see `Pipeline`.
         on_error: ``"raise"`` (the default), or ``"skip"`` to skip rows that fail, see ``docs/bad-rows.md``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction (0.0 to 1.0).
         verify: which page checksums are verified: ``"written"`` (= ``None``), those present; ``"always"``, all, and a
             page without one is an error; ``"never"``, none.
         restarts: how many times in a row a dead sidecar is restarted, see `Options`; ``None`` = 3.
@@ -273,7 +273,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
         Args:
             elements: the number of elements used, counted from the start of the iteration, not from a restart.
-            since_restart: count from where the latest iterator began instead, which may be a loaded state. If a
+            since_restart: count from the start of the latest iterator instead, which may be a loaded state. If a
                 function drops rows, this is the only count that is known after a restart.
 
         Raises:
@@ -384,27 +384,27 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         )
 
     def prefetch_to_device(self, device: Any, buffer_size: int = 2) -> tf.data.Dataset:
-        """Returns the elements on a device, where up to ``buffer_size`` of them wait for your step.
+        """Returns the elements on a device; up to ``buffer_size`` of them are ready there before your step needs them.
 
             >>> batches = dataset.batch(64).prefetch_to_device("/gpu:0")  # doctest: +SKIP
             >>> for batch in batches: train(batch)  # doctest: +SKIP
 
-        It is tf.data's ``prefetch_to_device``, so it comes last: nothing of tf.data can follow, the length is unknown,
-        and ``tf.train.Checkpoint`` refuses its iterators. Save `state_dict` instead, with the number of elements you
-        took. Ragged tensors stay on the host until they are used; ``pad()`` makes them dense. On ``"/cpu:0"`` it is
-        `tf.data.Dataset.prefetch`, which has none of these limits.
+        This calls tf.data's ``prefetch_to_device``, so it must come last: no tf.data op can follow, the length is
+        unknown, and ``tf.train.Checkpoint`` refuses its iterators. Save `state_dict` instead, with the number of
+        elements you took. Ragged tensors stay on the host until they are used; ``pad()`` makes them dense. On
+        ``"/cpu:0"``, it works as `tf.data.Dataset.prefetch`, which has none of these limits.
 
         Args:
             device: a name such as ``"/gpu:0"``, or a ``tf.config.LogicalDevice``.
             buffer_size: the number of elements on the device, or ``tf.data.AUTOTUNE``.
 
         Raises:
-            PipelineError: no such device here, ``buffer_size`` out of range, or text fields for a device other than a
-                CPU: TensorFlow keeps text on the host.
+            PipelineError: there is no such device, ``buffer_size`` is out of range, or there are text fields and the
+                device is not a CPU: TensorFlow keeps text on the host.
         """
         return prefetched_to(self, device, buffer_size)
 
-    # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or done by tf.data's own op ---
+    # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or run by tf.data's own op ---
     # (tf.data's op returns a plain `tf.data.Dataset`; for type checkers, all of them return a `ParquetDataset`)
 
     def filter(self, predicate: object, name: str | None = None) -> Self:
@@ -441,12 +441,12 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         """Like `tf.data.Dataset.shard`, but reads only this shard, and every shard has the same number of elements.
 
         Args:
-            num_shards, index: numbers or scalar tensors, which may be unknown until the graph runs. Without them, the
-                launcher's environment decides, see `Pipeline.shard`. With `tf.data.experimental.SHARD_HINT`, this is
-                tf.data's own shard.
+            num_shards, index: numbers or scalar tensors, which may be unknown until the graph runs. If you pass
+                neither, they come from the launcher's environment, see `Pipeline.shard`. With
+                `tf.data.experimental.SHARD_HINT`, this is tf.data's own shard.
             even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`. If the numbers are unknown
                 until the graph runs, the default is ``"none"``: each row is in one shard, as in tf.data.
-            canonical_shards: fixes the order for any number of shards that divides it.
+            canonical_shards: the order is the same for every number of shards that divides this.
             policy: ``"global"`` (the default), or ``"rowgroup_modulo"`` for whole row groups, as in Petastorm.
         """
         options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards, "policy": policy}
@@ -542,7 +542,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return tf.data.Dataset.skip(self, count, name=name)
 
     def prefetch(self, buffer_size: object, name: str | None = None) -> Any:
-        """Like `tf.data.Dataset.prefetch`. With a fixed size, nothing is left to tune: see `Untuned`."""
+        """Like `tf.data.Dataset.prefetch`. With a fixed size, there is nothing to tune: see `Untuned`."""
         size = static(buffer_size)
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self

@@ -54,9 +54,9 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     It wraps a `Pipeline` and has its verbs; each returns a new dataset. Pass it to any ``DataLoader``, alone or
     inside another dataset. Each pass of a loader, and each iterator outside a loader, is a new epoch.
 
-    In a ``DataLoader`` worker it yields that worker's part. In a process group it yields the rank's part: the part its
-    own ``shard()`` names if it has one (``shard(1, 0)`` = everything), else the part along ``mesh``, else part ``rank``
-    of ``world_size``.
+    In a ``DataLoader`` worker, it yields that worker's part. In a process group, it yields the rank's part: the part
+    of its own ``shard()`` if it has one (``shard(1, 0)`` = everything), else the part along ``mesh``, else part
+    ``rank`` of ``world_size``.
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, a pattern such as
@@ -70,7 +70,7 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
         executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, or the sidecar for pipelines with user functions
             that are not iterated in a ``DataLoader`` worker.
         on_error: ``"raise"`` (the default), or ``"skip"`` to skip rows that fail, see ``docs/bad-rows.md``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction (0.0 to 1.0).
         verify: which page checksums are verified: ``"written"`` (= ``None``), those present; ``"always"``, all, and a
             page without one is an error; ``"never"``, none.
         restarts: how many times in a row a dead sidecar is restarted, see `Options`; ``None`` = 3.
@@ -78,12 +78,12 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
         max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
             much per batch. ``None`` = 1 GiB.
         address: a server that makes the batches, in place of a URL; see `Pipeline`.
-        mesh: the data-parallel dimensions of a ``DeviceMesh``, such as ``device_mesh["dp"]``. The rows are dealt along
+        mesh: the data-parallel dimensions of a ``DeviceMesh``, such as ``device_mesh["dp"]``. Rows are split along
             them, after the shuffle; ranks that differ in other dimensions read the same rows. See `shard`.
 
     Raises:
-        PipelineError: arguments out of range, or a mesh that cannot deal rows, see `shard`. Everything that needs the
-            dataset is checked when it is first used.
+        PipelineError: arguments out of range, or a mesh that rows cannot be split along, see `shard`. Checks that need
+            the dataset run when it is first used.
     """
 
     def _start(self, pipeline: Pipeline) -> None:
@@ -156,7 +156,7 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
         return max(0, -(-(self._length(placement) - placement.worker) // placement.workers))
 
     def length_in_loader(self) -> int:
-        """Returns the number of elements a ``DataLoader`` on this rank gives, for any number of workers.
+        """Returns the number of elements that a ``DataLoader`` on this rank yields, for any number of workers.
 
         Raises:
             TypeError: as for `__len__`; also for batches with ``on_error="skip"``, where each worker ends with a
@@ -210,7 +210,8 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of this process's latest iterator; after its end, the beginning of the next epoch.
 
-        The position of iterators in loader workers is unknown here; see `state_after`, and ``StatefulDataLoader``.
+        This process does not know the positions of iterators in loader workers; see `state_after`, and
+        ``StatefulDataLoader``.
         """
         self._warn_of_hidden_progress()
         if self._progress is not None and not self._progress.finished:
@@ -220,12 +221,12 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     def state_after(self, elements: int) -> dict[str, Any]:
         """Returns the state after ``elements`` elements of a ``DataLoader``'s latest epoch, with or without workers.
 
-        For stock loaders, whose progress only the training loop knows. Counts from the first element the loader gave,
-        even if it resumed from a state. Exact if elements come in the single-process order: batches of the pipe
-        (``batch_size=None``), or rows read by one worker.
+        Use it with stock loaders, because only the training loop knows their progress. Counts from the first element
+        that the loader returned, even if it resumed from a state. Exact if elements arrive in the single-process order:
+        batches of the pipe (``batch_size=None``), or rows read by one worker.
 
         Raises:
-            StateError: a function or ``on_error="skip"`` drops rows, so it is unknown which rows the elements hold.
+            StateError: a function or ``on_error="skip"`` drops rows, so it is unknown which rows the elements contain.
         """
         plan = self._pipeline.plan()
         if plan.program.drops or plan.skips:
@@ -239,7 +240,7 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """Resumes from a state: the next iterator, or the loader workers of the next epoch together, continue from it.
 
-        Works in place and returns the pipe. In a process group the state must belong to this rank's part.
+        Works in place and returns the pipe. In a process group, the state must belong to this rank's part.
 
         Args:
             strict: ``False`` accepts a state from a pipeline with other fields or transforms, if the order is the same.
@@ -268,7 +269,7 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
         self._epochs.resumed(progress.iteration, seed, tell=self._resume is None)
 
     def _beginning(self) -> dict[str, Any]:
-        """Returns the state before the first element of the next epoch, or of the epoch loader workers are in."""
+        """Returns the state before the first element of the next epoch, or of the epoch that loader workers read."""
         if self._resume is not None:
             return dict(self._resume)
         self._agree_on_seed()
@@ -359,8 +360,8 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
     # --- seeds and streams ---
 
     def _agree_on_seed(self, proposed: int | None = None) -> None:
-        """Picks one seed if you set none: for all ranks of a group, all workers of a loader, and all datasets made from
-        one shuffle. It comes from torch's random numbers, or from the loader's ``generator``.
+        """Picks one seed if you set none: for all ranks of a group, all workers of a loader, and all datasets derived
+        from one shuffle. It comes from torch's random numbers, or from the loader's ``generator``.
         """
         own, info = self._pipeline.drawn_seed, get_worker_info()
         if own is None or self._seed_shared:

@@ -1,7 +1,7 @@
 """`ParquetMap`: a Parquet dataset as a map-style ``Dataset``, for code that picks rows by index.
 
 In: a pipeline, and the indices from a sampler. Out: dicts of tensors. Invariants: row ``i`` is the ``i``-th element of
-an iteration over the pipeline, in every process; only the sampler deals rows to ranks and workers.
+an iteration over the pipeline, in every process; only the sampler splits rows across ranks and workers.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         >>> dataset = ParquetMap(url, ["image", "label"]).random_flip("image")
         >>> loader = DataLoader(dataset, batch_size=64, sampler=DistributedSampler(dataset), num_workers=4)
 
-    It wraps a `Pipeline` and has its verbs; each returns a new dataset. A batched pipeline gives batches by index, for
-    ``DataLoader(dataset, batch_size=None, sampler=...)``.
+    It wraps a `Pipeline` and has its verbs; each returns a new dataset. A batched pipeline returns batches by index,
+    for ``DataLoader(dataset, batch_size=None, sampler=...)``.
 
     Reading a row reads its whole row group; each process caches the latest ones. If you do not need a sampler, use a
-    `ParquetIterable`: it reads each row group once per epoch, and deals rows to ranks and workers for you.
+    `ParquetIterable`: it reads each row group once per epoch, and splits rows across ranks and workers for you.
 
-    Each pass of a loader is a new epoch, which decides random crops and the pipeline's ``shuffle()``. Rows read outside
-    a loader belong to the epoch of the latest pass, or to the one set by `set_epoch`.
+    Each pass of a loader is a new epoch, which determines random crops and the pipeline's ``shuffle()``. Rows read
+    outside a loader belong to the epoch of the latest pass, or to the one set by `set_epoch`.
 
     Args:
         url_or_urls, fields, filesystem, storage_options, address: as for `ParquetIterable`.
         workers: how many row groups a list of rows reads at once; ``None`` = one per processor, one in a loader worker.
         memory_limit: bytes of row groups that each process caches; ``None`` = 256 MiB.
         verify, max_value_bytes: as for `Pipeline`.
-        executor: no effect: rows are made in the process that asks for them.
+        executor: no effect: rows are made in the process that reads them.
 
     Raises:
-        PipelineError: arguments out of range, or ``on_error="skip"``. Everything that needs the dataset is checked when
-            it is first used.
+        PipelineError: arguments out of range, or ``on_error="skip"``. Checks that need the dataset run when it is first
+            used.
     """
 
     by_number = True
@@ -138,7 +138,8 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         """Called when a loader is about to read rows: begins the next epoch.
 
         Raises:
-            PipelineError: a sampler deals rows to ranks, but each rank numbers the rows differently.
+            PipelineError: a sampler splits rows across ranks, but each rank numbers the rows differently, or the
+                pipeline is already sharded.
         """
         self._check_sampler(begun)
         self._epochs.follow(begun.trainer)
@@ -207,7 +208,7 @@ def _samplers(given: Iterable[Any]) -> Iterator[Any]:
 
 
 def _replicas(sampler: object) -> int:
-    """Returns how many ranks a sampler deals to: torch's, Lightning's, or Accelerate's."""
+    """Returns how many ranks a sampler splits rows across: torch's, Lightning's, or Accelerate's."""
     return max(int(getattr(sampler, name, None) or 1) for name in ("num_replicas", "num_processes"))
 
 

@@ -20,8 +20,8 @@ from .iterator import ElementIterator, parse
 class ParquetNode(DealtCarrier, BaseNode[Given]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
-    Each ``reset()`` without a state starts the next epoch; a pass that gave no element does not count. It has the
-    verbs of `Pipeline`; each returns a new node. In a process group it yields the rank's part, like a
+    Each ``reset()`` without a state starts the next epoch; a pass that yielded no element does not count. A node has
+    the verbs of `Pipeline`; each returns a new node. In a process group, it yields the rank's part, like a
     `ParquetIterable`.
 
     Args:

@@ -37,10 +37,10 @@ install()
 class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     """A `ParquetIterable` with the DataPipe verbs.
 
-    ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan where their meaning allows
-    it; otherwise, and for all other verbs (``zip``, ``unbatch``, ...), torch's own take over.
+    ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan where the semantics match;
+    otherwise, and for verbs that this class does not define (``zip``, ...), torch's own run.
 
-    It takes its part of the ranks and workers as a `ParquetIterable` does, unless ``apply_sharding`` sets another.
+    In ranks and workers, it yields the same part as a `ParquetIterable`, unless ``apply_sharding`` sets another.
 
     ``__iter__`` is defined in the base class because the DataPipe metaclass wraps any ``__iter__`` in a class body, and
     a second iterator would then invalidate the first. Iterators of a `ParquetPipe` are independent.
@@ -61,7 +61,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
 
         def as_tuple(self, *parts: object) -> ParquetPipe[Any]: ...
 
-    # --- DataPipe verbs (where torch's own take over, they return torch's pipes; type checkers see this class) ---
+    # --- DataPipe verbs (where torch's own run, they return torch's pipes; type checkers see this class) ---
 
     def filter(
         self, filter_fn: object, input_col: object = None, *, fields: Sequence[str] | None = None, batched: bool = False
@@ -71,7 +71,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         Args:
             filter_fn: a ``pyarrow.compute.Expression`` or DNF tuples (pushed down), or a function.
             input_col: for a function of an element's tensors: the key or keys to call it with.
-            fields: for a function of stored values: pushed down, and only these fields are read for it.
+            fields: makes ``filter_fn`` a function of stored values, which is pushed down and reads only these fields.
             batched: the pushed-down function gets a dict of arrays.
         """
         if callable(filter_fn) and not isinstance(filter_fn, pc.Expression) and fields is None:
@@ -96,7 +96,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         return super().shuffle(buffer_size, seed, reshuffle_each_iteration)
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> Self:
-        """Marks where elements are dealt to ranks; the default is before ``batch()``.
+        """Sets the place in the chain where elements are split across ranks; the default is before ``batch()``.
 
         Before ``shuffle()``, a rank keeps its part; after it, the rank gets a new part in every epoch. Has no effect on
         a pipe that is already sharded or batched.
@@ -140,7 +140,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     ) -> Self:
         """Joins token lists end to end and cuts them into items of exactly ``length`` tokens.
 
-        See `ParquetIterable.concat`. With other pipes it is torch's own: the elements of this pipe, then theirs.
+        See `ParquetIterable.concat`. With other pipes, this is torch's own: the elements of this pipe, then theirs.
         """
         if isinstance(length, IterDataPipe):
             return ConcaterIterDataPipe(self, length, *fields)  # type: ignore[return-value]
@@ -152,7 +152,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         """Undoes ``batch()``, if that is the last verb.
 
         Raises:
-            PipelineError: it is not the last verb, or it drops the last rows.
+            PipelineError: ``batch()`` is not the last verb, or it drops the last rows.
         """
         *before, last = self.pipeline.stages or (None,)
         if not isinstance(last, Batch) or last.drop_remainder or unbatch_level not in (1, -1):
@@ -177,7 +177,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         """Called when a loader is about to iterate the pipe.
 
         Raises:
-            PipelineError: a ``zip`` or ``concat`` with a pipe that is dealt in another way.
+            PipelineError: a ``zip`` or ``concat`` with a pipe that is split in a different way.
         """
         check_combined(begun.dataset, begun.workers)
         super().pass_begins(begun)
@@ -205,10 +205,10 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     def apply_sharding(
         self, num_of_instances: int, instance_id: int, sharding_group: int = SHARDING_PRIORITIES.DEFAULT
     ) -> None:
-        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with its own shard keeps that.
+        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with its own shard keeps its own part.
 
         Raises:
-            PipelineError: no such part.
+            PipelineError: there is no such part.
         """
         if not 0 <= instance_id < num_of_instances:
             raise PipelineError(f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}.")

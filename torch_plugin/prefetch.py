@@ -1,8 +1,8 @@
-"""`prefetch_to_device`: copies batches to a device ahead of the training step, on a stream of their own.
+"""`prefetch_to_device`: copies batches to a device ahead of the training step, on a separate stream.
 
 In: a loader of host batches. Out: the same batches, in order, on the device. Invariants: work that you enqueue on your
-stream runs after the copy of its batch; a host batch lives until its copy is done; state and errors belong to the batch
-that you took last, however many were copied ahead.
+stream runs after the copy of its batch; a host batch is kept until its copy is done; state and errors belong to the
+last batch you took, however many were copied ahead.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _AT_ONCE = 2  # batches taken from the loader per step until enough are ahead, s
 
 
 def prefetch_to_device(loader: Iterable[Any], device: torch.device | str | int, depth: int = 2) -> DevicePrefetcher:
-    """Returns a loader of the same batches on ``device``, where up to ``depth`` batches are copied ahead of your step.
+    """Returns a loader of the same batches on ``device``; up to ``depth`` batches are copied ahead of your step.
 
         >>> pipe = ParquetIterable(url, ["image", "label"]).shuffle(10_000).batch(64)  # doctest: +SKIP
         >>> with prefetch_to_device(pipe, "cuda") as batches:  # doctest: +SKIP
         ...     for batch in batches:
         ...         train(batch["image"], batch["label"])
 
-    Copies run on a stream of their own, from page-locked memory, so they overlap the step. Your stream waits for the
-    copy of a batch, not your thread. Batches of threads in this process are decoded in page-locked memory; others are
-    copied there first, unless they come from ``DataLoader(pin_memory=True)``.
+    Copies run on a separate stream, from page-locked memory, so they overlap the step. Your stream waits for the copy
+    of a batch; your thread does not. Threads of this process decode batches straight into page-locked memory; other
+    batches are copied to page-locked memory first, unless they come from ``DataLoader(pin_memory=True)``.
 
     Dicts, tuples, lists, jagged tensors and `NestedTensors` keep their form. Text and all other objects stay on the
     host. On ``"cpu"``, batches are passed on as they are.
 
-    Each ``for`` is a pass of the loader, so the next epoch. Use it from one thread.
+    Each ``for`` is a new pass of the loader, and therefore the next epoch. Use the result in one thread.
 
     Args:
         loader: a `ParquetIterable`, `ParquetPipe` or `ParquetNode`, or a loader over one, such as a ``DataLoader``.
@@ -62,7 +62,7 @@ class DevicePrefetcher:
     """A loader of batches on a device; see `prefetch_to_device`. A context manager that closes itself.
 
     Args:
-        loader: gives batches on the host.
+        loader: yields batches on the host.
         copies: the device; ``None`` = the host.
         depth: how many batches are copied ahead.
     """
@@ -83,7 +83,7 @@ class DevicePrefetcher:
             PINNED_BATCHES.acquire(self._copies.page_lock)
             self._locks_pages = True
         if self._has_begun and isinstance(self._loader, Iterator) and hasattr(self._loader, "reset"):
-            self._loader.reset()  # a node does not begin again by itself
+            self._loader.reset()  # iter() does not restart a node
         self._has_begun = True
         self._pass = _Pass(self._loader, self._copies, self._depth)
         return self._pass
@@ -97,9 +97,9 @@ class DevicePrefetcher:
         return len(self._loader)  # type: ignore[arg-type]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the loader's state after the batch that you took last; those copied ahead come again.
+        """Returns the loader's state after the last batch you took; after a restore, those copied ahead come again.
 
-        Give it to `load_state_dict`, or to the loader itself; if that is a stock ``DataLoader``, to its dataset.
+        Load it with `load_state_dict`, or into the loader itself; if that is a stock ``DataLoader``, into its dataset.
 
         Raises:
             StateError: the loader's position is unknown, see `ParquetIterable.state_after`.
@@ -111,7 +111,7 @@ class DevicePrefetcher:
         """Resumes the loader from a state, for the next pass. Returns itself.
 
         Raises:
-            StateError: the state does not fit, or the loader takes none.
+            StateError: the state does not fit, or the loader does not support states.
         """
         self._end_pass()
         takes = self._loader if hasattr(self._loader, "load_state_dict") else dataset_of(self._loader)
@@ -146,14 +146,14 @@ class DevicePrefetcher:
 
 @dataclass(slots=True, kw_only=True)
 class _Ahead:
-    """A batch that was taken from the loader, or what came in its place.
+    """A batch that was taken from the loader, or the error that it raised instead.
 
     Attributes:
         value: the batch on the device.
-        position: the loader's, right after it.
-        copied: its tensors that were copied.
-        event: happens when they are; ``None`` if nothing was copied.
-        error: what the loader raised in its place.
+        position: the loader's position right after the batch.
+        copied: the tensors of the batch that were copied.
+        event: occurs when all copies are done; ``None`` if nothing was copied.
+        error: the error that the loader raised instead.
     """
 
     position: Position
@@ -167,7 +167,7 @@ class _Pass(Iterator[Any]):
     """One pass over a loader.
 
     Attributes:
-        position: the loader's after the batch that was taken last.
+        position: the loader's position after the batch that was taken last.
     """
 
     def __init__(self, loader: Iterable[Any], copies: DeviceCopies | None, depth: int) -> None:
@@ -180,7 +180,7 @@ class _Pass(Iterator[Any]):
         self._ahead: deque[_Ahead] = deque()
         self._sources: deque[tuple[Any, list[torch.Tensor]]] = deque()  # of copies that may be under way
         self._is_open = True
-        if copies is not None:  # an abandoned pass must not give memory back that is still read
+        if copies is not None:  # an abandoned pass must not free memory that is still being read
             weakref.finalize(self, _finish, copies, self._sources).atexit = False
 
     def __next__(self) -> Any:
@@ -192,7 +192,7 @@ class _Pass(Iterator[Any]):
         first = self._ahead.popleft()
         self.position = first.position
         if isinstance(first.error, StopIteration):
-            self._ahead.append(first)  # for whoever asks again
+            self._ahead.append(first)  # for later calls
             self._finish()
             raise StopIteration
         if first.error is not None:
@@ -216,7 +216,7 @@ class _Pass(Iterator[Any]):
 
     @property
     def _is_interrupted(self) -> bool:
-        """Whether an error waits to be raised; the loader is asked again after that."""
+        """Whether an error waits to be raised; no batch is taken before that."""
         return bool(self._ahead) and self._ahead[-1].error is not None
 
     def _take(self) -> _Ahead:
@@ -228,7 +228,7 @@ class _Pass(Iterator[Any]):
         except StopIteration:
             # a new one, because the frames of this one hold the pass
             return _Ahead(position=position_of(self._loader, self._given), error=StopIteration())
-        except Exception as error:  # it is raised in its place, after the batches before it
+        except Exception as error:  # raised later, after the batches before it
             return _Ahead(position=position_of(self._loader, self._given), error=error)
 
     def _copied(self, ahead: _Ahead, copies: DeviceCopies) -> _Ahead:

@@ -26,7 +26,7 @@ class ImageVerbs(FieldVerbs):
 
     Images are fields of shape ``(H, W)`` or ``(H, W, C)``. A ``field`` is a name, a regex, or a list of them; several
     fields, such as an image and its mask, share each random draw. Draws depend only on the seed, the epoch, and the row
-    (for a window, its first row). ``seed=None`` follows the shuffle's seed, or draws one here.
+    (for a window, its first row). ``seed=None`` follows the shuffle's seed, or draws one in this call.
     """
 
     def resize(
@@ -41,7 +41,7 @@ class ImageVerbs(FieldVerbs):
             size: ``(height, width)``, or one length for the shorter side, which keeps the aspect ratio.
             interpolation: ``"bilinear"`` (of the four nearest pixels), ``"area"`` (averages when shrinking; JPEGs are
                 then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or a dict with one per field, such
-                as ``{"mask": "nearest"}``, where the other fields use bilinear.
+                as ``{"mask": "nearest"}``; fields that are not in it use bilinear.
 
         Raises:
             PipelineError: a field is not an image, or its dtype does not support the interpolation.
@@ -159,5 +159,5 @@ class ImageVerbs(FieldVerbs):
 
 
 def seed_or_drawn(seed: int | None) -> tuple[int, bool]:
-    """Returns a seed, and whether it was drawn here because none was given."""
+    """Returns a seed, and whether this call drew it because none was given."""
     return (secrets.randbits(62), True) if seed is None else (seed, False)

@@ -198,9 +198,9 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def shard_given_later(
         self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
     ) -> Pipeline[Given]:
-        """Like `shard`, with a single part for now; the request to the sidecar later sets the number and the index.
+        """Like `shard`, with a single part for now; the request to the sidecar sets the number and the index later.
 
-        Such parts are recombined in one graph instead of dealt to ranks, so by default no row is repeated.
+        Such parts are recombined in one graph instead of going to ranks, so by default no row is repeated.
         """
         return self._with_stage(Shard.of(1, 0, even, canonical_shards, policy))
 
@@ -226,7 +226,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self._replace(urls=urls, _opened=_Opened())
 
     def check_movable(self) -> Pipeline[Given]:
-        """Returns this pipeline if it reads only the files that its URLs name; raises `PipelineError` otherwise."""
+        """Returns this pipeline if it reads only the files named by its URLs; raises `PipelineError` otherwise."""
         others = {"a mix": self.mixture, "a table": self.table, "a served one": self.address}
         for what, value in others.items():
             if value is not None:
@@ -249,7 +249,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return drawn_seed(self.stages) if shuffle is None else shuffle.drawn_seed
 
     def with_seed(self, seed: int) -> Pipeline[Given]:
-        """Returns a copy whose shuffle has this seed; for a mix, a copy whose drawn seeds follow it."""
+        """Returns a copy whose shuffle has this seed; for a mix, a copy whose drawn seeds are derived from it."""
         if self.mixture is not None:
             return self._replace(mixture=self.mixture.with_drawn_seed(seed))
         if self.address is not None:
@@ -261,7 +261,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self.with_stages(with_canonical_shards(self.stages, count))
 
     def accepts(self, verb: str) -> bool:
-        """Whether the verb may be called next."""
+        """Returns whether the verb may be called next."""
         plan = None if self.address is None else self.plan()
         if isinstance(plan, ServedPlan):
             return verb in plan.accepts
@@ -301,12 +301,12 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     @property
     def leaves(self) -> list[Pipeline[Any]]:
-        """The pipelines over single datasets that make up a mix; for any other pipeline, a list with the pipeline."""
+        """The pipelines over single datasets that make up a mix; for any other pipeline, just itself, as a list."""
         return [self] if self.mixture is None else self.mixture.leaves
 
     @property
     def versions(self) -> list[str]:
-        """For each dataset (several in a mix), the version of its files found when it was listed."""
+        """For each dataset (several in a mix), the version that its files had when they were listed."""
         return [source.dataset.version for source in self.leaves]
 
     def hold_to(self, versions: Sequence[str]) -> None:
@@ -374,7 +374,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         """Alias of `transform`: applies a function to rows (or batches) where they are decoded.
 
         On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: it applies a function of tensors in the
-        consuming process.
+        process that reads the elements.
         """
         return self.transform(fn, output, remove, batched, drops)
 
@@ -414,7 +414,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self.length_where(strict_nulls=False)
 
     def length_where(self, *, strict_nulls: bool) -> int:
-        """Like ``len``, given whether the consumer treats nulls as errors, which ``on_error="skip"`` leaves out."""
+        """Like ``len``; with ``strict_nulls``, rows with nulls count as bad rows, which ``on_error="skip"`` skips."""
         plan = self.plan()
         if plan.program.drops:
             raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
@@ -458,8 +458,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def at_epoch(self, epoch: int) -> NumberedElements[Given]:
         """The elements of the ``epoch``-th iterator by number: ``pipeline.at_epoch(2)[:10]``.
 
-        Everything runs in this process, including functions. Reading an element reads the row groups that it lies in.
-        The most recent ones are kept, up to ``memory_limit`` bytes (here ``None`` = 256 MiB).
+        Everything runs in this process, including functions. Reading an element reads the row groups that contain it.
+        The most recent ones are kept, up to ``memory_limit`` bytes (for this method, ``None`` = 256 MiB).
 
         Raises:
             PipelineError: ``epoch`` is below 0, or the elements have no numbers.
@@ -602,9 +602,9 @@ def mix(
             themselves be mixes.
         weights: how often each is drawn, relative to the others; ``None`` = equally. In a schedule ``[(0, [1, 1]),
             (10_000, [3, 1])]``, each pair gives the row of the mix at which its weights take effect (counted over all
-            ranks, from 0 in each pass); there a weight may be 0.
-        seed: the seed of the draws; ``None`` draws one here and keeps it. Shuffles of the pipelines that have no seed
-            follow the drawn one, so that one number in a state restores all of them.
+            ranks, from 0 in each pass); in a schedule, a weight may be 0.
+        seed: the seed of the draws; ``None`` draws one in this call and keeps it. Shuffles of the pipelines that have
+            no seed follow the drawn one, so that one number in a state restores all of them.
         stop: ``"first"`` ends when a drawn pipeline has no more rows, ``"all"`` when all are used up.
 
     Raises:

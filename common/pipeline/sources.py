@@ -53,11 +53,11 @@ class Sources:
     ) -> Self:
         """Reads the rows of a Delta table (needs the extra ``delta``).
 
-        Honours the table's file list, partition values, deletion vectors and column mapping.
+        Respects the table's file list, partition values, deletion vectors and column mapping.
 
         Args:
-            version: a number, or a time (``datetime`` or ISO string); ``None`` = the latest version. The pipeline
-                stays at the version found now.
+            version: a number, or a time (``datetime`` or ISO string); ``None`` = the latest version. The version is
+                resolved now, and the pipeline keeps it.
             filesystem: where to read files instead of the table's own storage.
             storage_options: options for deltalake.
             options: other arguments of the class, such as ``workers``.
@@ -83,11 +83,11 @@ class Sources:
     ) -> Self:
         """Reads the rows of an Iceberg table (needs the extra ``iceberg``).
 
-        Honours the snapshot's file list and all kinds of deletes, and matches columns by field id.
+        Respects the snapshot's file list and all kinds of deletes, and matches columns by field id.
 
         Args:
             table: a ``pyiceberg`` table, or ``"catalog.namespace.table"``.
-            snapshot_id: ``None`` = the current snapshot. The pipeline stays at the snapshot found now.
+            snapshot_id: ``None`` = the current snapshot. It is resolved now, and the pipeline keeps it.
             catalog_options: properties for the catalog, if ``table`` is a name.
             filesystem: where to read files instead of the table's own storage.
             options: other arguments of the class, such as ``workers``.
@@ -123,7 +123,8 @@ class Sources:
             options: other arguments of the class, such as ``workers``.
 
         Raises:
-            DatasetError: the folder, split or configuration does not exist, or must be given because there are several.
+            DatasetError: the folder, split or configuration does not exist, or you must name one because there are
+                several.
         """
         from ..layout.tables.huggingface import open_huggingface
 
@@ -161,14 +162,14 @@ class Sources:
 
         The fields are ``image`` (uint8), ``label`` (int64), and ``path`` (text, relative to the folder); rows are
         ordered by path. `tables.class_names` returns the names of the labels. The files are listed once, in this call,
-        and the list is stored as a small manifest in the cache directory. Reading a file that was replaced since raises
-        an error that names it.
+        and the list is stored as a small manifest in the cache directory. If a file is replaced later, reading it
+        raises an error that names it.
 
         Args:
-            path: a local folder, or a URL. Images may lie in subfolders of their class folder; names that begin with
+            path: a local folder, or a URL. Images may be in subfolders of their class folder; names that begin with
                 ``.`` are ignored.
             classes: names of the classes, in label order; ``None`` = the sorted folder names. For other splits, pass
-                the classes of the training set, in case some are missing there.
+                the classes of the training set, because a split may lack some classes.
             image_shape: the shape of the field ``image``.
             convert: whether to convert images with a different number of channels; see `CompressedImageCodec`.
             filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.

@@ -1,7 +1,7 @@
 """`Verbs`: all verbs of `Pipeline`, shared by the faces that wrap one: `ParquetDataset`, `ParquetIterable`, and others.
 
 A verb creates a stage and adds it with ``_with_stage``, which each face implements. Verbs on fields and images are in
-`field_verbs` and `image_verbs`. The verbs here decide which rows come, in which order, and in what groups.
+`field_verbs` and `image_verbs`. The verbs in this module choose rows, order them, and group them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _INTERNAL = frozenset({
 
 
 class Verbs(ImageVerbs):
-    """The verbs. Each returns a new object of the same class.
+    """All verbs. Each returns a new object of the same class.
 
     The examples read ``drive``, a pipeline of 40 rows with ``id`` (0, 1, ...), ``drive`` (two values), the nullable
     ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, and
     ``price``. ``texts`` has 40 rows with ``tokens``: row ``n`` holds the token ``n``, ``n % 4`` times, so row 0 is
-    empty. The examples hold for every face.
+    empty. The examples work with every face.
     """
 
     def __dir__(self) -> list[str]:
@@ -64,7 +64,7 @@ class Verbs(ImageVerbs):
     def _repr_html_(self) -> str:
         """Renders the chain, the fields, the first rows with their images, and the plan for a notebook.
 
-        To do so, it makes the plan and reads those rows.
+        This makes the plan and reads those rows.
         """
         from .notebook import notebook_html  # only in notebooks
 
@@ -147,8 +147,8 @@ class Verbs(ImageVerbs):
             max_gap: the largest difference (inclusive) between adjacent timestamps in a window: a number in the field's
                 own unit, or a ``timedelta``.
             group_by: fields that identify a sequence: it ends when one of them changes, and continues across files
-                while they are equal. If the rows of a group lie apart, no window spans the pieces, and a warning says
-                so; sort the dataset by these fields.
+                while they are equal. If the rows of a group are not adjacent, no window spans the pieces, and a warning
+                is logged; sort the dataset by these fields.
             stride: rows between candidate starts, counted from the first row of each sequence.
             overlap: whether windows may share rows.
             span_row_groups: whether windows may cross row-group boundaries.
@@ -191,13 +191,13 @@ class Verbs(ImageVerbs):
             [14, 13, 13]
 
         Args:
-            num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
-                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Values that contradict the environment
-                log a warning.
+            num_shards, index: if neither is given, taken from the launcher's environment, such as ``WORLD_SIZE`` and
+                ``RANK`` (torchrun), ``TF_CONFIG``, Horovod, MPI, Slurm or a TPU pod. If your values contradict the
+                environment, a warning is logged.
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
             canonical_shards: number of streams in the global order. If you keep it when the number of ranks changes,
                 each global batch keeps its rows.
-            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset,
+            policy: ``"rowgroup_modulo"`` assigns whole row groups as Petastorm does: row group ``i`` of the dataset,
                 regardless of filters, belongs to part ``i % num_shards``, and a window belongs to the part of its first
                 row. Parts then differ in length, and ``even`` and ``canonical_shards`` do not apply.
 
@@ -216,8 +216,8 @@ class Verbs(ImageVerbs):
             True
 
         Args:
-            seed: ``None`` draws one here and keeps it (in PyTorch, loader workers, resumed runs, and the ranks of a
-                process group share it); 0 is a seed like any other.
+            seed: ``None`` draws one in this call and keeps it (in PyTorch, loader workers, resumed runs, and the ranks
+                of a process group share it); 0 is a seed like any other.
             reshuffle_each_iteration: ``False`` gives every epoch the same order.
 
         Raises:
@@ -233,9 +233,9 @@ class Verbs(ImageVerbs):
             >>> [row["drive"] for row in weighted].count("d1")
             60
 
-        A row whose expected number of copies is 2.4 comes 2 or 3 times, drawn again in each epoch; with equal weights,
-        each row comes once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``, ``repeat`` and
-        saved states work as usual. Random image stages draw separately for each copy of a row.
+        A row whose expected number of copies is 2.4 appears 2 or 3 times, drawn again in each epoch; with equal
+        weights, each row appears once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``,
+        ``repeat`` and saved states work as usual. Random image stages draw separately for each copy of a row.
 
         Args:
             weights: a field's name; an expression; the weights of a field's values, such as
@@ -243,10 +243,10 @@ class Verbs(ImageVerbs):
                 in storage order, before any filter (filters keep each remaining row's weight). Weights are finite
                 numbers >= 0.
             num_items: items per epoch; ``None`` = as many as there are rows.
-            seed: ``None`` follows the shuffle's seed, or draws one here and keeps it.
+            seed: ``None`` follows the shuffle's seed, or draws one in this call and keeps it.
 
         Raises:
-            PipelineError: the weights have another form or are all 0, the pipeline has an ``ngram``, or a filter
+            PipelineError: the weights have a different form or are all 0, the pipeline has an ``ngram``, or a filter
                 follows.
             DatasetError: a stored weight is null, negative or not finite; the message names file and row.
         """
@@ -254,7 +254,7 @@ class Verbs(ImageVerbs):
         return self._with_stage(Weigh(weights_of(weights), num_items, chosen, drawn))
 
     def balance(self, field: str | UnischemaField, num_items: int | None = None, seed: int | None = None) -> Self:
-        """Draws rows so that each value of ``field`` comes equally often: `weigh` with inverse frequencies.
+        """Draws rows so that each value of ``field`` appears equally often: `weigh` with inverse frequencies.
 
             >>> uneven = drive.where(pc.field("id") < 25)
             >>> labels = [row["drive"] for row in uneven.balance("drive", num_items=40, seed=7)]
@@ -369,7 +369,7 @@ class Verbs(ImageVerbs):
         overlong: Overlong = "cut",
         pad_value: float | Mapping[str, float] = 0,
     ) -> Self:
-        """Packs whole token lists into items of exactly ``length`` tokens, and pads where no further row fits.
+        """Packs whole token lists into items of exactly ``length`` tokens, and pads an item if no other row fits.
 
             >>> first = next(iter(texts.pack_rows(8, "tokens", pad_value=-1)))
             >>> first["tokens"].tolist()
@@ -378,11 +378,11 @@ class Verbs(ImageVerbs):
             ([1, 1, 1, 2, 2, 2, 3, 3], [0, 1, 2, 0, 1, 2, 0, 1])
 
         ``segment_ids`` (1, 2, ... for the rows in each item) and ``position_ids`` (counted from 0 at each row's start),
-        int32 ``[length]``, tell rows apart; both are 0 in the padding. `explain` says how full the items are.
+        int32 ``[length]``, tell rows apart; both are 0 in the padding. `explain` shows how full the items are.
 
         Rows are packed within blocks of at least ``buffer_size`` rows (`shuffle`). Every epoch has the same number of
-        items and the same combinations of lengths; rows of equal length trade places. Call ``shuffle`` before it.
-        ``shard``, ``repeat``, ``take`` and ``batch`` may follow it and then count items.
+        items and the same combinations of lengths; rows of equal length change places from epoch to epoch. Call
+        ``shuffle`` before it. ``shard``, ``repeat``, ``take`` and ``batch`` may follow it and then count items.
 
         Args:
             fields: as for `concat`.
@@ -423,9 +423,9 @@ class Verbs(ImageVerbs):
             40
 
         Each batch holds rows of one bucket, drawn from ``buffer_size`` rows of the shuffle (10,000 without one) and
-        combined differently in each epoch; then the batches are shuffled. Each row comes once per epoch, and all epochs
-        and all ranks have the same number of batches. Later stages count batches. Batches differ in their number of
-        rows.
+        combined differently in each epoch; then the batches are shuffled. Each row appears once per epoch, and all
+        epochs and all ranks have the same number of batches. Later stages count batches. Batches may have different
+        numbers of rows.
 
         Args:
             field: the field whose length counts: a list, a string (in bytes), or an integer field that holds a length.
