@@ -41,7 +41,9 @@ StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="NAME=VALUE", help="An option for the file system; may be repeated."),
 ]
-Url = Annotated[str, typer.Argument(metavar="URL", help="A directory or a Parquet file: a path or a URL.")]
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="A directory, a Parquet file, or a pattern in quotes: a path or a URL.")
+]
 
 
 @dataclass(frozen=True)

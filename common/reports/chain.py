@@ -76,6 +76,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 _CONSTANTS = {"none": "None", "null": "None", "true": "True", "false": "False"}
 _MOST_LETTERS = 100_000
 Made = TypeVar("Made")
+_FILES = (".parquet", ".parq", ".pq")
 
 
 def apply_chain(pipeline: Pipeline, text: str) -> Pipeline:
@@ -93,9 +94,13 @@ def apply_chain(pipeline: Pipeline, text: str) -> Pipeline:
     source = text.strip().lstrip(".")
     if not source:
         return pipeline
-    return _parsed(
-        source, lambda reader, tree: reader.chain(tree, pipeline), 'verbs such as where(field("a") > 3).batch(64)'
-    )
+    verbs = 'verbs such as where(field("a") > 3).batch(64)'
+    if source.endswith(_FILES):
+        raise PipelineError(
+            f"chain: expected {verbs}, got the path {source!r:.300}. Put a pattern in quotes; otherwise the shell "
+            "replaces it with the files that match."
+        )
+    return _parsed(source, lambda reader, tree: reader.chain(tree, pipeline), verbs)
 
 
 def parse_condition(text: str) -> Any:

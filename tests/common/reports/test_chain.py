@@ -67,6 +67,7 @@ def test_a_chain_makes_what_python_makes(text: str, made: Pipeline) -> None:
         ("select().stages", "a verb with its arguments"),
         ("_replace(urls=())", "there is no verb '_replace'"),
         ("to_json()", "there is no verb"),
+        ("data/part-1.parquet", "Put a pattern in quotes"),
         ("(" * 5000, "chain"),
         ("take(-" + "-" * 5000 + "3)", "chain"),
     ],
