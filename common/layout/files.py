@@ -303,10 +303,8 @@ def _data_file(version: FileVersion, root: str) -> DataFile:
 
 
 def _below(path: str, root: str) -> str:
-    bare, above = (
-        path.lstrip("/"),
-        root.lstrip("/"),
-    )  # some file systems list paths without the first slash, or with one
+    # Some file systems drop the first slash of the paths that they list, or add one.
+    bare, above = path.lstrip("/"), root.lstrip("/")
     return bare[len(above) :].lstrip("/") if bare.startswith(above) else path
 
 
