@@ -308,6 +308,11 @@ def _below(path: str, root: str) -> str:
     return bare[len(above) :].lstrip("/") if bare.startswith(above) else path
 
 
+def is_data_name(path: str) -> bool:
+    """Whether a file has a name that writers give to data."""
+    return path.lower().endswith(_SUFFIXES) or posixpath.basename(path).startswith("part-")
+
+
 def is_hidden(relative: str) -> bool:
     """Whether a path below a dataset is not data: one of its parts begins with ``_`` or ``.``."""
     return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -167,10 +168,16 @@ def _moment(field: UnischemaField, value: object) -> Any:
     if wanted == "M" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
         value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)  # numpy's timestamps are UTC
     if wanted == "M" and isinstance(value, datetime.date):
-        return np.datetime64(value)
+        return _numpy_of(value, "to_datetime64", np.datetime64)
     if wanted == "m" and isinstance(value, datetime.timedelta):
-        return np.timedelta64(value)
+        return _numpy_of(value, "to_timedelta64", np.timedelta64)
     raise wrong_type(field, value)
+
+
+def _numpy_of(value: object, method: str, plain: Callable[[Any], Any]) -> Any:
+    """Returns the numpy scalar of a time. Those of pandas have nanoseconds, which ``plain`` would drop."""
+    convert: Any = getattr(value, method, None)
+    return plain(value) if convert is None else convert()
 
 
 def _check_array(field: UnischemaField, value: object) -> np.ndarray:
@@ -178,6 +185,12 @@ def _check_array(field: UnischemaField, value: object) -> np.ndarray:
         return _check_string_array(field, value)
     if not isinstance(value, np.ndarray):
         return _array_from_list(field, value)
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            raise EncodeError(
+                f"field '{field.name}': expected an array without masked values, got some. Fill them with .filled(...)."
+            )
+        value = value.data
     if value.dtype.newbyteorder("=") != field.dtype:
         raise EncodeError(
             f"field '{field.name}': expected dtype {field.dtype}, got {value.dtype}. "

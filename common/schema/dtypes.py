@@ -53,6 +53,8 @@ def normalise_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
         return np.dtype(result.kind)  # a field has no string length, only its values do
     if result.kind == "M" and np.datetime_data(result)[0] == "generic":
         return np.dtype("datetime64[ns]")
+    if result.kind in "mM" and np.datetime_data(result)[1] != 1:
+        raise SchemaError(f"dtype of field '{field}': expected a unit such as 's' or 'us' for times, got {result}.")
     if result.kind not in "biufMm":
         raise SchemaError(
             f"dtype of field '{field}': expected bool, integer, float, datetime64, timedelta64, str, bytes or Decimal, "

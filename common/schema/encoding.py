@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import EncodeError
+from ..process.forks import arrow_to_numpy, pc
 from .arrow_types import arrow_scalar_type
 from .checking import check_value
 from .dtypes import is_string_like
@@ -75,7 +76,12 @@ def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
 
 def _encode_values(field: UnischemaField, values: Collection[Any] | pa.Array, first_row: int) -> pa.Array:
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        values = values.to_pylist()
+        # Python's own times have no nanoseconds.
+        times = pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
+        values = arrow_to_numpy(values) if times else values.to_pylist()
+    if isinstance(values, np.ma.MaskedArray):
+        masked = np.ma.is_masked(values)
+        values = (values.tolist() if values.ndim == 1 else list(values)) if masked else values.data
     arrow_type = field.storage.arrow_type(field)
     try:
         if isinstance(values, np.ndarray):
@@ -123,11 +129,45 @@ def _to_arrow(field: UnischemaField, encoded: list[Any], arrow_type: pa.DataType
     if isinstance(field.dtype, np.dtype) and field.dtype.kind in "mM":
         missing = np.array("NaT", dtype=field.dtype)[()]  # Arrow turns NaT into null
         moments = np.array([missing if item is None else item for item in encoded], dtype=field.dtype)
-        return pa.array(moments).cast(arrow_type)
+        return _times(moments, arrow_type)
     if field.dtype is decimal.Decimal:
         return pa.array(encoded, arrow_type)
     # Go through the dtype's own Arrow type: a safe cast refuses values that a direct conversion would truncate.
-    return pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name)).cast(arrow_type)
+    return _cast(pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name)), arrow_type)
+
+
+def _times(moments: np.ndarray, arrow_type: pa.DataType) -> pa.Array:
+    _check_days(moments)
+    return _cast(pa.array(moments.copy()), arrow_type)
+
+
+def _check_days(moments: np.ndarray) -> None:
+    """Raises `pa.ArrowInvalid` for days that do not fit into Arrow's 32 bits, to which it would cut them."""
+    if moments.dtype != np.dtype("datetime64[D]"):
+        return
+    days = moments[~np.isnat(moments)].astype(np.int64)
+    if len(days) and (days.min() < -(1 << 31) or days.max() >= 1 << 31):
+        raise pa.ArrowInvalid("a day that needs more than 32 bits")
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Casts an array. Raises `pa.ArrowInvalid` for values that become others, even where Arrow's checked cast does not.
+
+    Floats may be rounded, but do not overflow.
+    """
+    if array.type == kind:
+        return array
+    found = array.cast(kind)
+    if pa.types.is_floating(array.type) and pa.types.is_floating(kind):
+        changed = pc.and_(pc.is_finite(array), pc.is_inf(found.cast(array.type)))
+    elif pa.types.is_decimal(kind) or pa.types.is_nested(kind):
+        return found
+    else:
+        changed = pc.not_equal(found.cast(array.type), array)
+    if pc.any(changed).as_py():
+        first = pc.index(changed, True).as_py()
+        raise pa.ArrowInvalid(f"{array[first]} becomes {found[first]}")
+    return found
 
 
 def _encode_plain_scalars(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
@@ -166,7 +206,7 @@ def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: 
     if field.dtype.kind in "mM" and np.isnat(values).any():
         return None
     if field.storage.kind == "scalar":
-        return pa.array(values.copy()).cast(arrow_type)
+        return _times(values, arrow_type) if field.dtype.kind in "mM" else _cast(pa.array(values.copy()), arrow_type)
     if field.storage.kind == "list":
         return _nested_lists(field, values).cast(arrow_type)
     return None
@@ -174,7 +214,9 @@ def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: 
 
 def _nested_lists(field: UnischemaField, values: np.ndarray) -> pa.Array:
     """Converts an array of shape ``(N, *shape)`` to ``N`` nested lists, starting from the innermost axis."""
-    result = pa.array(values.flatten())
+    flat = values.flatten()
+    _check_days(flat)
+    result = pa.array(flat)
     for wanted, length in zip(reversed(field.shape), reversed(values.shape[1:]), strict=True):
         if wanted:
             result = pa.FixedSizeListArray.from_arrays(result, length)

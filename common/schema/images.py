@@ -99,10 +99,14 @@ class CompressedImageCodec(Codec):
             return value
         image = np.ascontiguousarray(value, dtype=field.dtype)  # also byte-swaps big-endian pixels
         channels = _channels_of(image)
+        if not image.size:
+            raise ValueError(f"expected an image with pixels, got shape {image.shape}")
         if self.image_codec == "jpeg" and simplejpeg is not None:
             image = image.reshape(*image.shape[:2], channels)
             subsampling = "Gray" if channels == 1 else "420"
             return bytes(simplejpeg.encode_jpeg(image, self.quality, _JPEG_COLORS[channels], subsampling))
+        if image.dtype == np.uint16 and channels == 2 and not self.convert:
+            raise ValueError("expected 1, 3 or 4 channels of uint16, got 2, which only convert=True can read again")
         if image.dtype == np.uint16 and channels > 1:
             return bytes(imagecodecs(field).png_encode(image))
         stream = io.BytesIO()

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from ..errors import DatasetError
 from ..layout.dataset import LABELS_KEY
-from ..layout.files import is_hidden
+from ..layout.files import is_data_name, is_hidden
 from ..layout.stores import store_of
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata
@@ -194,6 +194,12 @@ class CopyJob:
                 f"copy to '{self._root}': expected an empty target, got {len(visible)} entries such as '{visible[0]}'. "
                 "Choose another target, or pass overwrite=True."
             )
+        others = self._others()
+        if others:
+            raise DatasetError(
+                f"copy to '{self._root}': expected a dataset to replace, found other files such as '{others[0]}'. "
+                "Choose another target, or remove them yourself."
+            )
         self._filesystem.create_dir(self._work, recursive=True)
         self._note(moving=False)
         return False
@@ -206,6 +212,12 @@ class CopyJob:
         entries = self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         names = (posixpath.basename(info.path.rstrip("/")) for info in entries)
         return sorted(name for name in names if not name.startswith("."))
+
+    def _others(self) -> list[str]:
+        """Returns visible files in the target that do not belong to a dataset. `_remove_old` would remove them."""
+        infos = self._filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True, allow_not_found=True))
+        files = (info.path[len(self._root) :].lstrip("/") for info in infos if info.type == pafs.FileType.File)
+        return sorted(file for file in files if not is_hidden(file) and not is_data_name(file))
 
     def _remove_old(self) -> None:
         for name in self._visible():

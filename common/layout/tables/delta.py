@@ -91,7 +91,7 @@ def open_delta(
             table.load_as_version(version)
         number, protocol = int(table.version()), table.protocol()
         metadata, schema = table.metadata(), json.loads(table.schema().to_json())
-    except (deltalake.exceptions.DeltaError, OSError, ValueError, TypeError, RecursionError) as error:
+    except (deltalake.exceptions.DeltaError, OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # what a panic in Rust becomes; it has no public class

@@ -54,7 +54,10 @@ def keep_polars(frame: object) -> str:
     """
     polars = import_package("polars", extra="frames", what="data frame")
     if isinstance(frame, polars.LazyFrame):
-        frame = frame.collect()
+        try:
+            frame = frame.collect()
+        except polars.exceptions.PolarsError as error:
+            raise DatasetError(f"data frame: expected a LazyFrame that can be collected: {error}") from error
     if not isinstance(frame, polars.DataFrame):
         raise DatasetError(f"data frame: expected a polars.DataFrame or LazyFrame, got {type(frame).__name__}.")
     try:

@@ -130,13 +130,14 @@ ALIKE: dict[str, tuple[pa.Array, pa.Array, list[object] | None]] = {
     ),
     "milliseconds": (pa.array([1], pa.timestamp("s")), pa.array([5], pa.timestamp("ms")), [1000, 5]),
     "larger offsets": (pa.array(["a"]), pa.array(["b"], pa.large_string()), ["a", "b"]),
-    "a view": (pa.array([["a"]]), pa.array([["b"]], pa.list_(pa.string_view())), [["a"], ["b"]]),
     "another dictionary": (
         pa.array(["a"]).dictionary_encode(),
         pa.array(["b"], pa.dictionary(pa.int8(), pa.string())),
         ["a", "b"],
     ),
 }
+if pa.__version__ >= "20":  # earlier releases do not write views
+    ALIKE["a view"] = pa.array([["a"]]), pa.array([["b"]], pa.list_(pa.string_view())), [["a"], ["b"]]
 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])

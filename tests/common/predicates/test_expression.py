@@ -458,4 +458,4 @@ def test_text_that_arrow_cuts_inside_a_character_is_shown(text: str, inside: boo
     expression = pc.field("t").isin([text]) if inside else pc.field("t") == text
     assert "t" in expression_text(expression)
     long = pc.field("t").isin(["\u8a9e" * length for length in range(30, 60)])
-    assert len(expression_text(long)) < 1000
+    assert expression_text(long).startswith("is_in(")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common.errors import EncodeError
+from parquetry.common.errors import EncodeError, SchemaError
 from parquetry.common.schema import (
     CompressedImageCodec,
     ListCodec,
@@ -384,3 +384,86 @@ def test_a_scalar_reads_back_equal_or_is_refused(dtype: Any, value: Any) -> None
         np.testing.assert_equal(float(checked), float(np.asarray(value).astype(field.dtype)))  # it gets rounded
     else:
         assert checked == value
+
+
+# ---- values that would become others
+
+NANOSECONDS = [1, 1_577_836_800_123_456_789]
+
+
+@pytest.mark.parametrize("unit", ["ns", "us"])
+@pytest.mark.parametrize("kind", ["datetime64", "timedelta64"])
+def test_nanoseconds_are_kept_or_refused(kind: str, unit: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    field = F("t", f"{kind}[{unit}]")
+    arrow = pa.timestamp("ns") if kind == "datetime64" else pa.duration("ns")
+    scalar = pandas.Timestamp if kind == "datetime64" else pandas.Timedelta
+    forms: list[tuple[Any, bool]] = [
+        (pa.array(NANOSECONDS, arrow), True),
+        (pa.chunked_array([pa.array(NANOSECONDS, arrow)]), True),
+        (list(pandas.Series(np.array(NANOSECONDS, f"{kind}[ns]"))), True),
+        ([scalar(number) for number in NANOSECONDS], False),
+        (np.array(NANOSECONDS, f"{kind}[ns]"), True),
+    ]
+    for values, columns in forms:
+        if unit == "us":
+            with pytest.raises(EncodeError, match="field 't'"):
+                encoded(field, values, columns=columns)
+            continue
+        schema = Unischema("s", [field])
+        made = encode_columns(schema, {"t": values}) if columns else encode_rows(schema, [{"t": v} for v in values])
+        assert made["t"].cast(pa.int64()).to_pylist() == NANOSECONDS
+
+
+def test_arrow_times_may_be_null() -> None:
+    values = pa.array([1, None], pa.timestamp("us"))
+    made = encode_columns(Unischema("s", [F("t", "datetime64[us]", nullable=True)]), {"t": values})["t"]
+    assert made.cast(pa.int64()).to_pylist() == [1, None]
+    with pytest.raises(EncodeError, match="row 1, field 't'"):
+        encoded(F("t", "datetime64[us]"), values, columns=True)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_days_that_arrow_would_cut_are_refused(columns: bool) -> None:
+    far = np.array(["2000-01-01", "9999999-01-01"], "datetime64[D]")
+    with pytest.raises(EncodeError, match=r"row 1, field 't'.*more than 32 bits"):
+        encoded(F("t", "datetime64[D]"), far, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arrow", "good", "bad"),
+    [
+        ("float64", pa.float32(), 0.1, 1e300),
+        ("float64", pa.float16(), 0.5, 1e6),
+        ("int64", pa.float16(), 2048, 2049),
+        ("int64", pa.float16(), -3, 70000),
+        ("int64", pa.bool_(), 1, 7),
+        ("datetime64[us]", pa.date32(), np.datetime64("2000-01-01", "us"), np.datetime64("2000-01-01T05", "us")),
+    ],
+)
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_stored_type_that_cannot_hold_a_value_refuses_it(
+    dtype: str, arrow: pa.DataType, good: Any, bad: Any, columns: bool
+) -> None:
+    field = F("x", dtype, codec=ScalarCodec(arrow=arrow))
+    assert len(encoded(field, np.array([good], dtype), columns=columns)) == 1
+    with pytest.raises(EncodeError, match="row 1, field 'x'"):
+        encoded(field, np.array([good, bad], dtype), columns=columns)
+
+
+def test_masked_values_are_null_or_refused() -> None:
+    numbers = np.ma.array([1, 2], mask=[False, True])
+    assert encoded(F("x", "int64", nullable=True), numbers, columns=True) == [1, None]
+    with pytest.raises(EncodeError, match="row 1, field 'x'"):
+        encoded(F("x", "int64"), numbers, columns=True)
+    pairs = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
+    for codec in (None, TensorCodec(), NdarrayCodec()):
+        for columns in (False, True):
+            with pytest.raises(EncodeError, match=r"row 0, field 'x'.*masked"):
+                encoded(F("x", "int64", (2,), codec), pairs, columns=columns)
+    assert encoded(F("x", "int64", (2,)), np.ma.array([[1, 2]]), columns=True) == [[1, 2]]
+
+
+def test_units_with_a_step_are_refused() -> None:
+    with pytest.raises(SchemaError, match=r"expected a unit such as 's' or 'us' for times, got datetime64\[25s\]"):
+        F("t", "datetime64[25s]")

@@ -224,3 +224,18 @@ def test_bytes_are_no_value_of_other_fields() -> None:
     array = UnischemaField("x", "uint8", (None, None))
     with pytest.raises(EncodeError, match="expected uint8, got bytes"):
         encode_rows(Unischema("s", [array]), [{"x": b"\x89PNG"}])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "codec", "message"),
+    [
+        ("uint16", (5, 7, 2), CompressedImageCodec("png"), "expected 1, 3 or 4 channels of uint16, got 2"),
+        ("uint8", (0, 7, 3), CompressedImageCodec("webp"), r"expected an image with pixels, got shape \(0, 7, 3\)"),
+    ],
+)
+def test_an_image_that_could_not_be_read_is_not_written(
+    dtype: str, shape: tuple[int, ...], codec: CompressedImageCodec, message: str
+) -> None:
+    field = UnischemaField("x", dtype, (None, None, shape[2]), codec)
+    with pytest.raises(EncodeError, match=message):
+        encode_rows(Unischema("s", [field]), [{"x": np.zeros(shape, dtype)}])

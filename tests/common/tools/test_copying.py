@@ -201,6 +201,13 @@ def test_a_dataset_at_the_target_stays_unless_it_is_to_go(source: Path, tmp_path
     with pytest.raises(DatasetError, match="expected an empty target"):
         quiet(source, target, field_regex="id")
     assert len(rows_of(target)[0]) == 6
+    (target / "thesis").mkdir()
+    (target / "thesis" / "notes.txt").write_text("mine")
+    with pytest.raises(
+        DatasetError, match=r"expected a dataset to replace, found other files such as 'thesis/notes.txt'"
+    ):
+        quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
+    (target / "thesis" / "notes.txt").unlink()
     quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
     assert rows_of(target) == [{"id": i} for i in range(7)]
 
