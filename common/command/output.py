@@ -6,6 +6,7 @@ wrapper adds ``--json`` and ``--debug``, prints errors as one line, and sets the
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -77,7 +78,14 @@ def command(
                 raise typer.Exit(INTERRUPTED) from None
             except Exception as error:
                 _fail(called, error, as_json=as_json, debug=debug)
-            _print(shown, as_json=as_json)
+            try:
+                _print(shown, as_json=as_json)
+                sys.stdout.flush()
+            except BrokenPipeError:  # the reader, such as `head`, has seen enough
+                _end_output()
+            except OSError as error:
+                _end_output()
+                _fail(called, error, as_json=as_json, debug=debug)
             if shown.exit_code:
                 raise typer.Exit(shown.exit_code)
 
@@ -109,10 +117,23 @@ def _print(shown: Shown, *, as_json: bool) -> None:
         console.print(part)
 
 
+def _end_output() -> None:
+    """Sends what is left to nowhere; Python would try to write it once more at the end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def new_console() -> Console:
     """A console on standard output. It is wide if that is not a terminal, so that piped lines are not wrapped."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_PIPED_WIDTH if piped else None, soft_wrap=False, highlight=False, markup=False)
+    return _Console(width=_PIPED_WIDTH if piped else None, soft_wrap=False, highlight=False, markup=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:  # rich would exit with status 1
+        raise BrokenPipeError
 
 
 def _fail(name: str, error: Exception, *, as_json: bool, debug: bool) -> NoReturn:

@@ -15,6 +15,7 @@ the next writer to the target removes.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import posixpath
 import shutil
@@ -72,7 +73,7 @@ class Staging:
         Raises:
             DatasetError: the file system refused. None of the files is visible.
         """
-        with storage_errors("finishing", self._root):
+        with storage_errors("finishing", self._root), self._alone():
             self._check_free()
             if not (self._is_local and _take_place(self._hidden, self._root)):
                 self._move_each()
@@ -93,6 +94,20 @@ class Staging:
         self._done = True
         if self._owner is not None:
             release(self._owner)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Excludes other writers on this machine between the check that the target is free and the last move."""
+        if not self._is_local:
+            yield
+            return
+        descriptor = os.open(self._root, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # not every file system has locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _check_free(self) -> None:
         info = self._filesystem.get_file_info(self._root)

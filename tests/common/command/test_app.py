@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
+from processes import PATIENCE_S
 from typer.testing import CliRunner
 
 from parquetry.common.command import output
@@ -109,3 +115,32 @@ def test_an_error_that_nobody_foresaw_says_how_to_see_more() -> None:
     result = CliRunner().invoke(own, [])
     assert result.exit_code == 70
     assert result.stderr == "parquetry fail: unexpected KeyError: 'speed'. Run it again with --debug to see where.\n"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("odd")
+    pq.write_table(pa.table({"naïve": ["語"] * 3}), path / "rows.parquet")
+    return str(path)
+
+
+def ends_with(command: str, **environment: str) -> tuple[int, str]:
+    """Runs shell text in which $P is the command; returns the exit status and what was printed."""
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command.replace("$P", f"{sys.executable} -m parquetry")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=PATIENCE_S,
+    )
+    return result.returncode, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_output_that_cannot_be_written_is_no_finding(odd: str) -> None:
+    status, said = ends_with(f"$P head {odd}", PYTHONIOENCODING="ascii")
+    assert (status, "na\\xefve" in said) == (0, True)
+    status, said = ends_with(f"$P stats {odd} > /dev/full")
+    assert (status, said) == (3, "parquetry stats: [Errno 28] No space left on device\n")
+    assert ends_with(f"$P inspect {odd} | head -1")[0] == 0
+    assert ends_with(f"$P stats {odd} >&-") == (0, "")

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import PATIENCE_S
 
 from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
 from parquetry.common.schema import (
@@ -33,7 +36,7 @@ from parquetry.common.schema import (
     UnischemaField,
 )
 from parquetry.common.schema.metadata import schema_from_metadata
-from parquetry.common.write import DatasetWriter, write_dataset, writer
+from parquetry.common.write import DatasetWriter, staging, write_dataset, writer
 from parquetry.common.write.row_groups import RowGroupBuffer, RowGroupLimit, value_bytes
 
 F = UnischemaField
@@ -810,3 +813,34 @@ def test_a_relative_path_is_written_where_it_was_named(tmp_path: Path, monkeypat
         os.chdir("other")
     assert values(tmp_path / "d") == [0, 1, 2]
     shutil.rmtree(tmp_path / "d")
+
+
+def test_one_of_two_writers_that_end_at_once_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both reach the end together, unless the first excludes the second."""
+    both = threading.Barrier(2)
+    take_place = staging._take_place
+
+    def late(hidden: str, root: str) -> bool:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return take_place(hidden, root)
+
+    monkeypatch.setattr(staging, "_take_place", late)
+    schema = Unischema("s", [UnischemaField("id", np.int64)])
+    writers = [DatasetWriter(tmp_path / "target", schema) for _ in range(2)]
+    ended: list[int] = []
+
+    def end(number: int) -> None:
+        for _ in range(4):
+            writers[number].write({"id": number})
+        with suppress(DatasetError):
+            writers[number].close()
+            ended.append(number)
+
+    threads = [threading.Thread(target=end, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    (winner,) = ended
+    assert pq.read_table(tmp_path / "target").column("id").to_pylist() == [winner] * 4
