@@ -170,8 +170,9 @@ def _value(field: UnischemaField, feature: Feature) -> Any:
 def _exactly(field: UnischemaField, values: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         result: np.ndarray = values.astype(field.dtype)
-    narrowed = field.dtype.kind == "f" and values.dtype.kind == "f"
-    if not narrowed and not np.array_equal(result.astype(values.dtype), values):
+    narrowed = field.dtype.kind == "f" and values.dtype.kind == "f"  # rounded, but not beyond the largest number
+    held = np.isfinite(result) | ~np.isfinite(values) if narrowed else result.astype(values.dtype) == values
+    if not held.all():
         raise EncodeError(f"field '{field.name}': expected values that {field.dtype} holds, got {values[:5].tolist()}.")
     return result
 

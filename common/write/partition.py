@@ -6,6 +6,7 @@ It splits a record batch into batches without the key columns, one per directory
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from ..schema.dtypes import dtype_to_json
 from ..schema.field import Unischema, UnischemaField
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")  # what readers parse
 
 
 def check_partition_fields(schema: Unischema, partition_by: str | Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def split_by_partition(
     """Yields the batch's rows by directory, in order of first appearance. Without keys, the directory is ``""``.
 
     Raises:
-        EncodeError: a text equals Hive's name for null.
+        EncodeError: a text equals Hive's name for null, or a date could not be read again.
     """
     if not names:
         yield "", batch
@@ -84,6 +86,11 @@ def _segments(name: str, keys: pa.Array, first_row: int) -> list[str]:
         if text == HIVE_NULL:
             raise EncodeError(
                 f"row {row}, field '{name}': expected any text but '{HIVE_NULL}', which means null in a partition. "
+                "Change the value, or do not partition by this field."
+            )
+        if pa.types.is_date(keys.type) and text is not None and not _DATE.fullmatch(text):
+            raise EncodeError(
+                f"row {row}, field '{name}': expected a date of the years 0000 to 9999 in a partition, got {text}. "
                 "Change the value, or do not partition by this field."
             )
         segments.append(f"{name}={HIVE_NULL if text is None else quote(text, safe='')}")

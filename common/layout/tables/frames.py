@@ -60,6 +60,9 @@ def keep_polars(frame: object) -> str:
             raise DatasetError(f"data frame: expected a LazyFrame that can be collected: {error}") from error
     if not isinstance(frame, polars.DataFrame):
         raise DatasetError(f"data frame: expected a polars.DataFrame or LazyFrame, got {type(frame).__name__}.")
+    objects = [name for name, kind in frame.schema.items() if kind == polars.Object]
+    if objects:  # polars would hand out their addresses
+        raise DatasetError(f"data frame: expected columns of values, got Python objects in {objects}. Drop them.")
     try:
         table = frame.to_arrow()
     except (pa.ArrowException, polars.exceptions.PolarsError) as error:

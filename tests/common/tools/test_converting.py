@@ -378,3 +378,10 @@ def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "expected an empty target" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*arguments, "--rename", "x"])
+
+
+def test_floats_are_rounded_but_do_not_overflow(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(framed(example({"x": feature([0.1, 1e6])})))
+    run(tmp_path / "a.tfrecord", tmp_path / "out", [UnischemaField("x", np.float64, (2,))])
+    with pytest.raises(EncodeError, match=r"field 'x': expected values that float16 holds"):
+        run(tmp_path / "a.tfrecord", tmp_path / "bad", [UnischemaField("x", np.float16, (2,))])

@@ -844,3 +844,12 @@ def test_one_of_two_writers_that_end_at_once_wins(tmp_path: Path, monkeypatch: p
         thread.join(PATIENCE_S)
     (winner,) = ended
     assert pq.read_table(tmp_path / "target").column("id").to_pylist() == [winner] * 4
+
+
+@pytest.mark.parametrize("day", ["10000-01-01", "-0001-01-01"])
+def test_a_date_that_no_reader_parses_is_no_partition(tmp_path: Path, day: str) -> None:
+    schema = Unischema("s", [UnischemaField("day", "datetime64[D]"), UnischemaField("id", np.int64)])
+    rows = [{"day": np.datetime64(text, "D"), "id": 0} for text in ("2024-02-29", day)]
+    with pytest.raises(EncodeError, match=r"row 1, field 'day': expected a date of the years 0000 to 9999"):
+        write_dataset(tmp_path / "target", schema, rows, partition_by="day")
+    assert not (tmp_path / "target").exists()

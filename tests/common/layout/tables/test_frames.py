@@ -128,6 +128,10 @@ def test_what_is_no_frame_is_an_error() -> None:
         Pipeline.from_pandas(pd.DataFrame({"a": [1], "b": [2]}).rename(columns={"b": "a"}))
     with pytest.raises(DatasetError, match="expected columns with different names"):
         Pipeline.from_polars(pl.DataFrame())
+    with pytest.raises(DatasetError, match=r"expected columns of values, got Python objects in \['a'\]"):
+        Pipeline.from_polars(pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}))
+    with pytest.raises(DatasetError, match="expected a LazyFrame that can be collected"):
+        Pipeline.from_polars(pl.LazyFrame({"a": [1]}).select("missing"))
     with pytest.raises(PipelineError, match="got none from"):
         next(iter(Pipeline.from_polars(pl.DataFrame({"a": pl.Series([], dtype=pl.Int64)}))))
 
