@@ -214,10 +214,10 @@ class CopyJob:
         return sorted(name for name in names if not name.startswith("."))
 
     def _others(self) -> list[str]:
-        """Returns visible files in the target that do not belong to a dataset. `_remove_old` would remove them."""
+        """Returns files that `_remove_old` would remove although they do not belong to a dataset."""
         infos = self._filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True, allow_not_found=True))
         files = (info.path[len(self._root) :].lstrip("/") for info in infos if info.type == pafs.FileType.File)
-        return sorted(file for file in files if not is_hidden(file) and not is_data_name(file))
+        return sorted(file for file in files if not file.startswith(".") and not _belongs(file))
 
     def _remove_old(self) -> None:
         for name in self._visible():
@@ -262,3 +262,9 @@ def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[
                 f"copy to '{root}': expected a target outside the sources, got one below '{path}', which would "
                 "then include the copied rows. Choose another target, or a directory whose name begins with '_'."
             )
+
+
+def _belongs(file: str) -> bool:
+    """Whether writers give a file of a dataset such a relative path: data, or metadata beside it."""
+    *folders, name = file.split("/")
+    return not any(folder.startswith("_") for folder in folders) and (name.startswith(("_", ".")) or is_data_name(name))

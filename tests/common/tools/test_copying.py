@@ -208,6 +208,12 @@ def test_a_dataset_at_the_target_stays_unless_it_is_to_go(source: Path, tmp_path
     ):
         quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
     (target / "thesis" / "notes.txt").unlink()
+    (target / "_old").mkdir()
+    (target / "thesis").rename(target / "_old" / "thesis")
+    (target / "_old" / "part-0.parquet").touch()
+    with pytest.raises(DatasetError, match=r"found other files such as '_old/part-0\.parquet'"):
+        quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
+    (target / "_old" / "part-0.parquet").unlink()
     quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
     assert rows_of(target) == [{"id": i} for i in range(7)]
 
