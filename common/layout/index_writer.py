@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,14 +66,14 @@ def write_index(
 def write_lines(
     listing: FileListing,
     columns: Sequence[str] | None,
-    tables_of: Callable[[IndexLines], Iterator[pa.Table]],
+    tables_of: Callable[[IndexLines], Generator[pa.Table, None, None]],
 ) -> str:
     """Writes an index of the lines that ``tables_of`` yields, for all files in order. See `write_index`."""
     path = posixpath.join(listing.directory("row-group index"), INDEX_NAME)
     lines = IndexLines(load_footer(listing.filesystem, listing.files[0]), columns)
     try:
-        with whole_file(path, listing.filesystem) as hidden:
-            _write(listing, hidden, lines, tables_of(lines))
+        with whole_file(path, listing.filesystem) as hidden, closing(tables_of(lines)) as tables:
+            _write(listing, hidden, lines, tables)
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -102,7 +103,7 @@ def _write(listing: FileListing, path: str, lines: IndexLines, tables: Iterator[
         writer.add_key_value_metadata({METADATA_KEY: lines.description().to_bytes()})
 
 
-def _tables(listing: FileListing, lines: IndexLines) -> Iterator[pa.Table]:
+def _tables(listing: FileListing, lines: IndexLines) -> Generator[pa.Table, None, None]:
     from tqdm import tqdm  # imported here because readers of an index import this module
 
     progress = tqdm(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ def write_index(
     starts = range(0, len(listing.files), _FILES_AT_A_TIME)
     chunks = [listing.files[first : first + _FILES_AT_A_TIME] for first in starts]
 
-    def tables(lines: IndexLines) -> Iterator[pa.Table]:
+    def tables(lines: IndexLines) -> Generator[pa.Table, None, None]:
         for data, found in run_tasks(spark, "write_index", describe, chunks):
             lines.absorb(found)
             yield table_from_bytes(data)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -309,7 +309,7 @@ class _RecordPlan:
         rows = Pipeline(target, storage_options=target_options).dataset.row_groups.rows.sum()
         return CopyReport(rows=int(rows), files=files, schema=self.schema, resumed_stripes=resumed)
 
-    def _write(self, job: CopyJob, number: int) -> Iterator[int]:
+    def _write(self, job: CopyJob, number: int) -> Generator[int, None, None]:
         """Writes one stripe. Yields the number of source bytes read in each step."""
         with DatasetWriter(job.place(number), self.schema, filesystem=job.filesystem, **self.layout) as writer:
             for version in self.stripes[number]:

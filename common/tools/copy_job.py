@@ -12,7 +12,7 @@ import json
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 
 import pyarrow as pa
@@ -90,7 +90,7 @@ class CopyJob:
     def run(
         self,
         sizes: Sequence[int],
-        write: Callable[[int], Iterator[int]],
+        write: Callable[[int], Generator[int, None, None]],
         *,
         what: str,
         unit: str,
@@ -112,11 +112,12 @@ class CopyJob:
         there = sum(sizes) - sum(sizes[stripe] for stripe in missing)
 
         def work(stripe: int) -> None:
-            for done in write(stripe):
-                with lock:
-                    bar.update(done)
-                if stopped.is_set():
-                    raise CancelledError
+            with contextlib.closing(write(stripe)) as steps:
+                for done in steps:
+                    with lock:
+                        bar.update(done)
+                    if stopped.is_set():
+                        raise CancelledError
 
         scaled = unit == "B"
         with tqdm(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +38,8 @@ from ..write.writer import DatasetWriter
 from .copy_job import CopyJob
 
 STRIPE_BYTES = 512 << 20
-_THREADS = 4
+THREADS = 4
+"""How many row groups are read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ class CopyPlan:
         """Copies the stripes that are missing at the target, and makes the files visible."""
         job = self.job(target, target_options, overwrite=overwrite)
 
-        def write(number: int) -> Iterator[int]:
+        def write(number: int) -> Generator[int, None, None]:
             return write_stripe(self.stripe(self.stripes[number], self.dataset, self.rows), job, number)
 
         sizes = [int(self.rows.counts[row_groups].sum()) for row_groups in self.stripes]
@@ -203,11 +204,19 @@ def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
     return places
 
 
-def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
+def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Generator[int, None, None]:
     """Writes one stripe. Yields the number of rows after each row group."""
-    with DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer:
-        tables = _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.row_groups)
-        for row_group, table in zip(stripe.row_groups.tolist(), tables, strict=True):
+    fetcher = Fetcher(stripe.dataset, stripe.fields)
+    row_groups: list[int] = stripe.row_groups.tolist()
+
+    def load(row_group: int) -> pa.Table:
+        return take_rows(fetcher.stored(row_group), pa.array(stripe.rows.of(row_group)))
+
+    with (
+        DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer,
+        ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool,
+    ):
+        for row_group, table in zip(row_groups, tables_ahead(pool, load, row_groups), strict=True):
             _check_images(stripe, row_group, table)
             writer.write_stored(to_stored(stripe.schema, table))
             yield table.num_rows
@@ -333,14 +342,16 @@ def _stripes(dataset: StoredDataset, rows: RowSet, names: Sequence[str], size_by
     return np.split(row_groups, np.flatnonzero(np.diff(stripe)) + 1)
 
 
-def _tables(
-    dataset: StoredDataset, fields: Sequence[UnischemaField], rows: RowSet, row_groups: np.ndarray
+def tables_ahead(
+    pool: ThreadPoolExecutor, load: Callable[[int], pa.Table], row_groups: Sequence[int]
 ) -> Iterator[pa.Table]:
-    fetcher = Fetcher(dataset, fields)
-    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
-        yield from pool.map(
-            lambda row_group: take_rows(fetcher.stored(row_group), pa.array(rows.of(row_group))), row_groups.tolist()
-        )
+    """Yields ``load(row_group)`` for each row group, and loads a few ahead."""
+    waiting = [pool.submit(load, row_group) for row_group in row_groups[:THREADS]]
+    for number in range(len(row_groups)):
+        found = waiting.pop(0)
+        if number + THREADS < len(row_groups):
+            waiting.append(pool.submit(load, row_groups[number + THREADS]))
+        yield found.result()
 
 
 def stored_schema(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Unischema:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain, pairwise
@@ -33,14 +33,13 @@ from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField
 from ..write.writer import DatasetWriter
 from .copy_job import check_apart
-from .copying import CopyReport, places_of, stored_schema, to_stored
+from .copying import THREADS, CopyReport, places_of, stored_schema, tables_ahead, to_stored
 from .metadata_file import read_metadata, write_metadata
 
 _CHUNK_BYTES = 64 << 20
 _KEPT_BYTES = 512 << 20
 _MOST_FILES = 256
 _DECODED_ROWS = 64
-_THREADS = 4
 
 
 def rewrite(
@@ -163,8 +162,10 @@ class _Rows:
 
     def as_stored(self) -> Generator[pa.Table, None, None]:
         """Yields all rows in stored order, one row group at a time."""
-        with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
-            for row_group, table in zip(self._row_groups(), _ahead(pool, self._load, self._row_groups()), strict=True):
+        with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool:
+            for row_group, table in zip(
+                self._row_groups(), tables_ahead(pool, self._load, self._row_groups()), strict=True
+            ):
                 first = int(self.rows.before[row_group])
                 yield self._finished(table, np.arange(first, first + table.num_rows))
 
@@ -174,8 +175,8 @@ class _Rows:
         Each row group is read once. Rows that do not fit in memory are distributed to temporary files, one per range of
         the result.
         """
-        with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
-            tables = _ahead(pool, self._load, self._row_groups())
+        with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool:
+            tables = tables_ahead(pool, self._load, self._row_groups())
             held, held_bytes, held_rows = [], 0, 0
             for table in tables:
                 held.append(table)
@@ -185,8 +186,9 @@ class _Rows:
             total_bytes = max(1, held_bytes * self.count // max(1, held_rows))
             size = max(1, self.count * max(_CHUNK_BYTES, total_bytes // _MOST_FILES) // total_bytes)
             if held_rows < self.count:
-                for table, numbers in _dealt(chain(_emptied(held), tables), order, size):
-                    yield self._finished(table, numbers)
+                with closing(_dealt(chain(_emptied(held), tables), order, size)) as dealt:
+                    for table, numbers in dealt:
+                        yield self._finished(table, numbers)
             elif held:
                 whole = pa.concat_tables(map(_widened, held)).combine_chunks()
                 held.clear()
@@ -228,23 +230,15 @@ def _check_codable(fields: Sequence[UnischemaField]) -> None:
             raise SchemaError(f"rewrite: expected numbers for another codec, field '{field.name}' has {field.dtype}.")
 
 
-def _ahead(pool: ThreadPoolExecutor, load: Callable[[int], pa.Table], row_groups: Sequence[int]) -> Iterator[pa.Table]:
-    """Yields ``load(row_group)`` for each row group, and loads a few ahead."""
-    waiting = [pool.submit(load, row_group) for row_group in row_groups[:_THREADS]]
-    for number in range(len(row_groups)):
-        found = waiting.pop(0)
-        if number + _THREADS < len(row_groups):
-            waiting.append(pool.submit(load, row_groups[number + _THREADS]))
-        yield found.result()
-
-
 def _emptied(tables: list[pa.Table]) -> Iterator[pa.Table]:
     """Yields each table and drops it from the list."""
     while tables:
         yield tables.pop(0)
 
 
-def _dealt(tables: Iterable[pa.Table], order: np.ndarray, size: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
+def _dealt(
+    tables: Iterable[pa.Table], order: np.ndarray, size: int
+) -> Generator[tuple[pa.Table, np.ndarray], None, None]:
     """Yields rows in a new order with their numbers, about ``size`` rows at a time, through temporary files.
 
     Each file holds the rows of one range of the result, block by block in the order of reading, and in final order
@@ -274,8 +268,9 @@ def _dealt(tables: Iterable[pa.Table], order: np.ndarray, size: int) -> Iterator
             back[stored] = np.arange(len(numbers))
             pieces = min(-(-os.path.getsize(path) // _KEPT_BYTES), _MOST_FILES)
             if pieces > 1 and len(numbers) > 1:
-                for table, places in _dealt(_read(path), back, -(-len(numbers) // pieces)):
-                    yield table, numbers[stored[places]]
+                with closing(_dealt(_read(path), back, -(-len(numbers) // pieces))) as dealt:
+                    for table, places in dealt:
+                        yield table, numbers[stored[places]]
             else:
                 yield take_rows(pa.concat_tables(_read(path)), pa.array(back)), numbers
 

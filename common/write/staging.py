@@ -15,7 +15,6 @@ the next writer to the target removes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import posixpath
 import shutil
@@ -26,6 +25,7 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
 from ..layout.kept import claim, release, remove_leftovers, unfinished_name
+from ..process.locks import lock_file
 
 COMMON_METADATA = "_common_metadata"
 _OURS = frozenset({COMMON_METADATA, "_metadata", "_row_groups.parquet"})
@@ -103,11 +103,14 @@ class Staging:
             return
         descriptor = os.open(self._root, os.O_RDONLY)
         try:
-            with contextlib.suppress(OSError):  # not every file system has locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                lock_file(descriptor, self._root)
+            except TimeoutError as error:
+                text = f"finishing '{self._root}': {error}. End that process, or choose another path."
+                raise DatasetError(text) from None
             yield
         finally:
-            os.close(descriptor)
+            release(descriptor)
 
     def _check_free(self) -> None:
         info = self._filesystem.get_file_info(self._root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from tfrecords import example, feature, framed
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
 from parquetry.common.tables import class_names
-from parquetry.common.tools import convert, converting
+from parquetry.common.tools import convert, converting, copying
 from parquetry.common.tools.__main__ import main
 
 PETASTORM = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
@@ -233,6 +234,22 @@ def test_an_image_folder_with_a_file_that_is_no_image_is_refused(tmp_path: Path,
     assert run(tmp_path / "in", tmp_path / "labels", ["label", "path"]).rows == 3
     some = Pipeline.from_image_folder(tmp_path / "in", convert=True).where([("label", "=", 0)])
     assert run(some, tmp_path / "cats").rows == 2
+
+
+def test_an_error_leaves_no_threads_to_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may run while a thread holds a lock of the interpreter. Waiting for other threads then never ends."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise EncodeError("full")
+
+    for name in ("0.jpg", "1.jpg"):
+        (tmp_path / "in" / "cat").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / "cat" / name).write_bytes(picture(9))
+    monkeypatch.setattr(copying, "_check_images", fail)
+    with pytest.raises(EncodeError, match="full") as kept:
+        run(tmp_path / "in", tmp_path / "out")
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("parquetry-copy")] == []
+    del kept  # it held the frames of the error
 
 
 def test_a_folder_of_hugging_face_keeps_images_and_class_names(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,27 @@ def test_old_datasets_become_new_ones(tmp_path: Path, version: str) -> None:
     assert sorted(rows_of(tmp_path / "new"), key=lambda row: row[key]) == sorted(
         rows_of(REAL / version), key=lambda row: row[key]
     )
+
+
+@pytest.mark.parametrize("order", [{}, {"sort_by": "id"}])
+def test_an_error_leaves_nothing_to_the_garbage_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: dict[str, str]
+) -> None:
+    """It may run while a thread holds a lock of the interpreter. Waiting for other threads then never ends."""
+
+    def fail(*_: object) -> None:
+        raise DatasetError("full")
+
+    monkeypatch.setattr(rewriting, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(rewriting._Rows, "_finished", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    built = build(tmp_path / "old", [[7, 5], [8]], names=("id", "flag"))
+    with pytest.raises(DatasetError, match="full") as kept:
+        rewrite(built.url, tmp_path / "new", progress=False, **order)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("parquetry-copy")] == []
+    assert list((tmp_path / "temporary").iterdir()) == []
+    del kept  # it held the frames of the error
 
 
 @pytest.mark.parametrize("kept_bytes", [1, 1 << 30])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from hypothesis import strategies as st
 from processes import PATIENCE_S
 
 from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
+from parquetry.common.process import locks
 from parquetry.common.schema import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -844,6 +846,21 @@ def test_one_of_two_writers_that_end_at_once_wins(tmp_path: Path, monkeypatch: p
         thread.join(PATIENCE_S)
     (winner,) = ended
     assert pq.read_table(tmp_path / "target").column("id").to_pylist() == [winner] * 4
+
+
+def test_a_stopped_writer_does_not_hold_up_another_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.05)
+    target = tmp_path / "target"
+    out = DatasetWriter(target, NUMBERS)
+    out.write_rows(rows_of(3))
+    stopped = os.open(target, os.O_RDONLY)
+    fcntl.flock(stopped, fcntl.LOCK_EX)
+    with pytest.raises(DatasetError, match=r"locked by .*process.* for 0 s.*End that process"):
+        out.close()
+    os.close(stopped)
+    assert not target.exists()
+    write_dataset(target, NUMBERS, rows_of(3))
+    assert values(target) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("day", ["10000-01-01", "-0001-01-01"])
