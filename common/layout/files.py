@@ -19,6 +19,7 @@ from ..progress import thread_pool
 from ..urls import clean_cause
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
+from .kept import MOVING
 from .patterns import Pattern, pattern_of
 from .store_answers import ADVICE, StoreError, told
 from .store_faults import FEW_ATTEMPTS, asking_again
@@ -41,6 +42,8 @@ _TABLE_LOGS = {
     "Hudi": re.compile(r"(?P<table>|.+/)\.hoodie/hoodie\.properties$"),
 }
 """Files found below tables, by table format; the group ``table`` is the directory of the table."""
+_MOVING = re.compile(rf"(?P<above>|.+/)\.parquetry-(copy|[0-9a-f]{{32}})/{MOVING}$")
+"""The mark of a writer that is moving its files into the directory above."""
 _TABLE_ADVICE = {
     "Delta": "Open it with from_delta(url).",
     "Iceberg": "Open it with from_iceberg(table).",
@@ -205,7 +208,9 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
     if kind == pafs.FileType.File:
         _check_no_images(url, files)
         return _listing(fs, [path], files, posixpath.dirname(path), [])
-    logs = [*_logs_above(fs, root), *(_below(file.path, root) for file in files)]
+    below = [_below(file.path, root) for file in files]
+    _check_not_moving(url, below)
+    logs = [*_logs_above(fs, root), *below]
     if used is None:
         _check_no_table(url, logs)
         chosen = _chosen(url, files, root, f"among {len(files)} files")
@@ -227,14 +232,15 @@ def _listing(
 
 
 def _wanted(pattern: Pattern) -> Callable[[str, bool], bool]:
-    """Returns a function that says what to list: what may match, and the metadata and logs beside it."""
+    """Returns a function that says what to list: what may match, and the metadata, logs and marks beside it."""
 
     def wants(path: str, is_directory: bool) -> bool:
         relative = _below(path, pattern.root)
         if is_directory:
-            return posixpath.basename(path) in _LOGS or pattern.may_match_below(relative)
-        in_log = any(part in _LOGS for part in relative.split("/"))
-        return in_log or relative in _METADATA or pattern.matches(relative)
+            name = posixpath.basename(path)
+            return name in _LOGS or name.startswith(".parquetry-") or pattern.may_match_below(relative)
+        in_log = any(part in _LOGS for part in relative.split("/")) or _MOVING.search(relative)
+        return bool(in_log) or relative in _METADATA or pattern.matches(relative)
 
     return wants
 
@@ -292,6 +298,17 @@ def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None
                     f"dataset {url!r}: expected plain Parquet files, found a {kind} table ('{name}'), which keeps "
                     f"files of deleted rows. {_TABLE_ADVICE[kind]}"
                 )
+
+
+def _check_not_moving(url: str, names: Iterable[str]) -> None:
+    """Refuses directories into which a writer is moving its files, because some would be missing."""
+    for name in names:
+        found = _MOVING.search(name)
+        if found is not None and not is_hidden(found["above"]):
+            raise DatasetError(
+                f"dataset {url!r}: expected a complete dataset, but its files are being moved into place ('{name}'). "
+                "Open it again when the writer has ended. If the writer was killed, run it again."
+            )
 
 
 def _data_file(version: FileVersion, root: str) -> DataFile:

@@ -45,6 +45,8 @@ _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
 _UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 _LOCK = ".lock"
 _ALONE = ".alone"
+MOVING = "moving"
+"""A file in the hidden directory of a writer that moves its files one by one. Readers refuse the directory above."""
 CLAIMS = ".claims"
 """The lock file by which readers agree on who makes a missing file."""
 _LOCKS = (_LOCK, _ALONE, CLAIMS)
@@ -150,6 +152,8 @@ def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
             if not _UNFINISHED.fullmatch(posixpath.basename(path)):
                 continue
             is_directory = info.type == pafs.FileType.Directory
+            if is_directory and filesystem.get_file_info(posixpath.join(path, MOVING)).type == pafs.FileType.File:
+                continue  # otherwise readers would take what was moved for all
             quiet_ns = _quiet_ns(filesystem, info)
             if _is_abandoned(path, quiet_ns, is_directory=is_directory) if is_local else quiet_ns > _DAY_NS:
                 filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)

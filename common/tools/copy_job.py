@@ -2,7 +2,7 @@
 
 ``.parquetry-copy/job.json`` identifies the copy and says whether its files are being moved. Each ``stripe-00012`` is a
 complete dataset, or is written again. A copy can resume after an interruption at any point. Readers see no files until
-all stripes are finished.
+all stripes are finished. While the files are moved, they refuse the target (see `MOVING`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tqdm import tqdm
 
 from ..errors import DatasetError
 from ..layout.dataset import LABELS_KEY
-from ..layout.files import is_data_name, is_hidden
+from ..layout.files import is_data_name, is_hidden, list_files
+from ..layout.footers import read_footers
+from ..layout.kept import MOVING
 from ..layout.stores import store_of
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata
@@ -59,6 +61,7 @@ class CopyJob:
         self._filesystem = filesystem
         self._root = root
         self._work = posixpath.join(root, WORK)
+        self._mark = posixpath.join(self._work, MOVING)
         self._fingerprint = fingerprint
         self._overwrite = overwrite
         with storage_errors("writing", root):
@@ -71,8 +74,8 @@ class CopyJob:
         return self._filesystem
 
     def discard(self) -> None:
-        """Removes the files of the copy, unless they are already being moved to their final names. Idempotent."""
-        if self._moving:
+        """Removes the files of the copy, unless they are already replacing those of the target. Idempotent."""
+        if self._moving or self._is_file(self._mark):
             return
         with contextlib.suppress(OSError):
             self._filesystem.delete_dir(self._work)
@@ -112,6 +115,8 @@ class CopyJob:
         there = sum(sizes) - sum(sizes[stripe] for stripe in missing)
 
         def work(stripe: int) -> None:
+            with storage_errors("writing", self._root):
+                self._remove(self.place(stripe))  # files that a killed writer was moving
             with contextlib.closing(write(stripe)) as steps:
                 for done in steps:
                     with lock:
@@ -154,6 +159,9 @@ class CopyJob:
         """
         with storage_errors("finishing", self._root):
             if not self._moving:
+                if not self._is_file(self._mark):  # else an earlier run was stopped while it removed files
+                    self._check_target()
+                    replace_file(self._filesystem, self._mark, b"")
                 self._remove_old()
                 self._note(moving=True)
                 self._moving = True
@@ -175,6 +183,20 @@ class CopyJob:
             self._filesystem.delete_dir(self._work)
         return len(files)
 
+    def check_rows(self, expected: int) -> None:
+        """Checks the number of rows of the finished target.
+
+        Raises:
+            DatasetError: it has more or fewer.
+        """
+        listing = list_files([self._root], filesystem=self._filesystem)
+        found = sum(footer.num_rows for footer in read_footers(self._filesystem, listing.files))
+        if found != expected:
+            raise DatasetError(
+                f"copy to '{self._root}': expected {expected} rows there, found {found}. Did another process write to "
+                "it? Copy again with overwrite=True."
+            )
+
     def _begin(self) -> bool:
         """Starts or resumes the job. Returns whether its files are already being moved."""
         path = posixpath.join(self._work, _JOB)
@@ -188,7 +210,16 @@ class CopyJob:
                     f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
                     f"Delete {self._work}, or pass overwrite=True."
                 )
-            self._filesystem.delete_dir(self._work)
+            if found["moving"]:
+                replace_file(self._filesystem, self._mark, b"")
+            self._clear()
+        self._check_target()
+        self._filesystem.create_dir(self._work, recursive=True)
+        self._note(moving=False)
+        return False
+
+    def _check_target(self) -> None:
+        """Checks that the target is empty, or a dataset that may be replaced."""
         visible = self._visible()
         if visible and not self._overwrite:
             raise DatasetError(
@@ -201,9 +232,19 @@ class CopyJob:
                 f"copy to '{self._root}': expected a dataset to replace, found other files such as '{others[0]}'. "
                 "Choose another target, or remove them yourself."
             )
-        self._filesystem.create_dir(self._work, recursive=True)
-        self._note(moving=False)
-        return False
+
+    def _clear(self) -> None:
+        """Removes the stripes of another copy. Its mark stays, because some of its files may be in place."""
+        for info in self._filesystem.get_file_info(pafs.FileSelector(self._work)):
+            if info.type == pafs.FileType.Directory:
+                self._filesystem.delete_dir(info.path)
+
+    def _remove(self, path: str) -> None:
+        kind = self._filesystem.get_file_info(path).type
+        if kind == pafs.FileType.File:
+            self._filesystem.delete_file(path)
+        elif kind == pafs.FileType.Directory:
+            self._filesystem.delete_dir(path)
 
     def _note(self, *, moving: bool) -> None:
         note = json.dumps({"fingerprint": self._fingerprint, "moving": moving})
@@ -222,11 +263,7 @@ class CopyJob:
 
     def _remove_old(self) -> None:
         for name in self._visible():
-            path = posixpath.join(self._root, name)
-            if self._is_file(path):
-                self._filesystem.delete_file(path)
-            else:
-                self._filesystem.delete_dir(path)
+            self._remove(posixpath.join(self._root, name))
 
     def _files_of(self, directory: str) -> Iterator[str]:
         infos = self._filesystem.get_file_info(pafs.FileSelector(directory, recursive=True, allow_not_found=True))

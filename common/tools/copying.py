@@ -190,6 +190,7 @@ class CopyPlan:
         compatible = self.layout["petastorm_compatible"]
         labels = {name: names for name, names in self.dataset.labels.items() if name in self.schema}
         made = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible, labels=labels)
+        job.check_rows(self.rows.total)
         return CopyReport(rows=self.rows.total, files=made, schema=self.schema, resumed_stripes=resumed)
 
 

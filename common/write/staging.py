@@ -9,7 +9,8 @@ the next writer to the target removes.
 - On a local disk, if the target holds nothing else, the hidden directory replaces the target by ``rename``. A reader
   sees either no file or every file.
 - Elsewhere (object stores, mount points, a target with other hidden files), each file is moved to its final name in the
-  order of opening, so ``_common_metadata`` is moved last. If a move fails, the earlier ones are undone.
+  order of opening, so ``_common_metadata`` is moved last. If a move fails, the earlier ones are undone. Meanwhile, the
+  hidden directory contains the file ``moving``, and parquetry's readers refuse the target.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
-from ..layout.kept import claim, release, remove_leftovers, unfinished_name
+from ..layout.kept import MOVING, claim, release, remove_leftovers, unfinished_name
 from ..process.locks import lock_file
 
 COMMON_METADATA = "_common_metadata"
@@ -133,11 +134,14 @@ class Staging:
             self._filesystem.create_dir(path, recursive=True)
 
     def _move_each(self) -> None:
+        mark = _join(self._hidden, MOVING)
+        self._filesystem.open_output_stream(mark).close()
         try:
             for relative in self._files:
                 final = _join(self._root, relative)
                 self._create_directory(posixpath.dirname(final))
                 self._filesystem.move(_join(self._hidden, relative), final)
+            self._filesystem.delete_file(mark)
         except BaseException:
             self._undo_moves()
             raise

@@ -16,6 +16,7 @@ import pytest
 from parquetry.common import CompressedImageCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DatasetError, FieldNotFoundError, SchemaError
 from parquetry.common.tools import copy, copying
+from parquetry.common.tools.copy_job import CopyJob
 
 REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 COUNT = 40
@@ -176,6 +177,41 @@ def test_a_copy_interrupted_while_files_get_their_names_goes_on(
     report = quiet(source, target, stripe_bytes=1)
     assert report.rows == COUNT
     np.testing.assert_equal(rows_of(target), rows_of(source))
+
+
+def test_files_that_others_write_during_a_copy_stay(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    real = copying.to_stored
+
+    def disturbed(*arguments: Any) -> Any:
+        (target / "part-9.parquet").write_bytes(b"theirs")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "to_stored", disturbed)
+        with pytest.raises(DatasetError, match=r"expected an empty target, got 1 entries such as 'part-9.parquet'"):
+            quiet(source, target)
+    assert (target / "part-9.parquet").read_bytes() == b"theirs"
+    (target / "part-9.parquet").unlink()
+    assert quiet(source, target).resumed_stripes == 1
+
+
+def test_a_file_that_another_process_removes_is_noticed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    real = CopyJob.complete
+
+    def complete(*arguments: Any, **options: Any) -> int:
+        files = real(*arguments, **options)
+        next(target.rglob("part-*")).unlink()
+        return files
+
+    monkeypatch.setattr(CopyJob, "complete", complete)
+    with pytest.raises(DatasetError, match=rf"expected {COUNT} rows there, found {COUNT // 2}\. Did another process"):
+        quiet(source, target)
 
 
 def test_another_copy_that_was_begun_is_not_mixed_in(
