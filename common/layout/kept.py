@@ -15,6 +15,7 @@ Everything that parquetry writes to keep follows these rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
@@ -50,6 +51,7 @@ MOVING = "moving"
 CLAIMS = ".claims"
 """The lock file by which readers agree on who makes a missing file."""
 _LOCKS = (_LOCK, _ALONE, CLAIMS)
+_ATTEMPTS = 10
 _MINUTE_NS = 60 * 10**9
 _DAY_NS = 24 * 3_600 * 10**9
 _CHECKSUM_BYTES = 16
@@ -136,6 +138,32 @@ def claim(descriptor: int) -> int:
     return descriptor
 
 
+def new_directory(root: str) -> tuple[str, int]:
+    """Creates a hidden directory and claims it. Returns its path and the descriptor for `release`.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    for _ in range(_ATTEMPTS):
+        path = os.path.join(root, unfinished_name())
+        os.mkdir(path)
+        try:
+            owner = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # another writer took it for a leftover
+            continue
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another writer is about to remove it
+            os.close(owner)
+            continue
+        except OSError:  # a file system without locks
+            return path, owner
+        if os.path.exists(path):
+            return path, owner
+        os.close(owner)
+    raise FileNotFoundError(errno.ENOENT, "other writers remove each new directory", root)
+
+
 def release(descriptor: int) -> None:
     """Unlocks and closes a descriptor. Closing alone is not enough: a forked process would still hold the lock."""
     with contextlib.suppress(OSError):
@@ -155,8 +183,12 @@ def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
             if is_directory and filesystem.get_file_info(posixpath.join(path, MOVING)).type == pafs.FileType.File:
                 continue  # otherwise readers would take what was moved for all
             quiet_ns = _quiet_ns(filesystem, info)
-            if _is_abandoned(path, quiet_ns, is_directory=is_directory) if is_local else quiet_ns > _DAY_NS:
-                filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
+            with contextlib.ExitStack() as stack:
+                is_left = quiet_ns > _DAY_NS
+                if is_local:
+                    is_left = stack.enter_context(_abandoned(path, quiet_ns, is_directory=is_directory))
+                if is_left:
+                    filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
 
 
 class KeptFiles:
@@ -339,10 +371,12 @@ class KeptFiles:
                     if not is_unfinished:
                         used_ns = 0 if entry.path == replaced else max(status.st_atime_ns, status.st_mtime_ns)
                         found.append((used_ns, size_bytes, entry.path))
-                    elif _is_abandoned(entry.path, time.time_ns() - status.st_mtime_ns):
-                        os.unlink(entry.path)
-                        continue
                     else:
+                        with _abandoned(entry.path, time.time_ns() - status.st_mtime_ns) as is_left:
+                            if is_left:
+                                os.unlink(entry.path)
+                        if is_left:
+                            continue
                         size_bytes = _room_of(entry.name, size_bytes)
                     total, files = total + size_bytes, files + 1
         return total, files, found
@@ -388,23 +422,28 @@ def _room_of(name: str, size_bytes: int) -> int:
     return max(size_bytes, int(ours["bytes"] or 0)) if ours else 0
 
 
-def _is_abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> bool:
-    """Whether the writer of an unfinished local file or directory is gone."""
+@contextlib.contextmanager
+def _abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> Iterator[bool]:
+    """Yields whether the writer of an unfinished local file or directory is gone. Nobody can claim it meanwhile."""
     if quiet_ns < _MINUTE_NS and not is_directory:  # might not be locked yet
-        return False
+        yield False
+        return
     try:
         owner = os.open(path, os.O_RDONLY if is_directory else os.O_RDWR)
     except OSError:  # removed, or owned by another user
-        return False
+        yield False
+        return
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
+        is_left = True
     except BlockingIOError:
-        return False
+        is_left = False
     except OSError:  # a file system without locks
-        return quiet_ns > _DAY_NS
+        is_left = quiet_ns > _DAY_NS
+    try:
+        yield is_left
     finally:
-        os.close(owner)
+        release(owner)
 
 
 def _quiet_ns(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
-from ..layout.kept import MOVING, claim, release, remove_leftovers, unfinished_name
+from ..layout.kept import MOVING, new_directory, release, remove_leftovers, unfinished_name
 from ..process.locks import lock_file
 
 COMMON_METADATA = "_common_metadata"
@@ -50,9 +50,13 @@ class Staging:
             self._check_free()
             self._new_directories = _missing_directories(root) if self._is_local else []
             remove_leftovers(filesystem, root)
-            self._hidden = _join(root, unfinished_name())
-            self._create_directory(self._hidden)
-            self._owner = claim(os.open(self._hidden, os.O_RDONLY)) if self._is_local else None
+            self._owner: int | None = None
+            if self._is_local:
+                os.makedirs(root, exist_ok=True)
+                self._hidden, self._owner = new_directory(root)
+            else:
+                self._hidden = _join(root, unfinished_name())
+                self._create_directory(self._hidden)
 
     @property
     def root(self) -> str:

@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow.fs as pafs
 import pytest
 
 from parquetry.common.layout import kept
-from parquetry.common.layout.kept import KeptFiles, remove_leftovers, whole_file
+from parquetry.common.layout.kept import KeptFiles, new_directory, release, remove_leftovers, whole_file
 from parquetry.common.process import locks
 
 
@@ -146,6 +147,44 @@ def test_an_unfinished_file_stays_while_its_writer_lives(tmp_path: Path) -> None
 
     assert files.keep(digest(1), 6_000, write)
     assert numbers(tmp_path) == {1, 2}
+
+
+@pytest.mark.parametrize("step", ["created", "opened", "locked by the other"])
+def test_a_directory_that_another_writer_takes_for_a_leftover_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    real, disturbed, others = os.open, [], []
+
+    def open_disturbed(path: str, *arguments: Any, **options: Any) -> int:
+        if disturbed or ".parquetry-" not in os.fspath(path):
+            return real(path, *arguments, **options)
+        disturbed.append(path)
+        if step == "created":
+            remove_leftovers(pafs.LocalFileSystem(), str(tmp_path))
+        descriptor = real(path, *arguments, **options)
+        if step == "opened":
+            remove_leftovers(pafs.LocalFileSystem(), str(tmp_path))
+        elif step == "locked by the other":
+            others.append(real(path, os.O_RDONLY))
+            fcntl.flock(others[0], fcntl.LOCK_EX)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_disturbed)
+    path, owner = new_directory(str(tmp_path))
+    assert disturbed != [path]
+    remove_leftovers(pafs.LocalFileSystem(), str(tmp_path))
+    assert os.path.isdir(path)
+    release(owner)
+    remove_leftovers(pafs.LocalFileSystem(), str(tmp_path))
+    assert not os.path.exists(path)
+    for descriptor in others:
+        os.close(descriptor)
+
+
+def test_a_new_directory_that_is_always_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    with pytest.raises(FileNotFoundError, match="other writers remove"):
+        new_directory(str(tmp_path))
 
 
 def test_leftovers_where_there_are_no_locks_go_after_a_day(tmp_path: Path) -> None:
