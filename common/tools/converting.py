@@ -34,7 +34,7 @@ from ..write.file_format import arrow_schema
 from ..write.writer import DatasetWriter
 from .copy_job import CopyJob
 from .copying import STRIPE_BYTES, CopyPlan, CopyReport, plan_copy
-from .records import described_fields, infer_fields, to_row
+from .records import default_features, described_fields, infer_fields, to_row
 from .tfrecord import Feature, tfrecord_rows
 from .webdataset import webdataset_rows
 
@@ -85,12 +85,13 @@ def convert(
             (or an object that wraps one) with only ``select``, ``where``, ``take`` and ``skip``.
         target: a directory that is empty or does not exist.
         fields: the fields to convert; ``None`` = all. Names, or `UnischemaField` values that say how a field is stored.
-            For TFRecord, also a feature description (``tf.io.FixedLenFeature`` and ``VarLenFeature`` by name). Fields
-            without a description are inferred from the first 256 records of the first file that has any.
+            For TFRecord, also a feature description (``tf.io.FixedLenFeature``, ``FixedLenSequenceFeature`` and
+            ``VarLenFeature`` by name). Fields without a description are inferred from the first 256 records of the
+            first file that has any. With ``None``, a later record with other features is an error.
         form: the format of the source; ``None`` = detect it from the file names. Parquet folders are read as Hugging
             Face or Petastorm datasets if their metadata says so.
-        rename: ``{feature: field}`` for TFRecord and WebDataset. Several features may map to one field. ``fields``
-            refers to the new names.
+        rename: ``{feature: field}`` for TFRecord and WebDataset. Several features may map to one field if each record
+            has one of them. ``fields`` refers to the new names.
         split, config: the split and configuration of a Hugging Face folder; see `Pipeline.from_huggingface_parquet`.
         partition_by, row_group_rows, row_group_bytes, petastorm_compatible: see `DatasetWriter`.
         overwrite: replaces a dataset at the target once the new one is complete.
@@ -277,11 +278,19 @@ def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordPlan:
-    """A conversion of records. It is planned once, from the first records."""
+    """A conversion of records. It is planned once, from the first records.
+
+    Attributes:
+        sources: the features that each field may come from.
+        defaults: what stands for missing features, by field.
+        features: those of the first records, if all features are to be converted.
+    """
 
     files: _SourceFiles
     schema: Unischema
     sources: dict[str, list[str]]
+    defaults: dict[str, Feature]
+    features: frozenset[str] | None
     layout: dict[str, Any]
     stripes: list[list[FileVersion]]
     fingerprint: str
@@ -318,20 +327,27 @@ class _RecordPlan:
                 except EncodeError as error:
                     raise EncodeError(
                         f"file {version.path}: {error} Declare the field with fields=[UnischemaField(...)], "
-                        "or leave it out of fields."
+                        "or name only the fields that you want."
                     ) from error
 
     def _write_file(self, writer: DatasetWriter, version: FileVersion) -> Iterator[int]:
         done = 0
         with self.files.rows(version) as (records, stream):
             for number, record in enumerate(records, 1):
-                writer.write(to_row(self.schema, record, self.sources))
+                self._check_known(number, record)
+                writer.write(to_row(self.schema, record, self.sources, self.defaults))
                 if number % _ROWS_AT_A_TIME == 0:
                     read = stream.tell()
                     yield read - done
                     done = read
         writer.flush()  # so that errors name this file
         yield version.size_bytes - done
+
+    def _check_known(self, number: int, record: Mapping[str, Feature]) -> None:
+        """Checks that a record has no features that would be lost, if all are to be converted."""
+        if self.features is not None and not self.features.issuperset(record):
+            new = sorted(set(record) - self.features)
+            raise EncodeError(f"record {number}: has features that the first {_SAMPLES} records lack: {new}.")
 
 
 def _plan_records(
@@ -361,11 +377,15 @@ def _plan_records(
         if stripes[-1] and sum(each.size_bytes for each in stripes[-1]) + version.size_bytes > stripe_bytes:
             stripes.append([])
         stripes[-1].append(version)
+    defaults = default_features(fields, schema)
     what = [schema.to_json(), sources, layout, stripe_bytes, [version.shared_key for version in files.versions]]
+    what += [{name: str(list(feature)) for name, feature in defaults.items()}] if defaults else []
     return _RecordPlan(
         files=files,
         schema=schema,
         sources=sources,
+        defaults=defaults,
+        features=frozenset(names) if fields is None else None,
         layout=layout,
         stripes=stripes,
         fingerprint=hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest(),

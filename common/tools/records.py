@@ -116,36 +116,86 @@ def described_fields(description: object, inferred: Sequence[UnischemaField]) ->
 
 def _of_tensorflow(name: str, feature: Any, inferred: UnischemaField | None) -> UnischemaField:
     dtype = getattr(getattr(feature, "dtype", None), "as_numpy_dtype", None)
-    if isinstance(feature, UnischemaField) or dtype is None:
-        if isinstance(feature, UnischemaField) and feature.name == name:
-            return feature
+    if isinstance(feature, UnischemaField) and feature.name == name:
+        return feature
+    has_parts = hasattr(feature, "index_key") or bool(getattr(feature, "partitions", False))
+    if isinstance(feature, UnischemaField) or dtype is None or has_parts:
         raise SchemaError(
-            f"feature '{name}': expected tf.io.FixedLenFeature, tf.io.VarLenFeature or a UnischemaField of this name, "
-            f"got {feature!r}."
+            f"feature '{name}': expected tf.io.FixedLenFeature, FixedLenSequenceFeature, VarLenFeature or a "
+            f"UnischemaField of this name, got {feature!r}."
         )
     shape = tuple(feature.shape) if hasattr(feature, "shape") else (None,)
-    nullable = getattr(feature, "default_value", None) is not None
+    if hasattr(feature, "allow_missing"):  # a sequence, padded when it is read
+        return UnischemaField(name, bytes if np.dtype(dtype) == object else np.dtype(dtype), (None, *shape))
     if np.dtype(dtype) == object:
         if inferred is not None and shape == () and (is_string_like(inferred.dtype) or inferred.storage.takes_encoded):
-            return inferred.replace(nullable=nullable or inferred.nullable)
-        return UnischemaField(name, bytes, shape, nullable=nullable)
-    return UnischemaField(name, np.dtype(dtype), shape, nullable=nullable)
+            return inferred if feature.default_value is None else inferred.replace(nullable=False)
+        return UnischemaField(name, bytes, shape)
+    return UnischemaField(name, np.dtype(dtype), shape)
 
 
-def to_row(schema: Unischema, features: Mapping[str, Feature], sources: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def default_features(description: object, schema: Unischema) -> dict[str, Feature]:
+    """Returns what stands for a feature that a record lacks or has no values of, by field.
+
+    It is the ``default_value`` of a ``tf.io.FixedLenFeature``, and no values for features of variable length.
+
+    Raises:
+        SchemaError: a default value does not fit its feature.
+    """
+    found: dict[str, Feature] = {}
+    for name, feature in description.items() if isinstance(description, Mapping) else ():
+        field = schema[str(name)]
+        is_variable = hasattr(feature, "allow_missing") or not hasattr(feature, "default_value")
+        default = 0 if is_variable else feature.default_value  # 0 times any value
+        if isinstance(feature, UnischemaField) or default is None:
+            continue
+        try:
+            found[field.name] = _filled(field, default)
+        except (TypeError, ValueError, EncodeError) as error:
+            raise SchemaError(
+                f"feature '{name}': expected a default value of {field.dtype} and shape {field.shape}, got {default!r}."
+            ) from error
+    return found
+
+
+def _filled(field: UnischemaField, value: Any) -> Feature:
+    shape = () if field.storage.takes_encoded else tuple(axis or 0 for axis in field.shape)
+    if is_string_like(field.dtype) or field.storage.takes_encoded:
+        texts = np.broadcast_to(np.array(value, dtype=object), shape).ravel().tolist()
+        return [text if isinstance(text, bytes) else str(text).encode() for text in texts]
+    return _exactly(field, np.broadcast_to(np.asarray(value), shape).ravel())
+
+
+def to_row(
+    schema: Unischema,
+    features: Mapping[str, Feature],
+    sources: Mapping[str, Sequence[str]],
+    defaults: Mapping[str, Feature],
+) -> dict[str, Any]:
     """Converts a record to a row of field values. The writer validates them.
 
     Args:
-        sources: the features that each field may come from. The first one present in the record is used.
+        sources: the features that each field may come from.
+        defaults: what stands for a missing or empty feature, by field.
 
     Raises:
-        EncodeError: a feature for a scalar does not have exactly one value, or its bytes do not fit the field.
+        EncodeError: a feature for a scalar does not have exactly one value, its bytes do not fit the field, or the
+            record has several features for one field.
     """
     row = {}
     for field in schema:
-        feature = next((features[name] for name in sources[field.name] if name in features), None)
+        present = [name for name in sources[field.name] if name in features]
+        if len(present) > 1:
+            raise EncodeError(f"field '{field.name}': expected one of its features in each record, got {present}.")
+        feature = features[present[0]] if present else None
+        if field.name in defaults and (feature is None or _is_empty(feature)):
+            feature = defaults[field.name]
         row[field.name] = None if feature is None else _value(field, feature)
     return row
+
+
+def _is_empty(feature: Feature) -> bool:
+    return (len(feature) if isinstance(feature, list) else feature.size) == 0
 
 
 def _value(field: UnischemaField, feature: Feature) -> Any:

@@ -24,6 +24,7 @@ from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundErro
 from parquetry.common.tables import class_names
 from parquetry.common.tools import convert, converting, copying
 from parquetry.common.tools.__main__ import main
+from parquetry.common.tools.copy_job import CopyJob
 
 PETASTORM = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 
@@ -109,6 +110,81 @@ def test_a_feature_description_says_what_fields_are(tmp_path: Path) -> None:
     ]
     with pytest.raises(SchemaError, match=r"feature 'label': expected tf.io.FixedLenFeature"):
         run(tmp_path / "in", tmp_path / "more", {"label": 3})
+
+
+def described(*shape: int, default: Any = None, dtype: Any = np.int64, **more: Any) -> SimpleNamespace:
+    """Returns what stands for ``tf.io.FixedLenFeature``; with ``allow_missing``, for ``FixedLenSequenceFeature``."""
+    kind = SimpleNamespace(as_numpy_dtype=dtype)
+    return SimpleNamespace(shape=list(shape), dtype=kind, default_value=default, **more)
+
+
+def test_default_values_stand_for_missing_features(tmp_path: Path) -> None:
+    some = {"n": feature([5]), "pair": feature([1.0, 2.0]), "name": feature([b"x"]), "list": feature([3])}
+    empty = {"n": b"", "pair": b"", "name": b"", "list": b""}
+    (tmp_path / "a.tfrecord").write_bytes(framed(example(some), example(empty), example({"other": feature([1])})))
+    description = {
+        "n": described(default=-1),
+        "pair": described(2, default=0.5, dtype=np.float32),
+        "name": described(default="none", dtype=object),
+        "list": SimpleNamespace(dtype=SimpleNamespace(as_numpy_dtype=np.int64)),
+        "other": described(default=None, allow_missing=True),
+    }
+    found = run(tmp_path / "a.tfrecord", tmp_path / "out", description)
+    assert [(field.name, field.shape, field.nullable) for field in found.schema] == [
+        ("n", (), False),
+        ("pair", (2,), False),
+        ("name", (), False),
+        ("list", (None,), False),
+        ("other", (None,), False),
+    ]
+    first, *others = [plain(row) for row in Pipeline(tmp_path / "out")]
+    assert first == {"n": 5, "pair": [1.0, 2.0], "name": "x", "list": [3], "other": []}
+    missing = {"n": -1, "pair": [0.5, 0.5], "name": "none", "list": []}
+    assert others == [{**missing, "other": []}, {**missing, "other": [1]}]
+    with pytest.raises(DatasetError, match="expected an empty target"):
+        run(tmp_path / "a.tfrecord", tmp_path / "out", {**description, "n": described(default=-2)})
+    for wrong in (described(default="x"), described(3, default=[1, 2]), described(default=1.5)):
+        with pytest.raises(SchemaError, match="feature 'n': expected a default value"):
+            run(tmp_path / "a.tfrecord", tmp_path / "more", {"n": wrong})
+    with pytest.raises(SchemaError, match=r"feature 'n': expected tf\.io\.FixedLenFeature"):
+        run(tmp_path / "a.tfrecord", tmp_path / "more", {"n": described(index_key="i", value_key="v")})
+
+
+def test_another_default_value_is_another_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(framed(example({"m": feature([1])}), example({"n": feature([1])})))
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyJob, "complete", fail)
+        with pytest.raises(RuntimeError):
+            run(tmp_path / "a.tfrecord", tmp_path / "out", {"n": described(default=1)})
+    with pytest.raises(DatasetError, match="a different unfinished one"):
+        run(tmp_path / "a.tfrecord", tmp_path / "out", {"n": described(default=2)})
+
+
+def test_a_feature_that_the_first_records_lack_is_not_lost(tmp_path: Path) -> None:
+    records = [example({"a": feature([n])}) for n in range(300)]
+    records[299] = example({"a": feature([1]), "late": feature([2])})
+    (tmp_path / "a.tfrecord").write_bytes(framed(*records))
+    with pytest.raises(EncodeError, match=r"a.tfrecord: record 300: has features .* lack: \['late'\].*Declare"):
+        run(tmp_path / "a.tfrecord", tmp_path / "out")
+    assert run(tmp_path / "a.tfrecord", tmp_path / "few", ["a"]).rows == 300
+    late = ["a", UnischemaField("late", np.int64, nullable=True)]
+    run(tmp_path / "a.tfrecord", tmp_path / "all", late)
+    assert [row["late"] for row in Pipeline(tmp_path / "all")][-2:] == [None, 2]
+
+
+def test_a_record_with_two_features_for_one_field_is_refused(tmp_path: Path) -> None:
+    records = [
+        example({"a": feature([1])}),
+        example({"b": feature([2])}),
+        example({"a": feature([1]), "b": feature([2])}),
+    ]
+    (tmp_path / "a.tfrecord").write_bytes(framed(*records))
+    with pytest.raises(EncodeError, match=r"field 'b': expected one of its features .* got \['a', 'b'\]"):
+        run(tmp_path / "a.tfrecord", tmp_path / "out", rename={"a": "b"})
 
 
 def test_fields_are_cast_exactly_or_refused(tmp_path: Path) -> None:
