@@ -33,6 +33,7 @@ _COMPARE = {
 _ASSOCIATIVE = ("and_kleene", "or_kleene")
 _MOST_SHOWN = 200
 _ROWS_AT_ONCE = 1 << 20  # evaluation takes several times the memory of the columns
+_MOST_INT64 = (1 << 63) - 1
 _MAX_DEPTH = 200  # keeps recursion over the tree far below Python's limit
 _DNF = (
     "Write ('field', op, value), a list of them (all must hold), or a list of such lists (any must hold); "
@@ -215,6 +216,10 @@ def with_other_names(expression: pc.Expression, name_of: Callable[[str], str]) -
         name = name_of(".".join(path))
         nested = name == ".".join(path) and kind == "nested_field_ref"
         pairs += [(kind, value), *(("field_ref", part) for part in path)] if nested else [("field_ref", name)]
+    return _deserialized(batch, pairs)
+
+
+def _deserialized(batch: pa.RecordBatch, pairs: list[tuple[str, str]]) -> pc.Expression:
     named = batch.replace_schema_metadata(pa.KeyValueMetadata(pairs))  # a dict would lose repeated keys
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, named.schema) as file:
@@ -241,7 +246,7 @@ def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = 
     node = parse_expression(expression)
     source = table if isinstance(node, Opaque) else _nested_columns(table, node)
     try:
-        found = _evaluate(source, expression)
+        found = _evaluate_unsigned(source, expression)
         if condition and not pa.types.is_boolean(found.type):
             raise pa.ArrowTypeError(f"a value of type {found.type}, not a condition")
         return found
@@ -370,6 +375,8 @@ def _predicate(value: Any) -> pc.Expression:
             raise refuse("expected a value to compare with (nothing equals null; use pc.field(...).is_null())")
         if isinstance(operand, np.generic):
             operand = pa.array(np.asarray([operand]))[0]  # pc.scalar() refuses datetime64[D]
+        elif _is_unsigned(operand):
+            operand = pa.scalar(operand, pa.uint64())
         return _COMPARE[op](pc.field(name), pc.scalar(operand))
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise refuse(f"expected a value that Arrow can hold ({error})") from error
@@ -388,7 +395,14 @@ def _members(operand: object, refuse: Callable[[str], PipelineError]) -> pa.Arra
         return operand.combine_chunks()
     if isinstance(operand, (list, tuple)) and operand and all(isinstance(member, np.generic) for member in operand):
         operand = np.asarray(operand)  # pa.array() refuses a list of datetime64[D]
+    if isinstance(operand, (list, tuple)) and any(map(_is_unsigned, operand)):
+        return pa.array(operand, pa.uint64())
     return operand if isinstance(operand, pa.Array) else pa.array(operand)
+
+
+def _is_unsigned(value: object) -> bool:
+    """Whether a value is an integer that only uint64 holds. Arrow takes integers for int64."""
+    return isinstance(value, int) and value > _MOST_INT64
 
 
 def _fold(
@@ -460,6 +474,30 @@ def _column(branch: pa.ChunkedArray | dict[str, Any]) -> pa.ChunkedArray:
     fields = list(members.schema)
     chunks = [pa.StructArray.from_arrays(batch.columns, fields=fields) for batch in members.to_batches()]
     return pa.chunked_array(chunks, type=pa.struct(fields))
+
+
+def _evaluate_unsigned(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
+    """Evaluates an expression, also if it compares a plain number with a column of uint64 that int64 does not hold."""
+    try:
+        return _evaluate(table, expression)
+    except pa.ArrowInvalid:
+        if pa.uint64() not in table.schema.types or isinstance(parse_expression(expression), Opaque):
+            raise
+    return _evaluate(table, _with_unsigned_literals(expression))
+
+
+def _with_unsigned_literals(expression: pc.Expression) -> pc.Expression:
+    """Returns the expression with literals of int64 as uint64 where that holds them. Else, Arrow casts the columns."""
+    batch = pa.ipc.open_file(_serialize(expression)).get_batch(0)
+    pairs = _metadata_pairs(batch.schema)
+    literals = {int(value) for kind, value in pairs if kind == "literal"}
+    columns = [
+        column.cast(pa.uint64())
+        if number in literals and column.type == pa.int64() and column[0].is_valid and column[0].as_py() >= 0
+        else column
+        for number, column in enumerate(batch.columns)
+    ]
+    return _deserialized(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), pairs)
 
 
 def _evaluate(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:

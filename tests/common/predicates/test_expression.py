@@ -144,6 +144,8 @@ def test_the_columns_of_an_opaque_expression_are_refused_with_a_remedy() -> None
         ([("a", "in", [np.datetime64("2020-01-01")])], a.isin([dt.date(2020, 1, 1)])),
         ([("a", "in", np.array([1, 2]))], a.isin([1, 2])),
         ([("a", "in", pa.chunked_array([[1], [2]]))], a.isin([1, 2])),
+        ([("a", "in", [1, 2**63])], a.isin(pa.array([1, 2**63], pa.uint64()))),
+        ([("a", ">", 2**63)], a > pa.scalar(2**63, pa.uint64())),
         ([("a", "==", np.float32(1))], pa.scalar(1, pa.float32()) == a),
         ([("a", "==", np.datetime64("2020-01-01"))], dt.date(2020, 1, 1) == a),
     ],
@@ -370,10 +372,19 @@ ROWS = st.fixed_dictionaries(
         "f": st.none() | st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 2.5, math.inf, math.nan]),
         "s": st.none() | st.sampled_from(["", "a", "ab", "b", "\u00e9"]),
         "b": st.none() | st.booleans(),
+        "u": st.none() | st.sampled_from([0, 3, 2**63 - 1, 2**63, 2**64 - 1]),
     }
 )
-TYPES = pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.bool_())])
-OPERATORS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+TYPES = pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.bool_()), ("u", pa.uint64())])
+SIGNS = {
+    operator.eq: "=",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+OPERATORS = list(SIGNS)
 
 
 def compare(name, apply, value):
@@ -382,6 +393,10 @@ def compare(name, apply, value):
 
 def is_in(name, values):
     return pc.field(name).isin(pa.array(values, TYPES.field(name).type)), lambda row: row[name] in values
+
+
+def from_tuple(name, apply, value):
+    return from_tuples((name, SIGNS[apply], value)), lambda row: None if row[name] is None else apply(row[name], value)
 
 
 def is_null(name):
@@ -424,6 +439,10 @@ LEAVES = st.one_of(
     st.builds(compare, st.just("b"), st.sampled_from(OPERATORS[:2]), st.booleans()),
     st.builds(is_in, st.just("i"), st.lists(st.none() | st.integers(-3, 3), max_size=3)),
     st.builds(is_in, st.just("s"), st.lists(st.none() | st.sampled_from(["", "a", "b"]), max_size=3)),
+    st.builds(
+        from_tuple, st.just("u"), st.sampled_from(OPERATORS), st.sampled_from([0, 2, 2**63 - 1, 2**63, 2**64 - 1])
+    ),
+    st.builds(is_in, st.just("u"), st.lists(st.none() | st.sampled_from([0, 3, 2**63]), max_size=3)),
     st.builds(is_null, st.sampled_from(TYPES.names)),
     st.builds(flag),
 )
