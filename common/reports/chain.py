@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.compute as pc
 
-from ..errors import ParquetryError, PipelineError
+from ..errors import ParquetryError, PipelineError, SchemaError
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.verbs import Verbs
 from ..predicates.column_predicates import ColumnPredicate, contains, hash_split
@@ -315,8 +315,7 @@ def parse_codec(text: str) -> Any:
     """Parses a codec: ``jpeg:90`` (with its quality), ``png``, ``webp:80``, ``ndarray``, ``npz`` or ``tensor``.
 
     Raises:
-        PipelineError: there is no such codec.
-        SchemaError: the quality is out of range.
+        PipelineError: there is no such codec, or the quality is out of range.
     """
     name, colon, quality = text.partition(":")
     if name in _CODECS and not colon:
@@ -324,4 +323,7 @@ def parse_codec(text: str) -> Any:
     if name not in ("jpeg", "png", "webp") or (colon and not quality.isdigit()):
         known = ["jpeg", "png", "webp", *_CODECS]
         raise PipelineError(f"codec: expected one of {', '.join(known)}, got '{text}'.{did_you_mean(name, known)}")
-    return CompressedImageCodec(name, int(quality)) if colon else CompressedImageCodec(name)
+    try:
+        return CompressedImageCodec(name, int(quality)) if colon else CompressedImageCodec(name)
+    except SchemaError as error:
+        raise PipelineError(str(error)) from None

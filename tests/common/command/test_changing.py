@@ -64,7 +64,7 @@ def test_rewrite_sorts_and_encodes(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert ids(tmp_path / "new") == list(range(19, -1, -1))
     assert Pipeline(tmp_path / "new").schema["image"].codec == CompressedImageCodec("jpeg", 90)
-    for wrong in ("image", "image=jpg2", "image=ndarray:3", "other=png"):
+    for wrong in ("image", "image=jpg2", "image=ndarray:3", "other=png", "image=jpeg:900"):
         assert run("rewrite", built.url, tmp_path / "more", "--codec", wrong).exit_code == 2
 
 
