@@ -195,9 +195,8 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         advice = credentials_advice(url, error)
         if not advice and not isinstance(error, OSError):
             raise
-        raise DatasetError(
-            f"dataset {url!r}: cannot be reached: {told(error)}{advice or f'. {ADVICE}'}"
-        ) from clean_cause(error)
+        advice = advice or (". Check the path and its permissions." if fs.type_name == "local" else f". {ADVICE}")
+        raise DatasetError(f"dataset {url!r}: cannot be reached: {told(error)}{advice}") from clean_cause(error)
     used = None if root == path else pattern
     if kind == pafs.FileType.NotFound or (kind == pafs.FileType.File and used is not None):
         at = "there" if used is None else f"at '{root}', where the pattern begins"

@@ -11,13 +11,15 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import EncodeError
 from .dtypes import dtype_to_json, is_bytes, is_string_like
 from .field import UnischemaField
+
+Text = TypeVar("Text", str, bytes)
 
 
 def check_value(field: UnischemaField, value: object) -> Any:
@@ -69,11 +71,11 @@ def _check_scalar(field: UnischemaField, value: object) -> Any:
         return _check_decimal(field, value)
     if is_bytes(dtype):
         if isinstance(value, bytes | bytearray | memoryview):
-            return bytes(value)
+            return _stored_whole(field, bytes(value))
         raise wrong_type(field, value)
     if is_string_like(dtype):
         if isinstance(value, str):
-            return str(value)
+            return _stored_whole(field, str(value))
         raise wrong_type(field, value)
     if dtype.kind in "mM":
         moment = _check_time(field, value)
@@ -82,6 +84,16 @@ def _check_scalar(field: UnischemaField, value: object) -> Any:
             return None
         return moment
     return _check_number(field, value)
+
+
+def _stored_whole(field: UnischemaField, text: Text) -> Text:
+    """Returns the text. Raises `EncodeError` if its codec would drop its end."""
+    if field.storage.coded and text[-1:] in ("\0", b"\0"):
+        raise EncodeError(
+            f"field '{field.name}': expected strings without a trailing NUL, which .npy cannot store, got {text!r}. "
+            f"Use {'ScalarCodec' if field.shape == () else 'ListCodec'}()."
+        )
+    return text
 
 
 def _check_decimal(field: UnischemaField, value: object) -> decimal.Decimal:
@@ -171,6 +183,8 @@ def _moment(field: UnischemaField, value: object) -> Any:
         return _numpy_of(value, "to_datetime64", np.datetime64)
     if wanted == "m" and isinstance(value, datetime.timedelta):
         return _numpy_of(value, "to_timedelta64", np.timedelta64)
+    if type(value).__name__ == "NaTType":  # the missing time of pandas, which counts as a date
+        return np.array("NaT", dtype=field.dtype)[()]
     raise wrong_type(field, value)
 
 
@@ -213,14 +227,14 @@ def _check_string_array(field: UnischemaField, value: object) -> np.ndarray:
         raise wrong_type(field, value)
     if not field.storage.coded:
         return _objects(items, array.shape)
-    texts: list[Any] = [str(item) for item in items] if wanted == "U" else items
-    for text in texts:
-        if text[-1:] in ("\0", b"\0"):
-            raise EncodeError(
-                f"field '{field.name}': expected strings without a trailing NUL, which .npy cannot store, "
-                f"got {text!r}. Use ListCodec()."
-            )
+    texts: list[Any] = [_stored_whole(field, str(item) if wanted == "U" else item) for item in items]
     return np.array(texts, dtype=wanted).reshape(array.shape)
+
+
+def _may_hold_rounded_integers(field: UnischemaField, found: np.ndarray) -> bool:
+    """Whether numpy may have rounded integers among the floats of a list."""
+    exact = 2.0 ** (np.finfo(field.dtype).nmant + 1)
+    return bool((np.isfinite(found) & (np.abs(found) >= exact)).any())
 
 
 def _array_from_list(field: UnischemaField, value: object) -> np.ndarray:
@@ -237,13 +251,13 @@ def _array_from_list(field: UnischemaField, value: object) -> np.ndarray:
     if kind in "iu" and found.dtype.kind in "iu":
         _check_range(field, int(found.min()), int(found.max()))
         return found.astype(field.dtype)
-    if kind == "f" and found.dtype.kind == "f":
+    if kind == "f" and found.dtype.kind == "f" and not _may_hold_rounded_integers(field, found):
         return _round_floats(field, found)
     if kind == "b" and found.dtype.kind == "b":
         return found
     if found.dtype.kind not in "biufO" or found.dtype.kind == "b":
         raise wrong_type(field, value)
-    # Integers beyond 64 bits and integers in a float field are rare, so they are checked one by one.
+    # Integers beyond 64 bits and large integers in a float field are rare, so they are checked one by one.
     items = [_check_number(field, item) for item in _object_array(field, value).flat]
     return np.array(items, dtype=field.dtype).reshape(found.shape)
 

@@ -8,7 +8,7 @@ arrays own their memory, so callers can reuse their buffers immediately.
 from __future__ import annotations
 
 import decimal
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,10 @@ def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
             "Add them to the schema or drop them."
         )
     for name, column in columns.items():
-        if not hasattr(column, "__len__") or isinstance(column, str | bytes | Mapping):
-            raise EncodeError(f"column '{name}': expected a sequence or an array, got {type(column).__name__}.")
+        one = isinstance(column, str | bytes | Mapping | Set) or getattr(column, "shape", None) == ()
+        if one or not hasattr(column, "__len__"):
+            what = "an array of one value without an axis" if hasattr(column, "shape") else type(column).__name__
+            raise EncodeError(f"column '{name}': expected a sequence or an array, got {what}.")
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise EncodeError(f"columns: expected one length for all, got {lengths}.")

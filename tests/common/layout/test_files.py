@@ -160,6 +160,13 @@ def test_a_store_that_refuses_to_list_names_its_credentials() -> None:
         list_files(["s3://bucket/x"], filesystem=Refusing())
 
 
+def test_what_is_no_file_gets_no_advice_about_networks() -> None:
+    with pytest.raises(
+        DatasetError, match=r"'/dev/null': cannot be reached: .*\. Check the path and its permissions\.$"
+    ):
+        list_files(["/dev/null"])
+
+
 @pytest.mark.parametrize("name", ["", "a.JPG"])
 def test_images_are_no_dataset_and_name_from_image_folder(tmp_path: Path, name: str) -> None:
     for image in ("a.JPG", "b.png"):

@@ -219,6 +219,14 @@ def test_a_string_array_refuses_a_final_nul_that_npy_would_drop(value: Any) -> N
         encode_rows(schema, [{"x": value}])
 
 
+@pytest.mark.parametrize("value", ["a\0", b"\0"])
+def test_a_string_refuses_a_final_nul_that_npy_would_drop(value: Any) -> None:
+    for codec in (NdarrayCodec(), CompressedNdarrayCodec()):
+        with pytest.raises(EncodeError, match=r"field 'x': expected strings without a trailing NUL.*ScalarCodec\(\)"):
+            encode_rows(Unischema("s", [UnischemaField("x", type(value), (), codec)]), [{"x": value}])
+    assert encode_rows(Unischema("s", [UnischemaField("x", type(value))]), [{"x": value}])["x"].to_pylist() == [value]
+
+
 def test_ndarray_bytes_are_what_numpy_reads() -> None:
     field = UnischemaField("x", np.float32, (2, 3), NdarrayCodec())
     value = sample("float32", (2, 3))

@@ -170,6 +170,13 @@ def test_a_scalar_that_does_not_fit_is_refused(dtype: Any, value: Any, text: str
         ("uint8", (None,), [1.0], r"expected uint8, got float 1\.0\."),
         ("float32", (None,), [1e300], r"expected -3\.40282e\+38 to 3\.40282e\+38 \(float32\), got 1e\+300"),
         ("float32", (None,), [2**24 + 1], r"expected an integer that float32 holds exactly, got 16777217"),
+        ("float32", (None,), [0.5, 2**24 + 1], r"expected an integer that float32 holds exactly, got 16777217"),
+        (
+            "float64",
+            (None,),
+            [0.5, -(2**53) - 1],
+            r"expected an integer that float64 holds exactly, got -9007199254740993",
+        ),
         ("float32", (None,), ["1"], r"expected float32, got list \['1'\]\."),
         ("float32", (None,), [1, [2]], r"expected float32, got list \[1, \[2\]\]\."),
         ("float32", (None,), [True], r"expected float32, got list \[True\]\."),
@@ -187,6 +194,14 @@ def test_an_array_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(EncodeError, match=rf"^row 0, field 'x': {text}"):
         encoded(F("x", dtype, shape), [value])
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[us]", "timedelta64[us]"])
+def test_the_missing_time_of_pandas_is_null(dtype: str) -> None:
+    missing = pytest.importorskip("pandas").NaT
+    assert encoded(F("x", dtype, nullable=True), [missing]) == [None]
+    with pytest.raises(EncodeError, match=r"row 0, field 'x': expected a value, got NaT\."):
+        encoded(F("x", dtype), [missing])
 
 
 def test_a_long_value_is_shown_in_short() -> None:
@@ -268,7 +283,7 @@ def test_a_row_that_is_no_mapping_is_refused() -> None:
         encode_rows(Unischema("s", [F("x", np.int8)]), [[1]], first_row=3)  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("column", ["ab", b"ab", 5, iter([1]), {"a": 1}])
+@pytest.mark.parametrize("column", ["ab", b"ab", 5, iter([1]), {"a": 1}, {"a"}, np.array(5)])
 def test_a_column_that_is_no_sequence_is_refused(column: Any) -> None:
     with pytest.raises(EncodeError, match=r"column 'x': expected a sequence or an array, got"):
         encode_columns(Unischema("s", [F("x", str)]), {"x": column})
