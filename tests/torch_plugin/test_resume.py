@@ -336,7 +336,7 @@ def test_a_state_of_one_worker_is_refused_in_a_single_process(url: str) -> None:
 # --- trainers that call state_dict and load_state_dict by name ---
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_loop_that_saves_every_stateful_object_by_name_resumes(url: str, workers: int) -> None:
     """Like Lightning: ``state_dict`` between steps, ``load_state_dict`` before the first, ``set_epoch`` each epoch."""
 

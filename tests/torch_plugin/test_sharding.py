@@ -252,7 +252,7 @@ def _rank(rank: int, url: str, directory: str, workers: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "workers"), [("shuffle", 0), ("shuffle", 2), ("mix", 2), ("mix of drawn shuffles", 0)]
+    ("kind", "workers"), [("shuffle", 2), ("mix of drawn shuffles", 0), pytest.param("mix", 2, marks=pytest.mark.slow)]
 )
 def test_ranks_of_a_process_group_share_seed_and_rows(url: str, tmp_path: Any, kind: str, workers: int) -> None:
     mp.start_processes(_rank, args=(url, str(tmp_path), workers, kind), nprocs=2, start_method="fork")

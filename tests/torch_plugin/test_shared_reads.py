@@ -79,7 +79,7 @@ def whole_bytes(data: ParquetIterable) -> int:
     return data.stats().read_bytes
 
 
-@pytest.mark.parametrize("make", [ParquetIterable, ParquetPipe])
+@pytest.mark.parametrize("make", [ParquetPipe, pytest.param(ParquetIterable, marks=pytest.mark.slow)])
 def test_every_epoch_of_a_shuffle_is_shared(url: str, reads: Callable[[], int], make: Any) -> None:
     alone = [ids(loader_of(data, 0)) for data in [make(url).shuffle(600, seed=3).batch(BATCH)] for _ in range(3)]
     reads()

@@ -42,7 +42,7 @@ def state_after(loader: StatefulDataLoader, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("workers", "every", "steps"),
-    [(0, 1, range(10)), (2, 1, (1, 4, 9)), (2, 3, (5,))],
+    [(0, 1, range(10)), (2, 3, (5,)), pytest.param(2, 1, (1, 9), marks=pytest.mark.slow)],
 )
 def test_it_resumes_at_every_step_and_counts_on(url: str, workers: int, every: int, steps: Any) -> None:
     pipe = make(url)
