@@ -94,9 +94,11 @@ fuzz: $(VENV)/.installed
 
 bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
+# The tests of rooms that never look for a framework run in the other environments.
+NEVER_NEAR_FRAMEWORKS := native order predicates schema selection
 test-common: $(VENV_COMMON)/.core-built
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
-	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) -m "not slow" tests/common tests/every_face tests/faults
+	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=tests/common/,$(NEVER_NEAR_FRAMEWORKS)) tests/common tests/every_face tests/faults
 
 # The op's client without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
 # Neither AddressSanitizer nor ThreadSanitizer supports a child forked while threads run: the child waits for the lock of
