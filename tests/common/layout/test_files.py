@@ -160,6 +160,21 @@ def test_a_store_that_refuses_to_list_names_its_credentials() -> None:
         list_files(["s3://bucket/x"], filesystem=Refusing())
 
 
+@pytest.mark.parametrize("hidden", [".parquetry-copy", f".parquetry-{'a' * 32}"])
+def test_a_directory_into_which_files_are_being_moved_is_refused(tmp_path: Path, hidden: str) -> None:
+    for folder in ("data/p=1", "data/_old/p=1", f"data/{hidden}/p=1", f"data/_old/{hidden}"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "part-0.parquet").write_bytes(b"x")
+    (tmp_path / f"data/_old/{hidden}/moving").touch()  # an old target of another writer
+    for url in ("data", "", "data/*/*.parquet", "**/*.parquet"):
+        assert len(list_files([str(tmp_path / url)]).files) == 1
+    (tmp_path / f"data/{hidden}/moving").touch()
+    for url in ("data", "", "data/*/*.parquet", "**/*.parquet"):
+        with pytest.raises(DatasetError, match=r"its files are being moved into place .*/?moving'\)\. Open it again"):
+            list_files([str(tmp_path / url)])
+    assert len(list_files([str(tmp_path / "data/p=1/part-0.parquet")]).files) == 1
+
+
 def test_what_is_no_file_gets_no_advice_about_networks() -> None:
     with pytest.raises(
         DatasetError, match=r"'/dev/null': cannot be reached: .*\. Check the path and its permissions\.$"
