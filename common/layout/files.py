@@ -116,11 +116,12 @@ def list_files(
 
     Raises:
         DatasetError: a URL does not exist, matches nothing or has no Parquet files, two URLs include the same file, or
-            the URLs are on different filesystems.
+            the URLs are on different filesystems. Links to one file within a directory are different files.
     """
     if not urls:
         raise DatasetError("dataset: expected at least one URL or path, got none.")
     found: dict[str, DataFile] = {}
+    stored: dict[tuple[object, ...], str] = {}
     metadata: dict[str, FileVersion] = {}
     roots: list[str] = []
     paths: list[str] = []
@@ -134,12 +135,18 @@ def list_files(
     for url, listing in zip(urls, _list_each(urls, systems, paths), strict=True):
         roots += listing.roots
         for file in listing.files:
-            if file.path in found:
+            same = stored.get((*file.version.inode, file.version.tag), "") if file.version.inode else ""
+            if same or file.path in found:
+                also = f", as {same}" if same and same != file.path else ""
                 raise DatasetError(
-                    f"dataset {url!r}: expected each file once, got {file.path} under another URL too. List it once; "
-                    "to see some rows more often, mix() pipelines or weigh() rows."
+                    f"dataset {url!r}: expected each file once, got {file.path} under another URL too{also}. List it "
+                    "once; to see some rows more often, mix() pipelines or weigh() rows."
                 )
             found[file.path] = file
+        if len(urls) > 1:  # links lead to the same file by other paths
+            stored.update(
+                ((*file.version.inode, file.version.tag), file.path) for file in listing.files if file.version.inode
+            )
         metadata.update((version.path, version) for version in listing.metadata_files)
     plan = "" if store_of(systems[0]) else drawn_plan()
     ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))

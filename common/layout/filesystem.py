@@ -95,10 +95,16 @@ def local_path(text: str) -> str:
                 f"dataset URL '{text}': expected a file URL of this machine, got host '{host}'. "
                 "Write three slashes and an absolute path, as in file:///data/train, or a plain path."
             )
-        return os.path.abspath(unquote(slash + rest))
+        return _absolute(unquote(slash + rest))
     if text.lower().startswith("file:/"):  # the short form of RFC 8089, which Java writes
-        return os.path.abspath(unquote(text[len("file:") :]))
-    return os.path.abspath(os.path.expanduser(text))
+        return _absolute(unquote(text[len("file:") :]))
+    return _absolute(os.path.expanduser(text))
+
+
+def _absolute(path: str) -> str:
+    """The absolute path. POSIX lets two slashes at the start mean something else, and Python keeps them."""
+    path = os.path.abspath(path)
+    return path[1:] if path.startswith("//") else path
 
 
 def _given(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str]:

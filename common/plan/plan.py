@@ -548,10 +548,11 @@ class Plan(BasePlan):
             )
         shard = self.order.shard
         if shard is not None and shard.even == "drop" and self.items.num_items and self.row_view.length == 0:
-            raise EmptySelectionError(
-                f"pipeline: even='drop' leaves nothing, because {self.items.num_items} items are fewer than "
-                f"{max(self.order_spec.streams, shard.num_shards)} shards. Use even='pad', or fewer shards."
-            )
+            shards = max(self.order_spec.streams, shard.num_shards)
+            why = f"{self.items.num_items} items are fewer than {shards} shards. Use even='pad', or fewer shards."
+            if shards <= self.items.num_items:
+                why = "take() or skip() leaves out all items of a shard. Take more, or skip fewer."
+            raise EmptySelectionError(f"pipeline: even='drop' leaves nothing, because {why}")
 
     @property
     def fingerprint(self) -> str:

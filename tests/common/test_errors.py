@@ -213,6 +213,12 @@ def test_dropping_everything_says_how_many_shards_there_are(built: Built) -> Non
         next(iter(built.pipeline().shard(18, 0, even="drop")))
     with pytest.raises(EmptySelectionError, match="leaves nothing, because 17 items are fewer than 18 shards"):
         next(iter(built.pipeline().shard(18, 0, even="drop", canonical_shards=1)))
+    for nothing in (
+        built.pipeline().shard(3, 0, even="drop").skip(6),
+        built.pipeline().shard(2, 0, even="drop").take(0),
+    ):
+        with pytest.raises(EmptySelectionError, match=r"leaves nothing, because take\(\) or skip\(\) leaves out all"):
+            next(iter(nothing))
 
 
 @pytest.mark.parametrize("name", ["image", "points", "packed"])

@@ -132,6 +132,8 @@ def _of_split(what: str, files: Iterable[DataFile], split: str | None) -> list[D
         found = by_split.get(name) or by_split.get(_ALIASES.get(name, name))
         if found is None:
             raise DatasetError(f"{what}: expected split= one of {sorted(by_split)}, got '{name}'.")
+        if found[0] in chosen:
+            raise DatasetError(f"{what}: expected each split once, got '{name}' twice in split='{split}'.")
         chosen += found
     return chosen
 

@@ -64,6 +64,16 @@ def test_a_file_under_two_urls_is_refused(folder: Path) -> None:
             len(Pipeline(urls))
 
 
+def test_a_file_under_two_names_is_refused(folder: Path, tmp_path: Path) -> None:
+    first = named(folder)[0]
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "hard.parquet").hardlink_to(first)
+    for other in (f"/{folder}", f"file:///{folder}", f"/{first}", tmp_path / "link", tmp_path / "hard.parquet"):
+        for urls in ([folder, other], [other, str(folder)]):
+            with pytest.raises(DatasetError, match=r"expected each file once, got .*\.parquet under another URL too"):
+                len(Pipeline(urls))
+
+
 def test_a_missing_file_among_many_is_named(folder: Path) -> None:
     files = [*named(folder), str(folder / "nothing.parquet")]
     with pytest.raises(DatasetError, match=r"nothing\.parquet'?: expected a directory or a Parquet file"):

@@ -75,6 +75,8 @@ def test_a_split_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
         Pipeline.from_huggingface_parquet(tmp_path)
     with pytest.raises(DatasetError, match=r"expected split= one of \['test', 'train'\], got 'dev'"):
         Pipeline.from_huggingface_parquet(tmp_path, "dev")
+    with pytest.raises(DatasetError, match=r"expected each split once, got 'test' twice in split='test\+train\+test'"):
+        Pipeline.from_huggingface_parquet(tmp_path, "test+train+test")
 
 
 def test_one_split_need_not_be_named(tmp_path: Path) -> None:
