@@ -147,6 +147,24 @@ def test_datasets_are_interleaved_over_urls(urls: list[str]) -> None:
     assert len(ids(parts)) == 2
 
 
+@pytest.mark.parametrize(
+    ("verbs", "expected"),
+    [
+        (lambda data: data, [0, 1, 2, 3]),
+        (lambda data: data.where([("id", ">", 1)]), [2, 3]),
+        (lambda data: data.where([("id", "=", 3)]).shard(1, 0, even="drop").batch(2), [3]),
+        (lambda data: data.where([("id", ">", 9)]).repeat(), []),
+    ],
+)
+def test_a_file_among_several_may_have_no_rows(
+    urls: list[str], tmp_path: Path, verbs: Any, expected: list[int]
+) -> None:
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "none.parquet")
+    files = tf.data.Dataset.from_tensor_slices([urls[0], str(tmp_path / "none.parquet"), urls[1]])
+    dataset = files.interleave(lambda url: verbs(ParquetDataset(url, like=urls[0])), cycle_length=1)
+    assert ids(dataset) == ids(dataset) == expected
+
+
 def test_urls_that_are_known_may_be_tensors(urls: list[str]) -> None:
     assert ids(ParquetDataset(tf.constant(urls[:2]))) == [0, 1, 2, 3]
     assert ids(ParquetDataset([tf.constant(urls[1])], like=ParquetDataset(urls[0]).take(1))) == [2]
