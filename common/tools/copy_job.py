@@ -204,6 +204,8 @@ class CopyJob:
             with self._filesystem.open_input_stream(path) as stream:
                 found = json.loads(stream.read())
             if found["fingerprint"] == self._fingerprint:
+                if not (found["moving"] or self._is_file(self._mark)):
+                    self._check_target()
                 return bool(found["moving"])
             if not self._overwrite:
                 raise DatasetError(

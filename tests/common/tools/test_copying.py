@@ -193,6 +193,8 @@ def test_files_that_others_write_during_a_copy_stay(
         patch.setattr(copying, "to_stored", disturbed)
         with pytest.raises(DatasetError, match=r"expected an empty target, got 1 entries such as 'part-9.parquet'"):
             quiet(source, target)
+    with pytest.raises(DatasetError, match=r"expected an empty target, got 1 entries such as 'part-9.parquet'"):
+        quiet(source, target)
     assert (target / "part-9.parquet").read_bytes() == b"theirs"
     (target / "part-9.parquet").unlink()
     assert quiet(source, target).resumed_stripes == 1
