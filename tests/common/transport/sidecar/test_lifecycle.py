@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -290,6 +291,18 @@ def test_an_iterator_may_be_collected_while_the_pool_is_in_use(built: Built, mon
     monkeypatch.setattr(IDLE, "_most_used", Collecting())
     Loop()
     assert ids(built.pipeline("id", executor="sidecar").batch(7)) == [row["id"] for row in built.plain]
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("lock", ["_active_limbo_lock", "_shutdown_locks_lock"])
+def test_an_iterator_may_be_collected_inside_a_function_of_threading(built: Built, lock: str, executor: str) -> None:
+    """Which holds a lock that every thread needs when it begins or ends."""
+    held = getattr(threading, lock, None) or contextlib.nullcontext()  # Python 3.13 has one of them
+    iterator = iter(built.pipeline("id", executor=executor).batch(5))
+    next(iterator)
+    with held:
+        del iterator
+    assert ids(built.pipeline("id", executor=executor).batch(7)) == [row["id"] for row in built.plain]
 
 
 def test_an_idle_sidecar_answers_for_no_other_version_of_the_dataset(tmp_path: Path) -> None:
