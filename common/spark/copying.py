@@ -65,9 +65,10 @@ def copy(
         row_groups = plan.stripes[number]
         part = DatasetPart(plan.dataset, row_groups)
         items.append((number, plan.stripe(np.arange(len(row_groups)), part, plan.rows.row_groups(row_groups))))
-    for _ in run_tasks(spark, "copy", _WriteStripe(job), items):
-        pass
-    return plan.complete(job, len(plan.stripes) - len(missing))
+    with job.alone():
+        for _ in run_tasks(spark, "copy", _WriteStripe(job), items):
+            pass
+        return plan.complete(job, len(plan.stripes) - len(missing))
 
 
 class _WriteStripe:

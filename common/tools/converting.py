@@ -309,12 +309,13 @@ class _RecordPlan:
         sources = [(version.store, version.path) for version in self.files.versions]
         job = CopyJob(filesystem, root, self.fingerprint, sources=sources, overwrite=overwrite)
         sizes = [sum(version.size_bytes for version in stripe) for stripe in self.stripes]
-        resumed = job.run(
-            sizes, lambda number: self._write(job, number), what=what, unit="B", workers=workers, progress=progress
-        )
-        stored = arrow_schema(self.schema, without=self.layout["partition_by"])
-        compatible = self.layout["petastorm_compatible"]
-        files = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible)
+        with job.alone():
+            resumed = job.run(
+                sizes, lambda number: self._write(job, number), what=what, unit="B", workers=workers, progress=progress
+            )
+            stored = arrow_schema(self.schema, without=self.layout["partition_by"])
+            compatible = self.layout["petastorm_compatible"]
+            files = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible)
         rows = Pipeline(target, storage_options=target_options).dataset.row_groups.rows.sum()
         return CopyReport(rows=int(rows), files=files, schema=self.schema, resumed_stripes=resumed)
 

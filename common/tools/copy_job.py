@@ -8,12 +8,14 @@ all stripes are finished. While the files are moved, they refuse the target (see
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import posixpath
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -24,8 +26,9 @@ from ..errors import DatasetError
 from ..layout.dataset import LABELS_KEY
 from ..layout.files import is_data_name, is_hidden, list_files
 from ..layout.footers import read_footers
-from ..layout.kept import MOVING
+from ..layout.kept import MOVING, release
 from ..layout.stores import store_of
+from ..process.locks import holder_of
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata
 from ..write.staging import COMMON_METADATA, storage_errors
@@ -72,6 +75,34 @@ class CopyJob:
     def filesystem(self) -> pafs.FileSystem:
         """The file system of the target."""
         return self._filesystem
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Excludes other copies to the target on this machine while the block runs. Only on local disks.
+
+        Raises:
+            DatasetError: another copy is running, or has just ended.
+        """
+        if not isinstance(self._filesystem, pafs.LocalFileSystem):
+            yield
+            return
+        try:
+            owner = os.open(self._work, os.O_RDONLY)
+        except FileNotFoundError:
+            raise DatasetError(f"copy to '{self._root}': another copy just ended there. Look at it first.") from None
+        try:
+            try:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DatasetError(
+                    f"copy to '{self._root}': {holder_of(owner)} copies to it. Wait for it, or choose another target."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            self._moving = bool((self._noted() or {}).get("moving"))  # an earlier copy may have come further
+            yield
+        finally:
+            release(owner)
 
     def discard(self) -> None:
         """Removes the files of the copy, unless they are already replacing those of the target. Idempotent."""
@@ -199,10 +230,8 @@ class CopyJob:
 
     def _begin(self) -> bool:
         """Starts or resumes the job. Returns whether its files are already being moved."""
-        path = posixpath.join(self._work, _JOB)
-        if self._is_file(path):
-            with self._filesystem.open_input_stream(path) as stream:
-                found = json.loads(stream.read())
+        found = self._noted()
+        if found is not None:
             if found["fingerprint"] == self._fingerprint:
                 if not (found["moving"] or self._is_file(self._mark)):
                     self._check_target()
@@ -212,9 +241,10 @@ class CopyJob:
                     f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
                     f"Delete {self._work}, or pass overwrite=True."
                 )
-            if found["moving"]:
-                replace_file(self._filesystem, self._mark, b"")
-            self._clear()
+            with self.alone():
+                if found["moving"]:
+                    replace_file(self._filesystem, self._mark, b"")
+                self._clear()
         self._check_target()
         self._filesystem.create_dir(self._work, recursive=True)
         self._note(moving=False)
@@ -247,6 +277,14 @@ class CopyJob:
             self._filesystem.delete_file(path)
         elif kind == pafs.FileType.Directory:
             self._filesystem.delete_dir(path)
+
+    def _noted(self) -> dict[str, Any] | None:
+        path = posixpath.join(self._work, _JOB)
+        if not self._is_file(path):
+            return None
+        with self._filesystem.open_input_stream(path) as stream:
+            found: dict[str, Any] = json.loads(stream.read())
+        return found
 
     def _note(self, *, moving: bool) -> None:
         note = json.dumps({"fingerprint": self._fingerprint, "moving": moving})

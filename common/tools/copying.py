@@ -162,8 +162,9 @@ class CopyPlan:
             return write_stripe(self.stripe(self.stripes[number], self.dataset, self.rows), job, number)
 
         sizes = [int(self.rows.counts[row_groups].sum()) for row_groups in self.stripes]
-        resumed = job.run(sizes, write, what=what, unit="row", workers=workers, progress=progress)
-        return self.complete(job, resumed)
+        with job.alone():
+            resumed = job.run(sizes, write, what=what, unit="row", workers=workers, progress=progress)
+            return self.complete(job, resumed)
 
     def job(
         self, target: str | os.PathLike[str], target_options: Mapping[str, Any] | None, *, overwrite: bool

@@ -200,6 +200,45 @@ def test_files_that_others_write_during_a_copy_stay(
     assert quiet(source, target).resumed_stripes == 1
 
 
+def test_one_copy_runs_at_a_time(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    real, others = copying.to_stored, []
+
+    def disturbed(*arguments: Any) -> Any:
+        monkeypatch.setattr(copying, "to_stored", real)
+        for options in ({}, {"where": [("id", "<", 5)], "overwrite": True}):
+            with pytest.raises(DatasetError, match=r"target': process \d+ copies to it\. Wait for it") as refused:
+                quiet(source, target, **options)
+            others.append(refused)
+        return real(*arguments)
+
+    monkeypatch.setattr(copying, "to_stored", disturbed)
+    assert quiet(source, target).rows == COUNT
+    assert len(others) == 2
+    assert quiet(source, target, where=[("id", "<", 5)], overwrite=True).rows == 5
+
+
+def test_a_copy_that_another_has_finished_does_not_begin_again(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    job = copying.plan_copy(
+        source,
+        None,
+        (),
+        None,
+        None,
+        None,
+        row_group_bytes=None,
+        files=1,
+        petastorm_compatible=False,
+        source_options=None,
+        stripe_bytes=1,
+    ).job(target, None, overwrite=False)
+    quiet(source, target, stripe_bytes=1)
+    with pytest.raises(DatasetError, match="another copy just ended there"), job.alone():
+        pass
+    assert len(rows_of(target)) == COUNT
+
+
 def test_a_file_that_another_process_removes_is_noticed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
