@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 ATTEMPTS = 8
 """The most attempts at a read. The waits are random, up to 0.4 s, 0.8 s and so on to 10 s: half a minute in total."""
 FEW_ATTEMPTS = 3
-"""The most attempts if an answer was too short (the file may be damaged), or if the store has never answered."""
+"""The most attempts if an answer is too short or damaged (the file may be, too), or if the store has never answered."""
 FIRST_WAIT_S = 0.4
 _LONGEST_WAIT_S = 10.0
 _BUSY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -102,21 +102,22 @@ def asking_again(
 
 
 def reading_damage_again(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str) -> _T:
-    """Returns what ``read`` returns. If what a store sent is damaged, ``read`` is called again, at most once.
+    """Returns what ``read`` returns. If what a store sent is damaged, ``read`` is called again, `FEW_ATTEMPTS` in all.
 
     The store, or something in between, may have sent other bytes than it has. Not every client notices.
 
     Args:
         read: raises `DatasetError` with another library's exception as its cause if the bytes are damaged.
     """
-    try:
-        return read()
-    except DatasetError as error:
-        cause = error.__cause__
-        if is_local(filesystem) or cause is None or isinstance(cause, ParquetryError | StoreError):
-            raise
-        add(Count.RETRIES, 1)
-        _LOGGER.warning("%s: damaged, reading it again: %s", without_secrets(place), told(cause))
+    for _ in range(1, FEW_ATTEMPTS):
+        try:
+            return read()
+        except DatasetError as error:
+            cause = error.__cause__
+            if is_local(filesystem) or cause is None or isinstance(cause, ParquetryError | StoreError):
+                raise
+            add(Count.RETRIES, 1)
+            _LOGGER.warning("%s: damaged, reading it again: %s", without_secrets(place), told(cause))
     return read()
 
 

@@ -84,11 +84,11 @@ def test_a_fault_is_overcome_or_named(
     store: str, fault: str, proxies: Callable[[str], tuple[Proxy, Urls]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, urls = proxies(store)
-    rows = Pipeline(urls, executor="threads", workers=2)
+    rows = Pipeline(urls, executor="threads", workers=1)
     proxy.spoil()
     expected = ids(rows)
     assert sorted(expected) == list(range(ROWS))
-    proxy.spoil(fault, "", fault)
+    proxy.spoil(fault, fault)
     assert ids(rows) == expected
     assert proxy.spoilt() == 2
     monkeypatch.setattr(store_faults, "ATTEMPTS", 2)
