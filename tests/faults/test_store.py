@@ -28,7 +28,7 @@ from parquetry.common.layout.deletes import deleted_rows
 from parquetry.common.layout.file_versions import FileVersion
 from parquetry.common.layout.row_groups import RowGroups
 from parquetry.common.layout.store_answers import StoreError, told
-from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes
+from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes, reading_damage_again
 from parquetry.common.layout.table import BITMAP, RowDeletes, Table, TableFile
 from parquetry.common.layout.tables.delta_log import live_files
 
@@ -120,6 +120,24 @@ def test_rows_and_order_are_those_of_a_store_that_does_not_fail(store: FaultySto
     store.faults = iter([fault])  # for its footer
     assert len(list(_pipeline(store))) == len(expected) + 10
     assert next(store.faults, "all") == "all"
+
+
+@pytest.mark.parametrize("damaged", [FEW_ATTEMPTS - 1, FEW_ATTEMPTS])
+def test_damage_on_the_way_is_read_again(store: FaultyStore, damaged: int) -> None:
+    calls = iter(range(FEW_ATTEMPTS))
+
+    def read() -> str:
+        if next(calls) < damaged:
+            raise DatasetError("part-000") from OSError("invalid page header")
+        return "rows"
+
+    remote = pafs.PyFileSystem(pafs.FSSpecHandler(store))
+    if damaged < FEW_ATTEMPTS:
+        assert reading_damage_again(remote, read, "part-000") == "rows"
+    else:
+        with pytest.raises(DatasetError, match="part-000"):
+            reading_damage_again(remote, read, "part-000")
+    assert next(calls, None) is None
 
 
 def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
