@@ -82,7 +82,12 @@ def share_regions() -> bool:
 
 
 class SharedRegion(Region):
-    """A region in a memory file, with a header."""
+    """A region in a memory file, with a header.
+
+    Attributes:
+        addresses: where its memory is.
+        is_copied: as for `Region`.
+    """
 
     head_bytes = _HEAD_BYTES
     small_bytes = 0  # an array elsewhere would be copied to reach the trainer, which copies small ones if it holds many
@@ -92,6 +97,7 @@ class SharedRegion(Region):
     def __init__(self, *, is_copied: bool = False) -> None:
         self.number = next(self._numbers)
         self.is_copied = is_copied
+        self.addresses = range(0)
         self._sent = 0
         self._ticket: _Ticket | None = None
         super().__init__()
@@ -108,7 +114,9 @@ class SharedRegion(Region):
         self._head[_TOKEN] = secrets.randbits(63)
         self._sent = 0
         self._ticket = _Ticket(self, descriptor, size_bytes)
-        _sharing.add(self, self._head.ctypes.data, size_bytes)
+        begin = self._head.ctypes.data
+        self.addresses = range(begin, begin + size_bytes)
+        _sharing.add(self, self.addresses)
         return memory
 
     @property
@@ -177,11 +185,11 @@ class _Sharing:
                 return SharedRegion(is_copied=count >= _MOST_REGIONS)
         return Region()
 
-    def add(self, region: SharedRegion, begin: int, size_bytes: int) -> None:
+    def add(self, region: SharedRegion, addresses: range) -> None:
         """Registers a region's new memory."""
         with self._lock:
             others = [item for item in self._regions if item[1]() not in (None, region)]
-            self._keep([*others, (range(begin, begin + size_bytes), weakref.ref(region))])
+            self._keep([*others, (addresses, weakref.ref(region))])
 
     def _keep(self, regions: list[_Where]) -> None:
         self._latest = range(0), lambda: None
@@ -203,6 +211,11 @@ class _Sharing:
 
 
 _sharing = _Sharing(pid=0)
+
+
+def region_at(address: int) -> tuple[SharedRegion, int] | None:
+    """Returns this process's region that contains an address, and the offset in it."""
+    return _sharing.find(address) if _sharing.pid == os.getpid() else None
 
 
 class Placer:
@@ -241,7 +254,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
     plain = tensor.layout is torch.strided and tensor.is_cpu and not tensor.requires_grad
     if not plain or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return reduce_tensor(tensor)
-    found = _sharing.find(tensor.data_ptr()) if _sharing.pid == os.getpid() else None
+    found = region_at(tensor.data_ptr())
     if found is None:
         return reduce_tensor(tensor)
     region, offset = found

@@ -152,6 +152,12 @@ class FixedColumn:
             scratch[key] = np.empty((rows, *first.shape[1:]), first.dtype)
         return np.concatenate(self.parts, out=scratch[key])
 
+    def joined_in(self, arena: Arena) -> FixedColumn:
+        """Returns the column with all values in one array of the arena."""
+        first = self.parts[0]
+        values = arena.allocate(first.dtype, (sum(map(len, self.parts)), *first.shape[1:]))
+        return FixedColumn([np.concatenate(self.parts, out=values)], self.validity)
+
     @cached_property
     def _joined(self) -> np.ndarray:
         return (

@@ -132,6 +132,7 @@ class Fetcher:
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
         self._lists = lists if self._cache is None and not downloads else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
+        self._partly = partly
         self._later = partly and not dataset.remote
         self._read_later = {field.name for field in self._listed} if self._later else set()
         self._bytes = stored_bytes
@@ -152,6 +153,7 @@ class Fetcher:
             row_groups=rows.row_groups,
             program=self._program,
             order=rows.cells[:, 0] if self._by_item and rows.cells is not None else None,
+            partly=self._partly,
             max_value_bytes=self._dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
         )

@@ -181,7 +181,7 @@ def _inputs(
 ) -> list[Column]:
     """Returns the inputs of the first steps, straight from storage: of windows, or of rows with ``before_windows``."""
     window = None if before_windows else program.window
-    ready = {} if window is not None else gather_in_item_order(sources, rows.count, arena)
+    ready = {} if window is not None else gather_together(sources, rows.count, arena)
     columns = []
     for each in program.inputs:
         column = ready.get(each.leaves[0]) if each.step is None else None
@@ -376,34 +376,35 @@ def _refuse_nulls(
         )
 
 
-def gather_in_item_order(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
-    """Gathers the columns that all blocks of a batch keep in item order. Returns them by field number.
+def gather_together(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
+    """Gathers the small numbers of shuffled blocks, all columns at once. Returns them by field number.
 
-    Numeric columns of a shuffled block are put into item order once, when the block is loaded. At that point a whole
-    column fits into the processor's cache, and each later batch is a contiguous slice of it. This takes a third of the
-    time of gathering scattered rows for each batch.
+    Such columns are put into item order once, when their block is loaded. At that point a whole column fits into the
+    processor's cache, and each later batch is a contiguous slice of it. This takes a third of the time of gathering
+    scattered rows for each batch. If other processes use most items, the columns stay as they are.
     """
     if not sources or any(source.items is None for source in sources):
         return {}
-    blocks = [source.block.by_item for source in sources]
+    blocks = [source.block.by_item or source.block.by_row for source in sources]
     shared = [number for number in blocks[0] if all(number in columns for columns in blocks)]
     if not shared:
         return {}
-    first = [blocks[0][number].parts[0] for number in shared]
+    first = [blocks[0][number].joined() for number in shared]
     outs = [arena.allocate(values.dtype, (count, *values.shape[1:])) for values in first]
     valid: dict[int, np.ndarray] = {}
     for source, columns in zip(sources, blocks, strict=True):
-        assert source.items is not None
-        items, places = as_slice(source.items), as_slice(_places(source, count))
-        values = [columns[number].parts[0] for number in shared]
-        if isinstance(items, slice) and isinstance(places, slice):
+        numbers = source.items if source.block.by_item else source.cells[:, 0]
+        assert numbers is not None
+        rows, places = as_slice(numbers), as_slice(_places(source, count))
+        values = [columns[number].joined() for number in shared]
+        if isinstance(rows, slice) and isinstance(places, slice):
             for out, each in zip(outs, values, strict=True):
-                out[places] = each[items]
+                out[places] = each[rows]
         else:
-            gather_rows(values, source.items, outs, _places(source, count))
+            gather_rows(values, numbers, outs, None if source.places is None else _places(source, count))
         for number in shared:
             validity = columns[number].validity
             if validity is not None:
-                valid.setdefault(number, np.ones(count, dtype=bool))[places] = validity[items]
+                valid.setdefault(number, np.ones(count, dtype=bool))[places] = validity[rows]
     nulls = {number: None if mask.all() else mask for number, mask in valid.items()}
     return {number: Dense(out, nulls.get(number)) for number, out in zip(shared, outs, strict=True)}

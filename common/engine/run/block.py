@@ -82,7 +82,12 @@ class LoadedBlock:
 
     All threads share the columns. ``program`` decides how they are kept: rows that n-gram windows share are decoded
     once, and packed fields become one matrix. With ``order`` (the row of each item), numbers are kept in item order
-    instead of storage order. ``intact`` returns what is known about the images of a field, given its number.
+    instead of storage order, unless ``partly`` says that other processes use most items. ``intact`` returns what is
+    known about the images of a field, given its number.
+
+    Attributes:
+        by_item: numbers in item order, by field.
+        by_row: numbers in storage order that jobs gather together, by field.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class LoadedBlock:
         row_groups: Sequence[int],
         program: ElementProgram | None = None,
         order: np.ndarray | None = None,
+        partly: bool = False,
         max_value_bytes: int = MAX_VALUE_BYTES,
         intact: Callable[[int], IntactRows] | None = None,
     ) -> None:
@@ -132,9 +138,13 @@ class LoadedBlock:
             None if number in packed else self._made(number) for number in range(len(fields))
         ]
         self.by_item: dict[int, FixedColumn] = {}
+        self.by_row: dict[int, FixedColumn] = {}
         self._order = order
-        if program is not None and order is not None and not large and len(order) <= _MOST_REPEATS * rows_inside:
-            self._put_in_item_order(program.fields_by_item, order)
+        if program is not None and order is not None and not large:
+            if partly:
+                self._join_parts(program.fields_by_item)
+            elif len(order) <= _MOST_REPEATS * rows_inside:
+                self._put_in_item_order(program.fields_by_item, order)
 
     def column(self, number: int) -> BlockColumn:
         """Returns the column of the program's ``number``-th field."""
@@ -146,18 +156,35 @@ class LoadedBlock:
 
     def _put_in_item_order(self, numbers: Sequence[int], order: np.ndarray) -> None:
         """Puts columns into item order, in memory of earlier blocks, because fresh pages would dominate the cost."""
-        chosen = [(n, c) for n in numbers if isinstance(c := self._columns[n], FixedColumn) and not c.large]
-        if not chosen:
+        columns = self._small(numbers)
+        if not columns:
             return
-        numbers, columns = zip(*chosen, strict=True)
-        region = BLOCK_REGIONS.acquire(sum(column.arena_bytes(len(order)) for column in columns))
+        region = BLOCK_REGIONS.acquire(sum(column.arena_bytes(len(order)) for column in columns.values()))
         try:
-            self.by_item = dict(zip(numbers, in_order(columns, order, region), strict=True))
+            self.by_item = dict(zip(columns, in_order(list(columns.values()), order, region), strict=True))
         finally:
             region.end()
-        for number in numbers:
+        for number in columns:
             self._columns[number] = None
             self._arrays[number] = []  # otherwise the values would be kept twice
+
+    def _join_parts(self, numbers: Sequence[int]) -> None:
+        """Joins the row groups of each column, if there are several, in memory of earlier blocks."""
+        columns = self._small(numbers)
+        several = {number: column for number, column in columns.items() if len(column.parts) > 1}
+        if several:
+            region = BLOCK_REGIONS.acquire(sum(each.arena_bytes(len(self._where)) for each in several.values()))
+            try:
+                several = {number: column.joined_in(region) for number, column in several.items()}
+            finally:
+                region.end()
+        for number, column in several.items():
+            self._columns[number] = column
+            self._arrays[number] = []
+        self.by_row = columns | several
+
+    def _small(self, numbers: Sequence[int]) -> dict[int, FixedColumn]:
+        return {n: c for n in numbers if isinstance(c := self._columns[n], FixedColumn) and not c.large}
 
     def _by_row(self, number: int) -> BlockColumn:
         assert self._order is not None

@@ -19,6 +19,8 @@ class LoadedColumns(Protocol):
 
     by_item: dict[int, FixedColumn]
     """Columns that are already in the order of the block's items, by field number."""
+    by_row: dict[int, FixedColumn]
+    """Columns in the order of the block's rows that are gathered together, by field number."""
 
     def column(self, number: int) -> BlockColumn:
         """Returns the column of the program's ``number``-th field."""

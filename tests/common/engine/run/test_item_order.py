@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +105,39 @@ def test_columns_by_item_give_the_rows_that_columns_by_row_give(
         assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
 
 
+@examples(5)
+@given(
+    batch=st.sampled_from([7, 64, 1000]),
+    buffer=st.sampled_from([1, 900, 5000]),
+    workers=st.sampled_from([2, 3]),
+    shape=st.sampled_from(["plain", "filled", "mix", "weigh"]),
+    executor=st.sampled_from(["threads", "threads", "sidecar"]),
+)
+def test_loader_workers_give_the_rows_that_one_process_gives(
+    url: Path, batch: int, buffer: int, workers: int, shape: str, executor: str
+) -> None:
+    pipeline = Pipeline(url, executor=executor, workers=2)
+    if shape == "weigh":
+        pipeline = pipeline.weigh(np.arange(ROWS) % 3)
+    pipeline = pipeline.shuffle(buffer, seed=3)
+    if shape == "filled":
+        pipeline = pipeline.nulls("fill", "holes", "few", value=1)
+    if shape == "mix":
+        pipeline = mix([pipeline, Pipeline(url, executor=executor, workers=2).take(400)], [3, 1], seed=2)
+    pipeline = pipeline.batch(batch).take(3 * workers + 1)
+
+    def batches(worker: int, workers: int) -> list[Any]:
+        steps = StepIterator(pipeline, 0, strict_nulls=False, worker=worker, workers=workers)
+        return [next(iter(batches_to_numpy(pipeline.element, columns, 1))) for _, columns in steps]
+
+    with pytest.MonkeyPatch.context() as patch:
+        by_row(patch)
+        wanted = batches(0, 1)
+    found = [batches(worker, workers) for worker in range(workers)]
+    assert_same([found[number % workers][number // workers] for number in range(len(wanted))], wanted)
+    assert sum(map(len, found)) == len(wanted)
+
+
 def test_every_value_is_that_of_its_row(url: Path) -> None:
     stored = table()
     for each in Pipeline(url, executor="threads").shuffle(1400, seed=1).batch(256):
@@ -124,15 +158,21 @@ def test_shuffled_numbers_are_kept_by_item_and_can_still_be_had_by_row(url: Path
     (fetcher,) = fetchers_of(plan)
     window = fetcher.load(plan.block_rows(key))
     assert {names[number] for number in window.by_item} == {*names} - {"text"}
+    (fetcher,) = fetchers_of(plan, partly=True)
+    partly = fetcher.load(plan.block_rows(key))
+    assert not partly.by_item
+    assert {names[number] for number in partly.by_row} == {*names} - {"text"}
     (plain,) = fetchers_of(Pipeline(url).plan())  # no gain in natural order
     stored = plain.load(plan.block_rows(key))
     assert not stored.by_item
+    assert not stored.by_row
     rows = np.array([5, 3, 3, 600])
     for number, field in enumerate(plan.program.fields):
         if field.name != "text":
             out, wanted = (np.empty((4, *field.shape), delivered_dtype(field.dtype)) for _ in range(2))
-            column, expected = window.column(number).gather(rows, out), stored.column(number).gather(rows, wanted)
-            assert_same(to_numpy(column, text=False), to_numpy(expected, text=False))
+            expected = to_numpy(stored.column(number).gather(rows, wanted), text=False)
+            for block in (window, partly):
+                assert_same(to_numpy(block.column(number).gather(rows, out), text=False), expected)
 
 
 def test_a_null_in_a_dealt_column_is_named_where_none_can_be_held(url: Path) -> None:
