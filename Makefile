@@ -95,7 +95,7 @@ fuzz: $(VENV)/.installed
 bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
 # The tests of rooms that never look for a framework run in the other environments.
-NEVER_NEAR_FRAMEWORKS := native order predicates schema selection
+NEVER_NEAR_FRAMEWORKS := engine layout native order plan predicates schema selection stages write
 test-common: $(VENV_COMMON)/.core-built
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
 	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=tests/common/,$(NEVER_NEAR_FRAMEWORKS)) tests/common tests/every_face tests/faults
