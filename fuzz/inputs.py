@@ -33,7 +33,7 @@ from parquetry.common.layout.index_format import INDEX_NAME, METADATA_KEY
 from parquetry.common.layout.tables.delta import _B85
 from parquetry.common.layout.tables.delta import _Z85 as _Z85_LETTERS
 from parquetry.common.order.cursor import Cursor
-from parquetry.common.schema.metadata import SCHEMA_KEY, schema_to_metadata
+from parquetry.common.schema.field import SCHEMA_KEY, schema_to_metadata
 from parquetry.common.schema.petastorm_metadata import RowGroupIndex
 from parquetry.common.transport.served.wire import MAGIC
 from parquetry.common.transport.sidecar import protocol

@@ -50,7 +50,7 @@ from parquetry.common.layout.tables.delta_log import parse_lines
 from parquetry.common.layout.tables.huggingface import described
 from parquetry.common.layout.tables.iceberg_deletes import vectors_in
 from parquetry.common.plan.state import parse_state
-from parquetry.common.schema.metadata import SCHEMA_KEY, schema_from_metadata
+from parquetry.common.schema.field import SCHEMA_KEY, schema_from_metadata
 from parquetry.common.schema.npy import npy_array
 from parquetry.common.schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,

@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError, SchemaError
 from ..process.forks import arrow_to_numpy, cached_property
 from ..schema.dtypes import is_bytes
-from ..schema.field import Unischema, UnischemaField, match_names
+from ..schema.field import Unischema, UnischemaField, match_names, schema_from_metadata
 from ..schema.infer import flatten_fields, infer_fields
-from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import SchemaError
-from ..schema.field import Unischema, UnischemaField
+from ..schema.field import Unischema, UnischemaField, schema_from_metadata
 from ..schema.infer import infer_field
-from ..schema.metadata import schema_from_metadata
 from .file_versions import FileVersion, current_version
 from .files import DataFile, FileListing
 from .filesystem import resolve

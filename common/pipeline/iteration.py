@@ -13,9 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from ..counting.bounds import Chain
 from ..counting.counters import Count, Counters, Tally
-from ..counting.loader_stats import LoaderStats, SkippedRow
+from ..counting.loader_stats import Chain, LoaderStats, SkippedRow
 from ..engine.columns.batch import (
     Column,
     Dense,

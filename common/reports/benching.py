@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from ..counting.bounds import DECODE, PARQUET, STORE, WORK, Chain, advice, bound_of
+from ..counting.loader_stats import DECODE, PARQUET, STORE, WORK, Chain, advice, bound_of
 from ..display.text import leaves
 from ..engine.read.fetch import Fetcher, fetch_threads
 from ..errors import PipelineError

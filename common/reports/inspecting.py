@@ -305,7 +305,7 @@ def _extreme(bounds: pa.Array | None, *, least: bool) -> Any:
 def _described(dataset: StoredDataset) -> str:
     """Says where the schema comes from."""
     from ..layout.dataset import read_key_values
-    from ..schema.metadata import SCHEMA_KEY
+    from ..schema.field import SCHEMA_KEY
     from ..schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_KEY
 
     found: set[bytes] = set()

@@ -1,10 +1,12 @@
 """`UnischemaField` and `Unischema` describe one row of a dataset.
 
-Both are immutable values that can be compared, hashed, pickled, and converted to JSON and back.
+Both are immutable values that can be compared, hashed, pickled, and converted to JSON and back. The schema is stored as
+JSON in Parquet key-value metadata, under one key, in every file and in ``_common_metadata``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from .plain import integer, plain
 from .spark_types import spark_schema
 
 Shape = tuple[int | None, ...]
+SCHEMA_KEY = b"parquetry.unischema.v1"
 
 
 @dataclass(frozen=True)
@@ -253,3 +256,23 @@ def _normalise_shape(shape: object, name: str) -> Shape:
     if any(axis is not None and integer(axis, least=0) is None for axis in axes):
         raise SchemaError(f"shape of field '{name}': expected axes >= 0 or None, got {shape!r}.")
     return axes
+
+
+def schema_to_metadata(schema: Unischema) -> dict[bytes, bytes]:
+    """Returns the key-value metadata that stores the schema."""
+    return {SCHEMA_KEY: json.dumps(schema.to_json(), separators=(",", ":")).encode("utf-8")}
+
+
+def schema_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str) -> Unischema | None:
+    """Returns the schema in the key-value metadata, or ``None`` if there is none.
+
+    Raises:
+        SchemaError: the JSON is damaged, or a newer release wrote it. The message names the file.
+    """
+    text = (metadata or {}).get(SCHEMA_KEY)
+    if text is None:
+        return None
+    try:
+        return Unischema.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise SchemaError(f"schema stored in {where}: {error}") from error

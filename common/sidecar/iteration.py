@@ -15,8 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..counting.counters import Count, Counters
-from ..engine.run.jobs import Job, JobPlanner
-from ..engine.run.merging import Merging
+from ..engine.run.jobs import Job, JobPlanner, Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..engine.run.refilling import planner_class
 from ..engine.run.skipping import SkippingPlanner

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import DatasetError, SchemaError
 from ..layout.dataset import StoredDataset, _arrow_schema
-from ..schema.field import Unischema
-from ..schema.metadata import schema_to_metadata
+from ..schema.field import Unischema, schema_to_metadata
 from .metadata_file import read_metadata, write_metadata
 
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from ..errors import SchemaError
 from ..layout.dataset import StoredDataset
-from ..schema.field import Unischema
-from ..schema.metadata import SCHEMA_KEY, schema_from_metadata, schema_to_metadata
+from ..schema.field import SCHEMA_KEY, Unischema, schema_from_metadata, schema_to_metadata
 from ..schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,
     ROW_GROUP_INDEXES_KEY,

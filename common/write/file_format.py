@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..schema.field import Unischema, UnischemaField
-from ..schema.metadata import schema_to_metadata
+from ..schema.field import Unischema, UnischemaField, schema_to_metadata
 
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _PAGE_BYTES = 1 << 20

@@ -25,7 +25,7 @@ from parquetry.common import (
 from parquetry.common.errors import DecodeError, ParquetryError, SchemaError
 from parquetry.common.schema import images
 from parquetry.common.schema.codec import Codec
-from parquetry.common.schema.metadata import schema_to_metadata
+from parquetry.common.schema.field import schema_to_metadata
 from parquetry.common.schema.npy import npy_header
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.columns.arena import SHARED_REGIONS, RegionPool
-from parquetry.common.engine.run import merging
+from parquetry.common.engine.run import jobs
 from parquetry.common.errors import PipelineError
 from parquetry.common.plan import plan
 from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory
@@ -163,7 +163,7 @@ def test_regions_that_are_copied_are_used_last() -> None:
 def test_large_tensors_of_many_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 16)
     monkeypatch.setattr(loader_memory, "_MOST_COPIED_BYTES", 1000)
-    monkeypatch.setattr(merging, "_GROWTH", 1)  # so each batch has a region of its own
+    monkeypatch.setattr(jobs, "_GROWTH", 1)  # so each batch has a region of its own
     held = list(loader_of(ParquetPipe(folder, workers=1).batch(BATCH).repeat(3), num_workers=1))
     for batch in held:
         assert_whole(batch)

@@ -28,9 +28,8 @@ from parquetry.torch_plugin import (
     prefetch_to_device,
 )
 from parquetry.torch_plugin.devices import CudaPageLock
-from parquetry.torch_plugin.moving import moved
 from parquetry.torch_plugin.pinned_regions import PINNED_BATCHES
-from parquetry.torch_plugin.prefetch import DevicePrefetcher
+from parquetry.torch_plugin.prefetch import DevicePrefetcher, moved
 
 FACES = [ParquetIterable, ParquetNode, ParquetPipe]
 Point = namedtuple("Point", "x y")

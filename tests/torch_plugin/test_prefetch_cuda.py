@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, as_is, prefetch_to_device
 from parquetry.torch_plugin.devices import copies_to
-from parquetry.torch_plugin.moving import moved
-from parquetry.torch_plugin.prefetch import DevicePrefetcher
+from parquetry.torch_plugin.prefetch import DevicePrefetcher, moved
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FACES = [ParquetIterable, ParquetNode, ParquetPipe]

@@ -22,8 +22,7 @@ from ...order.tokens import counted
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
-from .jobs import Begin, Job, Place, Skip
-from .merging import Merging
+from .jobs import Begin, Job, Merging, Place, Skip
 from .skipping import SkippingPlanner
 
 _FEWEST_SCANNED, _MOST_SCANNED = 16, 256

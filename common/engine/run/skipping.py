@@ -25,8 +25,7 @@ from ...order.cursor import START, Cursor, LeftOut
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
 from .bad_rows import Failing, Failure, LeftOutRow, Row, bad_rows_of
-from .jobs import Begin, Job, Place, Skip
-from .merging import Merging
+from .jobs import Begin, Job, Merging, Place, Skip
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_SEARCHED = 4096  # positions among which to look for a row that does not fail

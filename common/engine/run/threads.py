@@ -21,8 +21,7 @@ from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .bad_rows import Failing
 from .failing import check_blocks, failing_items
-from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
-from .merging import Merging
+from .jobs import BlockStore, Handle, Job, JobPlanner, Merging, sources_of
 from .refilling import planner_class
 from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Form, StepRun, split_columns

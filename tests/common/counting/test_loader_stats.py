@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from parquetry.common.counting.bounds import DECODE, HAND_OVER, PARQUET, STORE, WORK, Chain, advice
 from parquetry.common.counting.counters import Count
-from parquetry.common.counting.loader_stats import LoaderStats
+from parquetry.common.counting.loader_stats import DECODE, HAND_OVER, PARQUET, STORE, WORK, Chain, LoaderStats, advice
 
 
 def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:

@@ -15,7 +15,7 @@ from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DatasetError, SchemaError
 from parquetry.common.petastorm import make_reader
 from parquetry.common.petastorm.selectors import SingleIndexSelector
-from parquetry.common.schema.metadata import schema_from_metadata
+from parquetry.common.schema.field import schema_from_metadata
 from parquetry.common.tools import metadata_file, migrate, summary_file
 
 REAL = Path(__file__).parents[2] / "data" / "petastorm"

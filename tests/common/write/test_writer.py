@@ -37,7 +37,7 @@ from parquetry.common.schema import (
     Unischema,
     UnischemaField,
 )
-from parquetry.common.schema.metadata import schema_from_metadata
+from parquetry.common.schema.field import schema_from_metadata
 from parquetry.common.write import DatasetWriter, staging, write_dataset, writer
 from parquetry.common.write.row_groups import RowGroupBuffer, RowGroupLimit, value_bytes
 

@@ -11,7 +11,7 @@ import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
-from parquetry.common.engine.run.merging import Merging
+from parquetry.common.engine.run.jobs import Merging
 
 BATCH, BLOCKS = 8, 200
 MANY = 128
