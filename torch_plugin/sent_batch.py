@@ -44,20 +44,16 @@ def over_region(arrays: Sequence[np.ndarray]) -> tuple[list[torch.Tensor], Share
 class SentBatch(dict[str, Any]):
     """A batch on its way to the trainer. To user code, it is a dict. In a file, it becomes a plain one.
 
-    Args:
-        batch: the tensors by name.
-        region: the region that contains them.
+    Attributes:
+        tensors: the values that it had at first.
+        region: the region that contains them; ``None`` for a batch that user code made.
     """
 
-    __slots__ = ("region", "tensors")
-
-    def __init__(self, batch: Mapping[str, torch.Tensor], region: SharedRegion) -> None:
-        super().__init__(batch)
-        self.region = region
-        self.tensors = list(batch.values())
+    tensors: Sequence[torch.Tensor] = ()
+    region: SharedRegion | None = None
 
     def __copy__(self) -> SentBatch:  # torch's default_convert copies each batch
-        return SentBatch(self, self.region)
+        return _sent(self, self.tensors, self.region)
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
@@ -65,20 +61,26 @@ class SentBatch(dict[str, Any]):
 
 def to_be_sent(batch: Any, region: SharedRegion) -> Any:
     """Returns a batch of tensors in one region, in a form that is pickled as a whole if that pays."""
-    if type(batch) is not dict or len(batch) < _FEW or region.is_copied or {*map(type, batch)} != {str}:
+    if type(batch) is not dict or len(batch) < _FEW or region.is_copied:
         return batch
-    return SentBatch(batch, region)
+    return _sent(batch, list(batch.values()), region)
+
+
+def _sent(batch: Mapping[str, Any], tensors: Sequence[torch.Tensor], region: SharedRegion | None) -> SentBatch:
+    result = SentBatch(batch)
+    result.tensors, result.region = tensors, region
+    return result
 
 
 def _reduce(batch: SentBatch) -> Any:
     """Pickles a batch for another process."""
     tensors, region = batch.tensors, batch.region
     unchanged = len(batch) == len(tensors) and all(map(operator.is_, batch.values(), tensors))
-    if not unchanged or {*map(type, batch)} != {str} or any(tensor.requires_grad for tensor in tensors):
+    if region is None or not unchanged or {*map(type, batch)} != {str}:
         return batch.__reduce__()
     addresses = array("q", map(_address, tensors))
     inside = min(addresses) in region.addresses and max(addresses) in region.addresses
-    if not inside or not all(map(_is_contiguous, tensors)):
+    if not inside or not all(map(_is_contiguous, tensors)) or any(tensor.requires_grad for tensor in tensors):
         return batch.__reduce__()
     dtypes, shapes = tuple([tensor.dtype for tensor in tensors]), tuple([tensor.shape for tensor in tensors])
     layout = _layout(tuple(batch), dtypes, shapes)

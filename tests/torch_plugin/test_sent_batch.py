@@ -129,6 +129,15 @@ def copied(batch: Batch) -> Batch:
     return copy.copy(batch)
 
 
+def made_again(batch: Batch) -> Batch:
+    return type(batch)({name: tensor + 1 for name, tensor in batch.items()})
+
+
+def emptied(batch: Batch) -> Batch:
+    batch.clear()
+    return batch
+
+
 CHANGES = (
     unchanged,
     replaced,
@@ -146,6 +155,8 @@ CHANGES = (
     differentiable,
     swapped,
     copied,
+    made_again,
+    emptied,
 )
 
 
