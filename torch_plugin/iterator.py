@@ -23,7 +23,7 @@ from parquetry.common.tracebacks import shorten
 
 from .loader_memory import Placer, SharedPacker, block_bytes, share_regions
 from .placement import on_these_ranks
-from .sent_batch import over_region, to_be_sent
+from .sent_batch import over_region
 from .tensors import arrays_to_torch, batch_to_torch, parts_to_torch, rows_to_torch, split_for_torch
 
 
@@ -156,9 +156,8 @@ class ElementIterator(Generic[Given]):
         convert = arrays_to_torch if isinstance(parts, tuple) else parts_to_torch
         if not self._maps:
             return convert(element, parts)
-        if isinstance(parts, tuple) and (found := over_region(parts)) is not None:
-            tensors, region = found
-            return to_be_sent(element.nest(tensors), region)
+        if isinstance(parts, tuple) and (tensors := over_region(parts)) is not None:
+            return element.nest(tensors)
         with Placer(lambda: block_bytes(parts)) as placer:
             return convert(element, parts, placer)
 

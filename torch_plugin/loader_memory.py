@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import itertools
 import mmap
+import operator
 import os
 import secrets
 import threading
@@ -61,6 +62,9 @@ class _Memory(NamedTuple):
     descriptor: int
 
 
+Member: TypeAlias = tuple[object, int, torch.dtype, torch.Size]
+"""A tensor of several that are pickled together: what pickles them, its number among them, its dtype and shape."""
+
 # --- in the loader worker ---
 
 
@@ -86,6 +90,7 @@ class SharedRegion(Region):
 
     Attributes:
         addresses: where its memory is.
+        sent: the tensors of its batches that are pickled together, by address; see `sent_batch`.
         is_copied: as for `Region`.
     """
 
@@ -98,6 +103,7 @@ class SharedRegion(Region):
         self.number = next(self._numbers)
         self.is_copied = is_copied
         self.addresses = range(0)
+        self.sent: dict[int, Member] = {}
         self._sent = 0
         self._ticket: _Ticket | None = None
         super().__init__()
@@ -118,6 +124,10 @@ class SharedRegion(Region):
         self.addresses = range(begin, begin + size_bytes)
         _sharing.add(self, self.addresses)
         return memory
+
+    def begin(self, size_bytes: int = 0) -> Any:
+        self.sent = {}
+        return super().begin(size_bytes)
 
     @property
     def is_free(self) -> bool:
@@ -252,12 +262,19 @@ class Placer:
 def _reduce(tensor: torch.Tensor) -> Any:
     """Pickles a tensor for another process."""
     plain = tensor.layout is torch.strided and tensor.is_cpu and not tensor.requires_grad
-    if not plain or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
+    if not plain or not tensor.numel():
         return reduce_tensor(tensor)
-    found = region_at(tensor.data_ptr())
+    if tensor.is_conj() or tensor.is_neg():  # torch would send the values under the view
+        return reduce_tensor(tensor.resolve_conj().resolve_neg())
+    address = tensor.data_ptr()
+    found = region_at(address)
     if found is None:
         return reduce_tensor(tensor)
     region, offset = found
+    if address in region.sent and tensor.is_contiguous():
+        together, number, dtype, shape = region.sent[address]
+        if tensor.dtype is dtype and tensor.shape == shape:
+            return operator.getitem, (together, number)
     if region.is_copied:
         if tensor.nbytes > _MOST_COPIED_BYTES:
             return reduce_tensor(tensor)
