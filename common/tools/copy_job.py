@@ -81,8 +81,19 @@ class CopyJob:
         """Excludes other copies to the target on this machine while the block runs. Only on local disks.
 
         Raises:
-            DatasetError: another copy is running, or has just ended.
+            DatasetError: another copy is running, has just ended, or began after this one.
         """
+        with self._locked():
+            found = self._noted()
+            if found is None:
+                raise DatasetError(f"copy to '{self._root}': another copy just ended there. Look at it first.")
+            if found["fingerprint"] != self._fingerprint:
+                raise DatasetError(f"copy to '{self._root}': a different copy began there. Choose another target.")
+            self._moving = bool(found["moving"])  # an earlier copy may have come further
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
         if not isinstance(self._filesystem, pafs.LocalFileSystem):
             yield
             return
@@ -99,7 +110,6 @@ class CopyJob:
                 ) from None
             except OSError:  # a file system without locks
                 pass
-            self._moving = bool((self._noted() or {}).get("moving"))  # an earlier copy may have come further
             yield
         finally:
             release(owner)
@@ -230,24 +240,26 @@ class CopyJob:
 
     def _begin(self) -> bool:
         """Starts or resumes the job. Returns whether its files are already being moved."""
-        found = self._noted()
-        if found is not None:
-            if found["fingerprint"] == self._fingerprint:
-                if not (found["moving"] or self._is_file(self._mark)):
-                    self._check_target()
-                return bool(found["moving"])
-            if not self._overwrite:
-                raise DatasetError(
-                    f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
-                    f"Delete {self._work}, or pass overwrite=True."
-                )
-            with self.alone():
+        if self._noted() is None:
+            self._check_target()
+            self._filesystem.create_dir(self._work, recursive=True)
+        with self._locked():
+            found = self._noted()
+            if found is not None:
+                if found["fingerprint"] == self._fingerprint:
+                    if not (found["moving"] or self._is_file(self._mark)):
+                        self._check_target()
+                    return bool(found["moving"])
+                if not self._overwrite:
+                    raise DatasetError(
+                        f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
+                        f"Delete {self._work}, or pass overwrite=True."
+                    )
                 if found["moving"]:
                     replace_file(self._filesystem, self._mark, b"")
                 self._clear()
-        self._check_target()
-        self._filesystem.create_dir(self._work, recursive=True)
-        self._note(moving=False)
+            self._check_target()
+            self._note(moving=False)
         return False
 
     def _check_target(self) -> None:

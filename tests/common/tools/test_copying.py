@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -237,6 +239,41 @@ def test_a_copy_that_another_has_finished_does_not_begin_again(source: Path, tmp
     with pytest.raises(DatasetError, match="another copy just ended there"), job.alone():
         pass
     assert len(rows_of(target)) == COUNT
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("moment", ["before it looks", "before it begins", "before it runs"])
+def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str, overwrite: bool) -> None:
+    """Wherever another copy begins meanwhile, no stripes are written under its name."""
+    root = str(tmp_path / "target")
+
+    def begin(fingerprint: str) -> CopyJob:
+        return CopyJob(pafs.LocalFileSystem(), root, fingerprint, sources=(), overwrite=overwrite)
+
+    others: list[CopyJob | None] = []
+
+    def other(job: CopyJob | None = None) -> None:
+        if not others:
+            others.append(None)
+            with contextlib.suppress(DatasetError):
+                others[0] = begin("other")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, when in (("_check_target", "before it looks"), ("_locked", "before it begins")):
+            if when == moment:
+                real = getattr(CopyJob, name)
+                patch.setattr(CopyJob, name, lambda job, real=real: (other(job), real(job))[1])
+        own = None
+        with contextlib.suppress(DatasetError):
+            own = begin("own")
+    other()
+    running = []
+    for job in (own, others[0]):
+        if job is not None:
+            with contextlib.suppress(DatasetError), job.alone():
+                running.append(job)
+                assert job._noted() == {"fingerprint": job._fingerprint, "moving": False}
+    assert len(running) == 1
 
 
 def test_a_file_that_another_process_removes_is_noticed(
