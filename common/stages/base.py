@@ -7,6 +7,7 @@ and never check the class of a stage.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,6 +32,8 @@ from .names import stored_names
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
 """One or more names or regexes; a `UnischemaField` stands for its name."""
+Fill = Annotated[Any, "fill"]
+"""A value that stands for missing ones: a number, text or bytes, or nested tuples of these. See `check_fill`."""
 _KINDS: dict[str, type[Stage]] = {}
 Same = TypeVar("Same", bound="Stage")
 
@@ -234,14 +237,39 @@ def _identity_of(value: object) -> Any:
     return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
 
 
+def check_fill(verb: str, name: str, value: object) -> None:
+    """Checks a value that stands for missing ones.
+
+    Raises:
+        PipelineError: it is of another type.
+    """
+    if isinstance(value, tuple):
+        for each in value:
+            check_fill(verb, name, each)
+    elif value is not None and not isinstance(value, bool | int | float | str | bytes):
+        raise PipelineError(
+            f"{verb}: expected {name} to be a number, text or bytes, or an array of these, got {value!r}. Times and "
+            "decimals are numbers here, in the unit of the field."
+        )
+
+
 def _as_json(value: object) -> object:
-    if isinstance(value, tuple) and value and isinstance(value[0], UnischemaField):
-        return [field.to_json() for field in value]
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, tuple) and any(isinstance(each, UnischemaField | bytes | tuple) for each in value):
+        return [_as_json(each) for each in value]
     own = getattr(value, "to_json", None)
     return value if own is None else own()
 
 
+def _fill_from_json(value: object) -> object:
+    if isinstance(value, Mapping):
+        return base64.b64decode(value["base64"])
+    return tuple(map(_fill_from_json, value)) if isinstance(value, list | tuple) else value
+
+
 _READERS: dict[object, Callable[[Any], object]] = {
+    Fill: _fill_from_json,
     UserFunction: UserFunction.from_json,
     UnischemaField: UnischemaField.from_json,
     ColumnPredicate: predicate_from_json,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DecodeError, NullValueError, PipelineError
 from ..process.forks import arrow_to_numpy, pc
-from .base import Decision, Stage, positive_integer
+from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure, Refusal
 from .names import StoredName
@@ -96,13 +96,14 @@ class Bucket(Stage):
     batch_sizes: tuple[int, ...] = ()
     pad_to: PadTo = "longest"
     padded: tuple[str, ...] | None = None
-    pad_value: Any = None
+    pad_value: Fill = None
 
     @classmethod
     def sample(cls) -> Stage:
         return cls("x", (1,), batch_size=1)
 
     def check(self) -> None:
+        check_fill("bucket", "pad_value", self.pad_value)
         for name in ("boundaries", "batch_sizes"):
             if not isinstance(getattr(self, name), tuple):
                 raise PipelineError(f"bucket: expected {name} to be a list of integers, got {getattr(self, name)!r}.")

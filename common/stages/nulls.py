@@ -11,7 +11,7 @@ from ..errors import PipelineError
 from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
 from ..schema.field import Shape
-from .base import EVERY_FIELD, Decision, Stage, matches
+from .base import EVERY_FIELD, Decision, Fill, Stage, check_fill, matches
 from .columns import Columns, companion
 from .names import StoredPattern
 from .steps import Step
@@ -52,7 +52,7 @@ class Nulls(Stage):
     sendable: ClassVar[bool] = True
     policy: Literal["error", "drop", "fill", "mask"]
     patterns: tuple[StoredPattern, ...]
-    value: Any = None
+    value: Fill = None
     elements: bool = False
 
     @classmethod
@@ -64,6 +64,7 @@ class Nulls(Stage):
             raise PipelineError(f"nulls: expected 'error', 'drop', 'fill' or 'mask', got {self.policy!r}.")
         if (self.policy == "fill") != (self.value is not None):
             raise PipelineError("nulls: expected value= with 'fill', and only with it.")
+        check_fill("nulls", "value", self.value)
         if self.elements and (self.policy != "mask" or self.patterns == EVERY_FIELD):
             raise PipelineError("nulls: expected elements=True only with 'mask' and field names.")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
-from .base import Stage
+from .base import Fill, Stage, check_fill
 from .columns import Columns, companion, refuse_nested
 from .nulls import fill_value
 from .steps import Step
@@ -62,12 +62,15 @@ class Pad(Stage):
     sendable: ClassVar[bool] = True
     patterns: tuple[str, ...]
     shape: tuple[int | None, ...] | None = None
-    value: Any = None
+    value: Fill = None
     lengths: bool = True
 
     @classmethod
     def sample(cls) -> Stage:
         return cls(("x",))
+
+    def check(self) -> None:
+        check_fill("pad", "value", self.value)
 
     @property
     def changes_names(self) -> bool:
