@@ -90,7 +90,7 @@ class SharedRegion(Region):
 
     Attributes:
         addresses: where its memory is.
-        sent: the tensors of its batches that are pickled together, by address; see `sent_batch`.
+        together: the tensors of its batches that are pickled together, by address; see `sent_batch`.
         is_copied: as for `Region`.
     """
 
@@ -103,7 +103,7 @@ class SharedRegion(Region):
         self.number = next(self._numbers)
         self.is_copied = is_copied
         self.addresses = range(0)
-        self.sent: dict[int, Member] = {}
+        self.together: dict[int, Member] = {}
         self._sent = 0
         self._ticket: _Ticket | None = None
         super().__init__()
@@ -126,7 +126,8 @@ class SharedRegion(Region):
         return memory
 
     def begin(self, size_bytes: int = 0) -> Any:
-        self.sent = {}
+        """As `Region.begin`."""
+        self.together = {}
         return super().begin(size_bytes)
 
     @property
@@ -271,10 +272,10 @@ def _reduce(tensor: torch.Tensor) -> Any:
     if found is None:
         return reduce_tensor(tensor)
     region, offset = found
-    if address in region.sent and tensor.is_contiguous():
-        together, number, dtype, shape = region.sent[address]
+    if address in region.together and tensor.is_contiguous():
+        batch, number, dtype, shape = region.together[address]
         if tensor.dtype is dtype and tensor.shape == shape:
-            return operator.getitem, (together, number)
+            return operator.getitem, (batch, number)
     if region.is_copied:
         if tensor.nbytes > _MOST_COPIED_BYTES:
             return reduce_tensor(tensor)

@@ -36,7 +36,7 @@ def over_region(arrays: Sequence[np.ndarray]) -> list[torch.Tensor] | None:
     region, _ = found
     if len(tensors) >= _FEW and not region.is_copied:
         batch = SentBatch(tensors, addresses, region)
-        region.sent.update(zip(addresses, batch.members(), strict=True))
+        region.together.update(zip(addresses, batch.members(), strict=True))
     return tensors
 
 
@@ -54,7 +54,7 @@ class SentBatch:
         self._ticket, self._begin = region.ticket, region.addresses.start
 
     def members(self) -> list[Member]:
-        """Returns what `SharedRegion.sent` says of each tensor."""
+        """Returns what `SharedRegion.together` says of each tensor."""
         return [
             (self, number, dtype, shape)
             for number, (dtype, shape) in enumerate(zip(self._dtypes, self._shapes, strict=True))
