@@ -19,7 +19,6 @@ import contextlib
 import ctypes
 import itertools
 import mmap
-import operator
 import os
 import secrets
 import threading
@@ -62,9 +61,6 @@ class _Memory(NamedTuple):
     descriptor: int
 
 
-Member: TypeAlias = tuple[object, int, torch.dtype, torch.Size]
-"""A tensor of several that are pickled together: what pickles them, its number among them, its dtype and shape."""
-
 # --- in the loader worker ---
 
 
@@ -90,7 +86,6 @@ class SharedRegion(Region):
 
     Attributes:
         addresses: where its memory is.
-        together: the tensors of its batches that are pickled together, by address; see `sent_batch`.
         is_copied: as for `Region`.
     """
 
@@ -103,7 +98,6 @@ class SharedRegion(Region):
         self.number = next(self._numbers)
         self.is_copied = is_copied
         self.addresses = range(0)
-        self.together: dict[int, Member] = {}
         self._sent = 0
         self._ticket: _Ticket | None = None
         super().__init__()
@@ -124,11 +118,6 @@ class SharedRegion(Region):
         self.addresses = range(begin, begin + size_bytes)
         _sharing.add(self, self.addresses)
         return memory
-
-    def begin(self, size_bytes: int = 0) -> Any:
-        """As `Region.begin`."""
-        self.together = {}
-        return super().begin(size_bytes)
 
     @property
     def is_free(self) -> bool:
@@ -224,9 +213,17 @@ class _Sharing:
 _sharing = _Sharing(pid=0)
 
 
-def region_at(address: int) -> tuple[SharedRegion, int] | None:
+def _region_at(address: int) -> tuple[SharedRegion, int] | None:
     """Returns this process's region that contains an address, and the offset in it."""
     return _sharing.find(address) if _sharing.pid == os.getpid() else None
+
+
+def over_region(arrays: Sequence[np.ndarray]) -> list[torch.Tensor] | None:
+    """Returns tensors over writeable, C-contiguous arrays if all of them are in one region, otherwise ``None``."""
+    tensors = list(map(torch.from_numpy, arrays))
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    found = _region_at(min(addresses, default=0))
+    return None if found is None or max(addresses) not in found[0].addresses else tensors
 
 
 class Placer:
@@ -267,15 +264,10 @@ def _reduce(tensor: torch.Tensor) -> Any:
         return reduce_tensor(tensor)
     if tensor.is_conj() or tensor.is_neg():  # torch would send the values under the view
         return reduce_tensor(tensor.resolve_conj().resolve_neg())
-    address = tensor.data_ptr()
-    found = region_at(address)
+    found = _region_at(tensor.data_ptr())
     if found is None:
         return reduce_tensor(tensor)
     region, offset = found
-    if address in region.together and tensor.is_contiguous():
-        batch, number, dtype, shape = region.together[address]
-        if tensor.dtype is dtype and tensor.shape == shape:
-            return operator.getitem, (batch, number)
     if region.is_copied:
         if tensor.nbytes > _MOST_COPIED_BYTES:
             return reduce_tensor(tensor)

@@ -1,4 +1,4 @@
-"""Batches of numbers that loader workers send as a whole: what user code makes of them is what arrives."""
+"""Batches of loader workers that user code changes before they are sent: what it makes of them is what arrives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import gc
 import os
 from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from parquetry.common import TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, sent_batch
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
 NAMES = ("id", "flag", "small", "half", "position", "matrix")
@@ -250,24 +249,6 @@ def test_what_user_code_makes_of_a_batch_is_what_arrives(folder: str, change: Ca
     assert_same(found, wanted)
 
 
-class Sizes(torch.utils.data.IterableDataset):
-    """Says of each batch how it travels."""
-
-    def __init__(self, folder: str, names: tuple[str, ...]) -> None:
-        self._rows = ParquetIterable(folder, names).shuffle(40, seed=3).batch(8)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        for batch in self._rows:
-            assert type(batch) is dict
-            sent = bytes(ForkingPickler.dumps(batch))
-            yield sent.count(b"_tensors_at"), sent.count(b"_vector_at")
-
-
-def test_tensors_of_a_batch_travel_together_unless_there_are_few(folder: str) -> None:
-    assert set(DataLoader(Sizes(folder, NAMES), batch_size=None, num_workers=1, collate_fn=as_is)) == {(1, 0)}
-    assert set(DataLoader(Sizes(folder, NAMES[:3]), batch_size=None, num_workers=1, collate_fn=as_is)) == {(0, 1)}
-
-
 @pytest.mark.parametrize("options", [{}, {"collate_fn": as_is}, {"pin_memory": False, "persistent_workers": True}])
 def test_batches_that_are_kept_stay_what_they_were(folder: str, options: dict[str, Any]) -> None:
     pipe = ParquetPipe(folder).shuffle(40, seed=3).batch(4).repeat(20)
@@ -279,10 +260,3 @@ def test_batches_that_are_kept_stay_what_they_were(folder: str, options: dict[st
         assert torch.equal(batch["small"], rows.to(torch.uint8))
         assert torch.equal(batch["position"], rows[:, None].expand(-1, 3).float())
         assert torch.equal(batch["matrix"][:, 0, 0], rows.double())
-
-
-def test_layouts_are_remembered_up_to_a_limit() -> None:
-    sent_batch._layout.cache_clear()
-    for number in range(3 * sent_batch._MOST_LAYOUTS):
-        sent_batch._layout((torch.int64,), (torch.Size([number + 1]),))
-    assert sent_batch._layout.cache_info().currsize == sent_batch._MOST_LAYOUTS
