@@ -22,7 +22,7 @@ from .filesystem import credentials_advice, resolve
 from .kept import MOVING
 from .patterns import Pattern, pattern_of
 from .store_answers import ADVICE, StoreError, told
-from .store_faults import FEW_ATTEMPTS, asking_again
+from .store_faults import FEW_ATTEMPTS, asking_again, is_local
 from .stores import store_of
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -42,7 +42,8 @@ _TABLE_LOGS = {
     "Hudi": re.compile(r"(?P<table>|.+/)\.hoodie/hoodie\.properties$"),
 }
 """Files found below tables, by table format; the group ``table`` is the directory of the table."""
-_MOVING = re.compile(rf"(?P<above>|.+/)\.parquetry-(copy|[0-9a-f]{{32}})/{MOVING}$")
+_COPY = ".parquetry-copy"
+_MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(_COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
 """The mark of a writer that is moving its files into the directory above."""
 _TABLE_ADVICE = {
     "Delta": "Open it with from_delta(url).",
@@ -215,7 +216,7 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         _check_no_images(url, files)
         return _listing(fs, [path], files, posixpath.dirname(path), [])
     below = [_below(file.path, root) for file in files]
-    _check_not_moving(url, below)
+    _check_not_moving(url, [*_marks_above(fs, root), *below])
     logs = [*_logs_above(fs, root), *below]
     if used is None:
         _check_no_table(url, logs)
@@ -275,13 +276,34 @@ def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
 
 def _logs_above(fs: pafs.FileSystem, path: str) -> list[str]:
     """The log files of the Delta table that contains a partition directory (``key=value``); empty if there is none."""
+    root = _above_partitions(path)
+    if root is None or look(fs, log := posixpath.join(root, "_delta_log"))[0] != pafs.FileType.Directory:
+        return []
+    return [_below(version.path, root) for version in versions_below(fs, log)]
+
+
+def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
+    """The marks of writers that are moving files into the dataset that contains a partition directory.
+
+    On stores, only `copy` and `convert` are looked for, because listing many partitions would take many requests.
+    """
+    root = _above_partitions(path)
+    if root is None:
+        return []
+    names = [_COPY]
+    if is_local(fs):
+        found = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+        names = [name for info in found if (name := posixpath.basename(info.path)).startswith(".parquetry-")]
+    marks = [posixpath.join(name, MOVING) for name in names]
+    return [mark for mark in marks if look(fs, posixpath.join(root, mark))[0] == pafs.FileType.File]
+
+
+def _above_partitions(path: str) -> str | None:
+    """The directory that contains a partition directory, ``None`` if the path is not one."""
     root = path.rstrip("/")
     while "=" in posixpath.basename(root):
         root = posixpath.dirname(root)
-    log = posixpath.join(root, "_delta_log")
-    if root == path.rstrip("/") or look(fs, log)[0] != pafs.FileType.Directory:
-        return []
-    return [_below(version.path, root) for version in versions_below(fs, log)]
+    return None if root == path.rstrip("/") else root
 
 
 def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None = None) -> None:

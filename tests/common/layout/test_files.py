@@ -176,10 +176,11 @@ def test_a_directory_into_which_files_are_being_moved_is_refused(tmp_path: Path,
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "part-0.parquet").write_bytes(b"x")
     (tmp_path / f"data/_old/{hidden}/moving").touch()  # an old target of another writer
-    for url in ("data", "", "data/*/*.parquet", "**/*.parquet"):
+    urls = ("data", "", "data/*/*.parquet", "**/*.parquet", "data/p=1", "data/p=1/*.parquet")
+    for url in urls:
         assert len(list_files([str(tmp_path / url)]).files) == 1
     (tmp_path / f"data/{hidden}/moving").touch()
-    for url in ("data", "", "data/*/*.parquet", "**/*.parquet"):
+    for url in urls:
         with pytest.raises(DatasetError, match=r"its files are being moved into place .*/?moving'\)\. Open it again"):
             list_files([str(tmp_path / url)])
     assert len(list_files([str(tmp_path / "data/p=1/part-0.parquet")]).files) == 1
