@@ -51,6 +51,7 @@ _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
 _ADVICE = "The file is damaged or was replaced since it was opened: write it again."
+_SHARE_IN_ORDER = 0.5  # a process that uses less of a block gathers its rows as it needs them
 _SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
 
 
@@ -98,7 +99,7 @@ class Fetcher:
         partly: whether other processes use most rows of a block.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
         shared: row groups of other processes that read the same ones at the same time; ``None`` if there are none.
-        share: which part of the values that stay in their files this process reads, for the counters.
+        share: about which part of a block this process uses.
     """
 
     def __init__(
@@ -132,7 +133,6 @@ class Fetcher:
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
         self._lists = lists if self._cache is None and not downloads else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
-        self._partly = partly
         self._later = partly and not dataset.remote
         self._read_later = {field.name for field in self._listed} if self._later else set()
         self._bytes = stored_bytes
@@ -153,7 +153,7 @@ class Fetcher:
             row_groups=rows.row_groups,
             program=self._program,
             order=rows.cells[:, 0] if self._by_item and rows.cells is not None else None,
-            partly=self._partly,
+            partly=self._share < _SHARE_IN_ORDER,
             max_value_bytes=self._dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
         )

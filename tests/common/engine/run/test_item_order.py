@@ -158,7 +158,7 @@ def test_shuffled_numbers_are_kept_by_item_and_can_still_be_had_by_row(url: Path
     (fetcher,) = fetchers_of(plan)
     window = fetcher.load(plan.block_rows(key))
     assert {names[number] for number in window.by_item} == {*names} - {"text"}
-    (fetcher,) = fetchers_of(plan, partly=True)
+    (fetcher,) = fetchers_of(plan, share=1 / 3)
     partly = fetcher.load(plan.block_rows(key))
     assert not partly.by_item
     assert {names[number] for number in partly.by_row} == {*names} - {"text"}
