@@ -19,7 +19,7 @@ from ..progress import thread_pool
 from ..urls import clean_cause
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
-from .kept import MOVING
+from .kept import COPY, MOVING
 from .patterns import Pattern, pattern_of
 from .store_answers import ADVICE, StoreError, told
 from .store_faults import FEW_ATTEMPTS, asking_again, is_local
@@ -42,8 +42,7 @@ _TABLE_LOGS = {
     "Hudi": re.compile(r"(?P<table>|.+/)\.hoodie/hoodie\.properties$"),
 }
 """Files found below tables, by table format; the group ``table`` is the directory of the table."""
-_COPY = ".parquetry-copy"
-_MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(_COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
+_MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
 """The mark of a writer that is moving its files into the directory above."""
 _TABLE_ADVICE = {
     "Delta": "Open it with from_delta(url).",
@@ -290,7 +289,7 @@ def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
     root = _above_partitions(path)
     if root is None:
         return []
-    names = [_COPY]
+    names = [COPY]
     if is_local(fs):
         found = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
         names = [name for info in found if (name := posixpath.basename(info.path)).startswith(".parquetry-")]

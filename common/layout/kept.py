@@ -46,6 +46,8 @@ _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
 _UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 _LOCK = ".lock"
 _ALONE = ".alone"
+COPY = ".parquetry-copy"
+"""The hidden directory of `copy` and `convert` in their target."""
 MOVING = "moving"
 """A file in the hidden directory of a writer that moves its files one by one. Readers refuse the directory above."""
 CLAIMS = ".claims"

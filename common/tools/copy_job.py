@@ -26,7 +26,7 @@ from ..errors import DatasetError
 from ..layout.dataset import LABELS_KEY
 from ..layout.files import is_data_name, is_hidden, list_files
 from ..layout.footers import read_footers
-from ..layout.kept import MOVING, release
+from ..layout.kept import COPY, MOVING, release
 from ..layout.stores import store_of
 from ..process.locks import holder_of
 from ..schema.field import Unischema
@@ -34,7 +34,6 @@ from ..write.petastorm import petastorm_metadata
 from ..write.staging import COMMON_METADATA, storage_errors
 from .metadata_file import replace_file, write_metadata
 
-WORK = ".parquetry-copy"
 _JOB = "job.json"
 
 
@@ -63,7 +62,7 @@ class CopyJob:
         check_apart(filesystem, root, sources)
         self._filesystem = filesystem
         self._root = root
-        self._work = posixpath.join(root, WORK)
+        self._work = posixpath.join(root, COPY)
         self._mark = posixpath.join(self._work, MOVING)
         self._fingerprint = fingerprint
         self._overwrite = overwrite

@@ -19,7 +19,6 @@ from parquetry.common import TensorCodec, Unischema, UnischemaField, write_datas
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
-NAMES = ("id", "flag", "small", "half", "position", "matrix")
 Batch = dict[str, torch.Tensor]
 
 
