@@ -105,11 +105,11 @@ def test_columns_by_item_give_the_rows_that_columns_by_row_give(
         assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
 
 
-@examples(5)
+@pytest.mark.parametrize("workers", [2, 3])  # three gather their own rows
+@examples(4)
 @given(
-    batch=st.sampled_from([7, 64, 1000]),
+    batch=st.sampled_from([7, 64, 300]),
     buffer=st.sampled_from([1, 900, 5000]),
-    workers=st.sampled_from([2, 3]),
     shape=st.sampled_from(["plain", "filled", "mix", "weigh"]),
     executor=st.sampled_from(["threads", "threads", "sidecar"]),
 )
