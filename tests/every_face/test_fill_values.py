@@ -8,26 +8,35 @@ import json
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from builders import write_table
 from faces import installed_faces, plain_element
 
-from parquetry.common import Pipeline
+from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import PipelineError
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    columns = {
-        "raw": pa.array([b"a", None, b"\x00"], pa.binary()),
-        "text": ["a", None, "c"],
-        "number": [1.5, None, 3.0],
-        "pair": pa.array([[1, 2], None, [5, 6]], pa.list_(pa.int64(), 2)),
-        "list": [[1], [], [2, 3]],
-        "words": [["a"], [], ["b", "c"]],
-    }
-    return write_table(tmp_path_factory.mktemp("rows") / "rows", pa.table(columns))
+    schema = Unischema(
+        "rows",
+        [
+            UnischemaField("raw", bytes, nullable=True),
+            UnischemaField("text", str, nullable=True),
+            UnischemaField("number", np.float64, nullable=True),
+            # Not a fixed-size list: pyarrow 18 does not write nulls into those.
+            UnischemaField("pair", np.int64, (2,), NdarrayCodec(), nullable=True),
+            UnischemaField("list", np.int64, (None,)),
+            UnischemaField("words", str, (None,)),
+        ],
+    )
+    rows = [
+        {"raw": b"a", "text": "a", "number": 1.5, "pair": np.array([1, 2]), "list": [1], "words": ["a"]},
+        {"raw": None, "text": None, "number": None, "pair": None, "list": [], "words": []},
+        {"raw": b"\x00", "text": "c", "number": 3.0, "pair": np.array([5, 6]), "list": [2, 3], "words": ["b", "c"]},
+    ]
+    directory = tmp_path_factory.mktemp("rows") / "rows"
+    write_dataset(directory, schema, rows)
+    return str(directory)
 
 
 CHAINS = {
