@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DatasetError
 from ..tools.copy_job import CopyJob
 from ..tools.copying import STRIPE_BYTES, CopyReport, Stripe, plan_copy, write_stripe
 from .parts import DatasetPart
@@ -72,18 +71,16 @@ def copy(
 
 
 class _WriteStripe:
-    """Writes one stripe, in an executor."""
+    """Writes one stripe, in an executor. Other attempts may write it too, or were killed while they did."""
 
     def __init__(self, job: CopyJob) -> None:
         self._job = job
 
-    def __call__(self, item: tuple[int, Stripe]) -> int:
+    def __call__(self, item: tuple[int, Stripe]) -> None:
         number, stripe = item
-        if self._job.has(number):  # an earlier attempt finished, but Spark did not notice
-            return 0
-        try:
-            return sum(write_stripe(stripe, self._job, number))
-        except DatasetError:
-            if not self._job.has(number):  # another attempt of this task was faster
-                raise
-            return 0
+        if self._job.has(number):  # another attempt finished
+            return
+        attempt = self._job.attempt(number)
+        for _ in write_stripe(stripe, self._job.filesystem, attempt):
+            pass
+        self._job.accept(number, attempt)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import DatasetError, ParquetryError
+from ..errors import ParquetryError
 from ..layout.filesystem import resolve
 from ..schema.field import Unischema
 from ..tools.copy_job import CopyJob
@@ -153,7 +153,9 @@ def _write_batches(writer: DatasetWriter, batches: Iterable[pa.RecordBatch]) -> 
 class _Target:
     """A dataset that the tasks of one job write. Each task writes its own stripe.
 
-    On the driver, use it as a context manager.
+    Spark may start a task several times, also at once. Each attempt writes to a directory of its
+    own, and the driver takes the one whose outcome Spark returned. On the driver, use it as a
+    context manager.
     """
 
     def __init__(self, job: CopyJob, schema: Unischema, compression: str, petastorm_compatible: bool) -> None:
@@ -201,44 +203,43 @@ class _Target:
         try:
             first = next(items, None)
             if first is None:
-                return pickle.dumps((None, 0))
-            return pickle.dumps((stripe, self._write(stripe, layout, chain([first], items), fill)))
+                return pickle.dumps((None, "", 0))
+            attempt = self._job.attempt(stripe)
+            return pickle.dumps((stripe, attempt, self._write(attempt, layout, chain([first], items), fill)))
         except ParquetryError as error:
             return pickle.dumps(type(error)(f"task {stripe}: {error}"))
 
-    def _write(self, stripe: int, layout: Mapping[str, Any], items: Iterable[Any], fill: Fill) -> int:
-        counted = _Counting(
-            self._job.place(stripe),
+    def _write(self, place: str, layout: Mapping[str, Any], items: Iterable[Any], fill: Fill) -> int:
+        counting = _Counting(
+            place,
             self.schema,
             filesystem=self._job.filesystem,
             compression=self._compression,
             petastorm_compatible=self._petastorm_compatible,
             **layout,
         )
-        try:
-            with counted as writer:
-                fill(writer, items)
-        except DatasetError:
-            if not self._job.has(stripe):  # another attempt of this task was faster
-                raise
-        return counted.rows
+        with counting as writer:
+            fill(writer, items)
+        return counting.rows
 
     def finish(self, outcomes: Iterable[bytes], layout: Mapping[str, Any]) -> int:
         """Makes the dataset visible and returns the number of rows.
 
         If a task raised a parquetry error, this raises it again.
         """
-        total, stripes = 0, 0
+        total, attempts = 0, dict[int, str]()
         for outcome in map(pickle.loads, outcomes):
             if isinstance(outcome, ParquetryError):
                 raise outcome
-            stripe, rows = outcome
-            total, stripes = total + rows, max(stripes, 0 if stripe is None else stripe + 1)
-        if not stripes:  # no rows at all: write one empty file that has the columns
-            stripes = 1
-            self._write(0, layout, (), DatasetWriter.write_rows)
+            stripe, attempt, rows = outcome
+            if stripe is not None:
+                attempts[stripe], total = attempt, total + rows
+        if not attempts:  # no rows at all: write one empty file that has the columns
+            attempts[0] = self._job.attempt(0)
+            self._write(attempts[0], layout, (), DatasetWriter.write_rows)
         stored = arrow_schema(self.schema, without=layout["partition_by"])
-        self._job.complete(stripes, self.schema, stored, petastorm_compatible=self._petastorm_compatible)
+        compatible = self._petastorm_compatible
+        self._job.complete(max(attempts) + 1, self.schema, stored, petastorm_compatible=compatible, attempts=attempts)
         self._finished = True
         return total
 

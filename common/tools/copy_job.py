@@ -1,8 +1,9 @@
 """`CopyJob` writes the stripes of a copy to a hidden directory in the target, then moves them to their final names.
 
 ``.parquetry-copy/job.json`` identifies the copy and says whether its files are being moved. Each ``stripe-00012`` is a
-complete dataset, or is written again. A copy can resume after an interruption at any point. Readers see no files until
-all stripes are finished. While the files are moved, they refuse the target (see `MOVING`).
+complete dataset, or is written again. On a cluster, several attempts may write the same stripe: each has a directory of
+its own, and ``stripe-00012.json`` names the one that counts. A copy can resume after an interruption at any point.
+Readers see no files until all stripes are finished. While the files are moved, they refuse the target (see `MOVING`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import posixpath
 import threading
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from typing import Any
@@ -126,9 +128,18 @@ class CopyJob:
         """The directory that a stripe is written to."""
         return posixpath.join(self._work, f"stripe-{stripe:05d}")
 
+    def attempt(self, stripe: int) -> str:
+        """Returns a new directory for an attempt to write a stripe, if others may be writing it or were killed."""
+        return f"{self.place(stripe)}-{uuid.uuid4().hex}"
+
+    def accept(self, stripe: int, attempt: str) -> None:
+        """Makes a finished attempt the stripe."""
+        replace_file(self._filesystem, self._choice(stripe), json.dumps(posixpath.basename(attempt)).encode())
+
     def has(self, stripe: int) -> bool:
         """Whether a stripe is finished."""
-        return self._moving or self._is_file(posixpath.join(self.place(stripe), COMMON_METADATA))
+        finished = (self._choice(stripe), posixpath.join(self.place(stripe), COMMON_METADATA))
+        return self._moving or any(map(self._is_file, finished))
 
     def run(
         self,
@@ -191,12 +202,15 @@ class CopyJob:
         *,
         petastorm_compatible: bool,
         labels: Mapping[str, Sequence[str]] | None = None,
+        attempts: Mapping[int, str] | None = None,
     ) -> int:
         """Moves the files to their final names and writes ``_common_metadata``. Returns the number of data files.
 
         Args:
             labels: class names by field; see `StoredDataset.labels`.
+            attempts: the directories of stripes that were not accepted before.
         """
+        attempts = attempts or {}
         with storage_errors("finishing", self._root):
             if not self._moving:
                 if not self._is_file(self._mark):  # else an earlier run was stopped while it removed files
@@ -206,8 +220,9 @@ class CopyJob:
                 self._note(moving=True)
                 self._moving = True
             for stripe in range(stripes):
-                for path in self._files_of(self.place(stripe)):
-                    directory, name = posixpath.split(path[len(self.place(stripe)) + 1 :])
+                place = attempts.get(stripe) or self._finished(stripe)
+                for path in self._files_of(place):
+                    directory, name = posixpath.split(path[len(place) + 1 :])
                     name = name if stripes == 1 else name.replace("part-", f"part-{stripe:05d}-", 1)
                     final = posixpath.join(self._root, directory, name)
                     self._filesystem.create_dir(posixpath.dirname(final), recursive=True)
@@ -279,8 +294,17 @@ class CopyJob:
     def _clear(self) -> None:
         """Removes the stripes of another copy. Its mark stays, because some of its files may be in place."""
         for info in self._filesystem.get_file_info(pafs.FileSelector(self._work)):
-            if info.type == pafs.FileType.Directory:
-                self._filesystem.delete_dir(info.path)
+            if posixpath.basename(info.path.rstrip("/")) not in (_JOB, MOVING):
+                self._remove(info.path)
+
+    def _choice(self, stripe: int) -> str:
+        """The file that names the attempt that counts."""
+        return f"{self.place(stripe)}.json"
+
+    def _finished(self, stripe: int) -> str:
+        """Returns the directory of a finished stripe."""
+        attempt = self._read(self._choice(stripe))
+        return self.place(stripe) if attempt is None else posixpath.join(self._work, attempt)
 
     def _remove(self, path: str) -> None:
         kind = self._filesystem.get_file_info(path).type
@@ -290,12 +314,14 @@ class CopyJob:
             self._filesystem.delete_dir(path)
 
     def _noted(self) -> dict[str, Any] | None:
-        path = posixpath.join(self._work, _JOB)
+        return self._read(posixpath.join(self._work, _JOB))  # type: ignore[no-any-return]  # of JSON
+
+    def _read(self, path: str) -> Any:
+        """Returns the contents of a JSON file, or ``None`` if there is none."""
         if not self._is_file(path):
             return None
         with self._filesystem.open_input_stream(path) as stream:
-            found: dict[str, Any] = json.loads(stream.read())
-        return found
+            return json.loads(stream.read())
 
     def _note(self, *, moving: bool) -> None:
         note = json.dumps({"fingerprint": self._fingerprint, "moving": moving})

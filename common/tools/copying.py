@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 
 from ..engine.read.fetch import Fetcher
 from ..engine.read.listed_files import ListedPlace, is_listed
@@ -159,7 +160,8 @@ class CopyPlan:
         job = self.job(target, target_options, overwrite=overwrite)
 
         def write(number: int) -> Generator[int, None, None]:
-            return write_stripe(self.stripe(self.stripes[number], self.dataset, self.rows), job, number)
+            stripe = self.stripe(self.stripes[number], self.dataset, self.rows)
+            return write_stripe(stripe, job.filesystem, job.place(number))
 
         sizes = [int(self.rows.counts[row_groups].sum()) for row_groups in self.stripes]
         with job.alone():
@@ -206,8 +208,8 @@ def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
     return places
 
 
-def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Generator[int, None, None]:
-    """Writes one stripe. Yields the number of rows after each row group."""
+def write_stripe(stripe: Stripe, filesystem: pafs.FileSystem, place: str) -> Generator[int, None, None]:
+    """Writes one stripe to a directory. Yields the number of rows after each row group."""
     fetcher = Fetcher(stripe.dataset, stripe.fields)
     row_groups: list[int] = stripe.row_groups.tolist()
 
@@ -215,7 +217,7 @@ def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Generator[int, No
         return take_rows(fetcher.stored(row_group), pa.array(stripe.rows.of(row_group)))
 
     with (
-        DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer,
+        DatasetWriter(place, stripe.schema, filesystem=filesystem, **stripe.layout) as writer,
         ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool,
     ):
         for row_group, table in zip(row_groups, tables_ahead(pool, load, row_groups), strict=True):

@@ -39,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             pytest.skip("Spark needs Java 17 or newer, and none is installed")
         directory: Path = tmp_path_factory.mktemp("spark")
         session = (
-            sql.SparkSession.builder.master("local[2]")
+            sql.SparkSession.builder.master("local[2, 2]")  # each task is tried twice
             .config("spark.ui.enabled", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")

@@ -13,13 +13,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_rows import SCHEMA, assert_same_rows, make_row
+from spark_rows import SCHEMA, assert_same_rows, die_once_while_moving, make_row
 
 from parquetry.common import Pipeline, mix, write_dataset
 from parquetry.common.errors import DatasetError, EmptySelectionError, FieldNotFoundError, PipelineError, TransformError
 from parquetry.common.layout.index import write_index as write_index_alone
 from parquetry.common.layout.kept import cache_root
-from parquetry.common.spark import compute_selection, copy, dataset_as_dataframe, dataset_as_rdd, write_index
+from parquetry.common.spark import compute_selection, copy, copying, dataset_as_dataframe, dataset_as_rdd, write_index
 from parquetry.common.tools import copy as copy_alone
 
 
@@ -205,11 +205,11 @@ def test_a_copy_goes_on_where_another_stopped(
 
     whole, written = copying.write_stripe, []
 
-    def stops(stripe: Any, job: Any, number: int) -> Any:
+    def stops(stripe: Any, filesystem: Any, place: str) -> Any:
         if len(written) == 2:
             raise KeyboardInterrupt
-        written.append(number)
-        return whole(stripe, job, number)
+        written.append(place)
+        return whole(stripe, filesystem, place)
 
     monkeypatch.setattr(copying, "write_stripe", stops)
     with pytest.raises(KeyboardInterrupt):
@@ -217,6 +217,25 @@ def test_a_copy_goes_on_where_another_stopped(
     report = copy(spark, dataset, tmp_path / "set", ["id"], stripe_bytes=100)
     assert report.resumed_stripes == 2
     assert_same_rows(Pipeline(tmp_path / "set"), Pipeline(dataset, ["id"]))
+
+
+def test_a_task_that_dies_while_it_moves_its_files_is_tried_again(
+    spark: Any, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+
+    class DiesOnce(copying._WriteStripe):
+        def __call__(self, item: tuple[int, Any]) -> None:
+            if item[0] == 1:
+                die_once_while_moving(token)
+            super().__call__(item)
+
+    monkeypatch.setattr(copying, "_WriteStripe", DiesOnce)
+    report = copy(spark, dataset, tmp_path / "set", ["id"], stripe_bytes=100, files=2)
+    assert token.exists()
+    assert report.rows == 40
+    assert_same_rows(Pipeline(tmp_path / "set"), Pipeline(dataset, ["id"]))
+    assert [path.name for path in tmp_path.glob("set/.*")] == []
 
 
 def test_a_copy_over_a_dataset_is_refused(spark: Any, dataset: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_rows import SCHEMA, assert_same_rows, by_id, make_row
+from spark_rows import SCHEMA, assert_same_rows, by_id, die_once_while_moving, make_row
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DatasetError, EncodeError, PipelineError, SchemaError
@@ -248,6 +248,22 @@ def test_empty_partitions_and_empty_dataframes_are_datasets(spark: Any, tmp_path
     assert Pipeline(tmp_path / "none").schema == NUMBERS
     files = [sorted(path.name for path in (tmp_path / name).glob("*.parquet")) for name in ("two", "none")]
     assert [len(found) for found in files] == [2, 1]  # of four partitions, two have no rows
+
+
+def test_a_task_that_dies_while_it_moves_its_files_is_tried_again(spark: Any, reference: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+
+    def rows(numbers: Any) -> Any:
+        for number in numbers:
+            if number == 17:
+                die_once_while_moving(token)
+            yield make_row(number)
+
+    rdd = spark.sparkContext.parallelize(range(30), 3).mapPartitions(rows)
+    assert write_rows(rdd, tmp_path / "rows", SCHEMA, row_group_rows=3, files=2) == 30
+    assert token.exists()
+    assert_same_rows(by_id(Pipeline(tmp_path / "rows")), Pipeline(reference))
+    assert [path.name for path in tmp_path.glob("rows/.*")] == []
 
 
 def test_a_dataset_is_replaced_only_when_asked(spark: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 
 from parquetry.common import CompressedImageCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DatasetError, FieldNotFoundError, SchemaError
@@ -274,6 +275,41 @@ def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str,
                 running.append(job)
                 assert job._noted() == {"fingerprint": job._fingerprint, "moving": False}
     assert len(running) == 1
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_of_several_attempts_at_a_stripe_one_counts(source: Path, tmp_path: Path, same: bool) -> None:
+    """Another copy than theirs, which replaces it, takes none."""
+    target = tmp_path / "target"
+    plan = copying.plan_copy(
+        source,
+        ["id"],
+        (),
+        None,
+        None,
+        None,
+        row_group_bytes=None,
+        files=1,
+        petastorm_compatible=False,
+        source_options=None,
+        stripe_bytes=1,
+    )
+    job = plan.job(target, None, overwrite=False)
+    attempts = [job.attempt(0) for _ in range(4)]
+    for attempt in attempts[:3]:
+        for _ in copying.write_stripe(plan.stripe(plan.stripes[0], plan.dataset, plan.rows), job.filesystem, attempt):
+            pass
+    write_table(Path(attempts[3]), pa.table({"id": [99]}))  # one that was killed between its moves
+    assert not job.has(0)
+    job.accept(0, attempts[1])
+    assert job.has(0)
+    if same:
+        assert quiet(source, target, field_regex=["id"], stripe_bytes=1).resumed_stripes == 1
+        assert rows_of(target) == [{"id": row["id"]} for row in rows_of(source)]
+    else:
+        report = quiet(source, target, field_regex=["id"], where=pc.field("id") > 30, stripe_bytes=1, overwrite=True)
+        assert (report.resumed_stripes, report.rows) == (0, COUNT - 31)
+        assert [row["id"] for row in rows_of(target)] == list(range(31, COUNT))
 
 
 def test_a_file_that_another_process_removes_is_noticed(
