@@ -126,6 +126,7 @@ def zeros(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_the_numbers_of_many_rows_take_no_memory(shuffled: bool, zeros: str) -> None:
@@ -174,7 +175,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("face", [THREADS, SIDECAR], ids=lambda face: face.name)
-@pytest.mark.parametrize("chain", ["shuffled", "filtered", "a function"])
+@pytest.mark.parametrize("chain", ["shuffled", "filtered", pytest.param("a function", marks=pytest.mark.slow)])
 def test_large_values_stay_in_their_files(frames: str, chain: str, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     appended: list[int] = []
     append = TemporaryBuffer.append

@@ -86,7 +86,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replaces", [False, True])
 def test_a_copy_that_dies_is_never_taken_for_whole(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool, step: int

@@ -85,6 +85,7 @@ def test_a_child_of_a_child_keeps_what_was_opened_between(
     assert run("fork-twice", request_of()) == "child status: 0\n"
 
 
+@pytest.mark.slow
 def test_forks_beside_a_busy_thread_do_not_deadlock(run: Callable[..., str], request_of: Callable[..., str]) -> None:
     assert run("fork-storm", request_of()) == "child status: 0\n"
 

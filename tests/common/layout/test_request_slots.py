@@ -239,6 +239,7 @@ print(sum(int(row["a"]) for row in Pipeline(sys.argv[1], executor="threads", wor
 """
 
 
+@pytest.mark.slow
 def test_processes_that_read_a_bucket_share_its_slots(tmp_path: Path) -> None:
     (tmp_path / "lake/rows").mkdir(parents=True)
     table = pa.table({"a": np.arange(600)})
