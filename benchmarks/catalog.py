@@ -153,9 +153,9 @@ _ALL = [
     ),
     Contender(
         name="litdata",
-        title="LitData, optimised",
+        title="LitData, optimized",
         module="litdata_peer",
-        variant="optimised",
+        variant="optimized",
         environment=".venv-bench",
         workloads=("a", "b", "c-ndarray", "d-pack", "h"),
     ),

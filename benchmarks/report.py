@@ -140,9 +140,9 @@ def plot(results: Mapping[str, Any], path: Path) -> bool:
         names = list(reversed(found))
         ratios = [found[name].ratio for name in names]
         errors = [[r.median - r.low for r in ratios if r], [r.high - r.median for r in ratios if r]]
-        colours = ["tab:blue" if CONTENDERS[name].ours else "tab:gray" for name in names]
+        colors = ["tab:blue" if CONTENDERS[name].ours else "tab:gray" for name in names]
         axes.barh(
-            [CONTENDERS[name].title for name in names], [r.median for r in ratios if r], xerr=errors, color=colours
+            [CONTENDERS[name].title for name in names], [r.median for r in ratios if r], xerr=errors, color=colors
         )
         axes.axvline(1.0, color="black", linewidth=1)
         axes.set_title(f"({key}) {WORKLOADS[key].title}", fontsize=9)

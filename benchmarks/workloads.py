@@ -63,14 +63,14 @@ WORKLOADS = {
         Workload(key="a", title="JPEG 500 x 375 to uint8, shuffled", data="images", batch_size=64, buffer_rows=256),
         Workload(
             key="b",
-            title="JPEG, random crop and resize to 224, normalised, shuffled",
+            title="JPEG, random crop and resize to 224, normalized, shuffled",
             data="images",
             batch_size=64,
             buffer_rows=256,
         ),
         Workload(
             key="b-large",
-            title="JPEG 1920 x 1208, random crop and resize to 224 by area, normalised, shuffled",
+            title="JPEG 1920 x 1208, random crop and resize to 224 by area, normalized, shuffled",
             data="large",
             batch_size=32,
             buffer_rows=128,

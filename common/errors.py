@@ -14,7 +14,7 @@
      │   └─ EmptySelectionError    nothing is left to read
      ├─ StateError             a saved state belongs to something else (also a ``ValueError``)
      ├─ TransformError         a user function failed or broke its declaration (also a ``RuntimeError``)
-     └─ SidecarError           a worker process died or broke the protocol (also a ``RuntimeError``)
+     └─ SidecarError           a worker process or server died, or broke the protocol (also a ``RuntimeError``)
 
 A message names what failed and where, what was expected, what was found, and what to do. URLs in a message have no
 user, password or query. An error holds only texts and numbers, so it can be pickled and crosses processes unchanged.

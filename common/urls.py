@@ -1,6 +1,7 @@
 """Shows URLs without the credentials they may contain: `without_secrets` for texts, `clean_cause` for exceptions.
 
-In: texts and exceptions, ours or another library's. Out: the same without the user, password and query of each URL.
+They take texts and exceptions, ours or another library's, and return the same without the user, password and query of
+each URL.
 Every text that leaves the process (an error, a log, ``repr``) goes through here.
 """
 

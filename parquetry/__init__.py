@@ -1,6 +1,7 @@
 """Training data straight from Parquet into TensorFlow and PyTorch, as native stages of each framework.
 
-Every public name is here, and is loaded when you first use it: importing ``parquetry`` imports neither framework.
+The names that you use most are here. Each is loaded when you first use it, so ``import parquetry`` imports neither
+framework.
 
     >>> from parquetry import Pipeline
     >>> for batch in Pipeline("events.parquet").shuffle(10_000, seed=7).batch(64): ...

@@ -1,7 +1,7 @@
 """The dataset over an Arrow stream: flat columns from tensorflow-io (or pyarrow), reshaped in the graph.
 
-In: an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.transport.served.cells`. Out: a
-`tf.data.Dataset` of the same elements, dtypes and specs as the native op's.
+It takes an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.transport.served.cells`. It
+returns a `tf.data.Dataset` of the same elements, dtypes and specs as the native op's.
 """
 
 from __future__ import annotations

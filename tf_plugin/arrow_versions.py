@@ -42,7 +42,7 @@ def check_transport(transport: str, pipeline: Pipeline) -> None:
         if pipeline.address is not None and pipeline.address.shared:
             raise PipelineError(
                 "ParquetDataset: expected an address that is not shared, got shared=True. Only "
-                "Pipeline, ParquetPipe and ParquetNode can read shared epochs. "
+                "Pipeline and the PyTorch datasets can read shared epochs. "
                 "Use shard(num_shards, index)."
             )
         return

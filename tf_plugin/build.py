@@ -1,10 +1,10 @@
 """Finds the op library for this TensorFlow and these sources, or compiles it once.
 
-In: the C++ sources in ``kernels/`` and the installed TensorFlow. Out: the path of a shared library.
-Its file name contains the TensorFlow version and a hash of the sources and flags, so a library that
-does not match is never loaded. Several processes can ask at the same time: one compiles, the others
-wait, and none ever sees a partial file. The operating system releases the lock when its process
-ends, so a killed process does not block the others.
+It takes the C++ sources in ``kernels/`` and the installed TensorFlow, and returns the path of a
+shared library. Its file name contains the TensorFlow version and a hash of the sources and flags,
+so a library that does not match is never loaded. Several processes can ask at the same time: one
+compiles, the others wait, and none ever sees a partial file. The operating system releases the lock
+when its process ends, so a killed process does not block the others.
 
 A library inside the package is trusted like the package itself. A library that was compiled at
 first use is loaded only if this user (or root) owns it, nobody else can write to it or its folder,
@@ -158,7 +158,7 @@ def _make_private(folder: Path) -> None:
             path.unlink(missing_ok=True)
         _logger.warning("others could write to '%s', so its op library is compiled again", folder)
     if not _is_own(folder.stat()):
-        raise PermissionError("it is another user's, or others can write it")
+        raise PermissionError("it belongs to another user, or others can write to it")
 
 
 def _is_own(status: os.stat_result) -> bool:

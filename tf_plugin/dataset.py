@@ -70,11 +70,12 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     Args:
         url_or_urls: a directory, a file, a pattern such as ``"data/2024-*.parquet"``, or a list of these; URLs or local
-            paths. Also a tensor of them, as in ``urls.interleave(lambda url: ParquetDataset(url, like=first_url))``.
+            paths. Or a `Pipeline`, or a tensor of URLs, as in ``urls.interleave(lambda url: ParquetDataset(url,
+            like=first_url))``.
         fields: names or regular expressions of the fields to read; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem.
         storage_options: options for the filesystem of the URL.
-        workers: number of decoding processes.
+        workers: number of threads or processes that decode; ``None`` = one per processor.
         memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB. Larger row groups are read in slices, into
             temporary files.
         executor: where user functions run, see `Pipeline`.
@@ -86,8 +87,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         stall_timeout: seconds after which a stalled sidecar process is replaced, see `Options`; ``None`` = never.
         max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
             much per batch. ``None`` = 1 GiB.
-        transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams read by tensorflow-io,
-            only with TensorFlow 2.16 and 2.17, see ``docs/arrow-stream.md``.
+        transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams, read by tensorflow-io
+            (TensorFlow 2.16) or pyarrow (2.17), an error with other versions; see ``docs/arrow-stream.md``.
         address: with ``transport="arrow"``: a server that makes the batches, in place of a URL.
         like: a URL, `Pipeline` or `ParquetDataset` with the same elements, for URLs that are only known when the graph
             runs. The stages of a pipeline or dataset apply to the new URL too. Reading files with other fields, dtypes
@@ -169,7 +170,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     # --- called by tf.data ---
 
     def __iter__(self) -> Any:
-        """Like `tf.data.Dataset.__iter__`. Eager iteration takes less Python, and errors have no TensorFlow prefix."""
+        """Like `tf.data.Dataset.__iter__`. Eager iteration runs less Python, and errors have no TensorFlow prefix."""
         if not tf.executing_eagerly():
             return super().__iter__()
         if self._transport == "arrow":  # its map can be tuned
@@ -231,8 +232,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def _refuse_made_again(self, verb: str) -> None:
         if self._made_again:
             raise PipelineError(
-                f"{verb}: expected a dataset that stays from one run to the next, got one that a function makes again "
-                "in each call. Make it outside of the function."
+                f"{verb}: expected a dataset created outside of functions, got one that a function creates again in "
+                "each call. Create it outside of the function."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -542,7 +543,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return tf.data.Dataset.skip(self, count, name=name)
 
     def prefetch(self, buffer_size: object, name: str | None = None) -> Any:
-        """Like `tf.data.Dataset.prefetch`. With a fixed size, there is nothing to tune: see `Untuned`."""
+        """Like `tf.data.Dataset.prefetch`. With a fixed size, it runs without tf.data's autotuner; see `Untuned`."""
         size = static(buffer_size)
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self

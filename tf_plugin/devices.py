@@ -1,7 +1,7 @@
-"""Batches on a device, ahead of the step: tf.data's own ``prefetch_to_device``, with checks for what it does silently.
+"""Moves batches to a device ahead of the step, with tf.data's ``prefetch_to_device`` and extra checks.
 
-TensorFlow puts a dataset for a device that is missing on the CPU, and cannot put text on any other device. Both are
-errors here. Pure, apart from the question which devices there are.
+If a device is missing, TensorFlow silently uses the CPU, and it cannot put text on any other device. Both are errors
+here. The functions are pure, except that they ask TensorFlow which devices exist.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Converts a pipeline's element to tf.data's: the flat components of the source op, and the structure built from them.
 
-In: an `Element` (what a pipeline yields). Out: the op's attributes, and a `tf.data.Dataset` whose elements are nested
-dicts (or tuples) of tensors. Fields of variable shape become a `tf.RaggedTensor` if there is a leading axis (a batch,
-or the steps of a window), and otherwise a dense tensor with the row's own shape. Nested lists are ragged at every
-level, even in single rows.
+It takes an `Element` (what a pipeline yields), and returns the op's attributes, and a `tf.data.Dataset` whose elements
+are nested dicts (or tuples) of tensors. Fields of variable shape become a `tf.RaggedTensor` if there is a leading axis
+(a batch, or the steps of a window), and otherwise a dense tensor with the row's own shape. Nested lists are ragged at
+every level, even in single rows.
 """
 
 from __future__ import annotations

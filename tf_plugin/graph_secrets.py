@@ -1,7 +1,7 @@
 """`request_without_secrets`: keeps the credentials of a request in this process, out of its graphs.
 
-In: the OPEN request. Out: the same with a token in place of the credentials. The op's client puts them back when it
-sends the request to a sidecar. Thread-safe.
+It takes the OPEN request, and returns the same with a token in place of the credentials. The op's client puts them back
+when it sends the request to a sidecar. It is thread-safe.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
     ::
 
         rows = ParquetDataset(url).shuffle(10_000, seed=7).batch(64)
-        model.fit(rows.map(to_xy).prefetch(2), epochs=10, callbacks=[StatsCallback(rows, "logs")])
+        model.fit(rows.map(to_xy).prefetch(2), epochs=10, shuffle=False, callbacks=[StatsCallback(rows, "logs")])
 
     Scalars are named ``parquetry/rows_per_s``, ``parquetry/wait_share`` and so on. The reason for the verdict is logged
     as text. The step counts batches over all epochs.
@@ -95,7 +95,8 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras has no types
 
         rows = ParquetDataset(url).shuffle(10_000, seed=7).batch(64)
         resume = ResumeTraining(rows, "checkpoints", save_every=500)
-        model.fit(rows.map(to_xy).prefetch(2), epochs=10, callbacks=[resume], initial_epoch=resume.initial_epoch)
+        batches = rows.map(to_xy).prefetch(2)
+        model.fit(batches, epochs=10, shuffle=False, callbacks=[resume], initial_epoch=resume.initial_epoch)
 
     An interrupted epoch continues with its remaining batches. Keras then warns that the epoch ran out of data, because
     it is shorter than the others. With an endless dataset and ``steps_per_epoch``, the batches continue as well, but

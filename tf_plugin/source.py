@@ -137,7 +137,7 @@ class Deferred:
         if self:
             which = "shard" if self.shard is not None else "URL"
             raise PipelineError(
-                f"{what}: expected a pipeline that is known now, got one whose {which} only the running graph knows."
+                f"{what}: expected a pipeline without tensors, got one whose {which} is known only when the graph runs."
             )
 
 

@@ -38,7 +38,7 @@ class Untuned(tf.data.Dataset):
         super().__init__(dataset._variant_tensor)
 
     def __iter__(self) -> Any:
-        """Like `tf.data.Dataset.__iter__`. Eager iteration takes less Python, and errors have no TensorFlow prefix."""
+        """Like `tf.data.Dataset.__iter__`. Eager iteration runs less Python, and errors have no TensorFlow prefix."""
         if not tf.executing_eagerly():
             return super().__iter__()
         if self._iterated is None:

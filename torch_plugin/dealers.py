@@ -85,7 +85,7 @@ class Dealer:
         if num_shards == 1 or self.processes == 1:
             return None
         return (
-            f"expected every row on each of {self.processes} ranks, because it deals them, got a pipeline with "
+            f"expected every row on each of {self.processes} ranks, because it splits them, got a pipeline with "
             "shard(). Leave out shard()."
         )
 

@@ -1,8 +1,7 @@
-"""`DealtCarrier`: base of the faces that you iterate, which deal rows to ranks: ``mesh=``, and batches on a device.
+"""`DealtCarrier`: base class of the iterable classes; adds ``mesh=`` and ``prefetch_to_device`` to `PipelineCarrier`.
 
-Rows are dealt where a dataset without ``shard()`` deals them in a process group (after the shuffle, before the rows are
-batched), but along the mesh. So the position of ``mesh=`` among the arguments does not decide the order, as that of
-`shard` does.
+``mesh=`` splits rows at the same point as a process group does for a dataset without ``shard()``: after the shuffle and
+before batching. So, unlike the position of a ``shard()`` call, the position of ``mesh=`` does not affect the order.
 """
 
 from __future__ import annotations
@@ -122,4 +121,6 @@ def part_of_sources(sources: Iterable[object]) -> Part | None:
 
 
 def _dealt_twice(got: str) -> PipelineError:
-    return PipelineError(f"mesh=...: expected a dataset that is dealt once, got {got} as well. Leave one of them out.")
+    return PipelineError(
+        f"mesh=...: expected rows to be split across ranks only once, got {got} as well. Leave one of them out."
+    )

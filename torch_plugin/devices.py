@@ -1,6 +1,6 @@
-"""What copying to a device needs from it: streams, events, page-locked memory. One protocol, and torch's devices.
+"""Copies to a device: the protocol `DeviceCopies` (streams, events, page-locked memory), and its version for torch.
 
-`DeviceCopies` is the seam: `prefetch` is written against it, and tests run it with a device whose copies they delay.
+`prefetch` uses only this protocol, so tests can replace the device with one whose copies they delay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`EpochCounter`: counts the epochs of a dataset, in this process and in loader workers.
 
 A loader announces each pass in the process of the training loop (`passes`). Workers are forked, or unpickled, from the
-dataset there, and so start with its count; later changes reach them through a few bytes of shared memory. Invariants: a
-pass of a loader is one epoch, in every process; an iterator without an announcement is an epoch of its own.
+dataset there, and so start with its count; later changes reach them through a few bytes of shared memory. A pass of a
+loader is one epoch, in every process; an iterator without an announcement is an epoch of its own.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EpochCounter:
         self._known: Told | None = None  # in a worker: the pass that it counts from
         self._owner = os.getpid()
         self._cell: EpochCell | None = None
-        self._travelled: str | None = None  # the cell's path, until `_arrive` ran in the process that unpickled this
+        self._traveled: str | None = None  # the cell's path, until `_arrive` ran in the process that unpickled this
 
     @property
     def is_owner(self) -> bool:
@@ -193,18 +193,18 @@ class EpochCounter:
         return found or self._known
 
     def __getstate__(self) -> dict[str, Any]:
-        path = self._travelled if self._cell is None else self._cell.path
-        return {**self.__dict__, "_cell": None, "_trainer": None, "_travelled": path or ""}
+        path = self._traveled if self._cell is None else self._cell.path
+        return {**self.__dict__, "_cell": None, "_trainer": None, "_traveled": path or ""}
 
     def _arrive(self) -> None:
         """Sets up a forked or unpickled counter on first use; only then is it known whether this is a loader worker."""
-        travelled, self._travelled = self._travelled, None
-        if get_worker_info() is None and (travelled is not None or os.getpid() != self._owner):
+        traveled, self._traveled = self._traveled, None
+        if get_worker_info() is None and (traveled is not None or os.getpid() != self._owner):
             self._owner, self._cell, self._loader = os.getpid(), None, 0  # an independent copy
             self._in_workers = self._awaited = None
-        elif travelled:
+        elif traveled:
             with suppress(OSError):  # the dataset in the other process is gone
-                self._cell = EpochCell(travelled)
+                self._cell = EpochCell(traveled)
 
 
 def _place(loader: int) -> int:

@@ -1,8 +1,7 @@
-"""`ParquetIterable`: a Parquet dataset as a plain ``IterableDataset``; the core of the other faces.
+"""`ParquetIterable`: a Parquet dataset as a plain ``IterableDataset``; the core of the other iterable classes.
 
-In: a pipeline, and what loaders announce (passes, seeds). Out: iterators over dicts of tensors. Invariants: an iterator
-yields the part of its own rank and loader worker, each element goes to exactly one of them, and the order depends only
-on (seed, epoch).
+It takes a pipeline, and what loaders announce (passes, seeds). Its iterators yield dicts of tensors: the part of their
+own rank and loader worker. Each element goes to exactly one of them, and the order depends only on (seed, epoch).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, a pattern such as
-            ``"data/2024-*.parquet"``, or a list of these.
+            ``"data/2024-*.parquet"``, or a list of these; or a `Pipeline`.
         fields: names or regexes of the fields to read; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
@@ -177,9 +176,9 @@ class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
             PipelineError: always; ``random_split`` and ``Subset`` call this.
         """
         raise PipelineError(
-            f"{type(self).__name__}: expected iteration, got a request for row {index!r}. To split it, write "
-            'dataset.hash_split("id", [0.8, 0.2], 0) and (..., 1), with a field that tells rows apart, in place of '
-            "random_split(); or take() and skip() in place of Subset(). For samplers, use a ParquetMap."
+            f"{type(self).__name__}: expected iteration, got a request for row {index!r}. In place of random_split(), "
+            'write dataset.hash_split("id", [0.8, 0.2], 0) for one part and the same with 1 for the other, where "id" '
+            "identifies a row. In place of Subset(), use take() and skip(). For samplers, use a ParquetMap."
         )
 
     def _length(self, at: Placement) -> int:

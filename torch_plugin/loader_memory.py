@@ -1,7 +1,7 @@
 """Loader worker memory that the trainer maps: batches move between ``DataLoader`` processes without a copy.
 
-In: a worker process that makes batches in the engine's regions. Out: in the trainer, tensors over the same memory.
-Invariant: a region is reused only when every tensor over it is gone, in both processes.
+A worker process makes batches in the engine's regions, and the trainer gets tensors over the same memory. A region is
+reused only when every tensor over it is gone, in both processes.
 
 By itself, torch copies each batch into new shared memory, whose pages are new to both processes each time; for images
 that costs more than decoding them. It also needs space in ``/dev/shm``, which is scarce in containers; regions do not.

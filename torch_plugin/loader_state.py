@@ -1,7 +1,8 @@
 """`rank_state`: turns a ``StatefulDataLoader``'s state into a whole rank's, for other numbers of workers or ranks.
 
 ``StatefulDataLoader`` keeps one state per worker and restores them only to the same number of workers. If the workers
-took the elements of their rank in turn, their states amount to one position, which every face accepts. Pure.
+took the elements of their rank in turn, their states amount to one position, which every face accepts.
+The functions are pure.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
         loader_state: the result of the loader's ``state_dict()``.
 
     Raises:
-        StateError: not a state of a loader over a `ParquetPipe`; taken between two snapshots; or the positions of its
-            workers are not consecutive, as when they collate rows or filter elements themselves.
+        StateError: not a state of a loader over a parquetry dataset; taken between two snapshots; or the positions of
+            its workers are not consecutive, as when they collate rows or filter elements themselves.
     """
     snapshot = loader_state.get("_snapshot")
     if snapshot is None:
@@ -66,7 +67,8 @@ def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
     found = (state.get("fetcher_state") or {}).get("dataset_iter_state")
     if not isinstance(found, dict) or "fingerprint" not in found:
         raise StateError(
-            f"rank_state: expected the state of a StatefulDataLoader over a ParquetPipe, got the keys {sorted(state)}."
+            "rank_state: expected the state of a StatefulDataLoader over a parquetry dataset, got the keys "
+            f"{sorted(state)}."
         )
     return found
 

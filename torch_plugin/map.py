@@ -1,7 +1,7 @@
 """`ParquetMap`: a Parquet dataset as a map-style ``Dataset``, for code that picks rows by index.
 
-In: a pipeline, and the indices from a sampler. Out: dicts of tensors. Invariants: row ``i`` is the ``i``-th element of
-an iteration over the pipeline, in every process; only the sampler splits rows across ranks and workers.
+It takes a pipeline, and the indices from a sampler, and returns dicts of tensors. Row ``i`` is the ``i``-th element of
+an iteration over the pipeline, in every process. Only the sampler splits rows across ranks and workers.
 """
 
 from __future__ import annotations
@@ -155,15 +155,15 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         shard, shuffle, drawn = shard_of(self._pipeline), shuffle_of(self._pipeline), self._pipeline.drawn_seed
         if replicas > 1 and shard is not None and shard.num_shards > 1:
             raise PipelineError(
-                f"ParquetMap: expected every row on each of {replicas} ranks, because {dealer} deals them, got a "
-                f"pipeline with shard({shard.num_shards}, {shard.index}), whose part would be dealt again. Leave out "
+                f"ParquetMap: expected every row on each of {replicas} ranks, because {dealer} splits them, got a "
+                f"pipeline with shard({shard.num_shards}, {shard.index}), whose part would be split again. Leave out "
                 "shard()."
             )
         ordered = any(stage.decides_order and stage.drawn_seed is not None for stage in self._pipeline.stages)
         if replicas > 1 and drawn is not None and (ordered or self._pipeline.mixture is not None):
             raise PipelineError(
                 f"ParquetMap: expected a seed that numbers rows the same way on each of {replicas} ranks, because "
-                f"{dealer} deals them, got shuffle(), weigh() or mix() without one. Write seed=, or leave "
+                f"{dealer} splits them, got shuffle(), weigh() or mix() without one. Write seed=, or leave "
                 "it out."
             )
         chosen = [type(each).__name__ for each in samplers if _chooses(each)]

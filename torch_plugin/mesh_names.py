@@ -1,6 +1,6 @@
-"""What the name of a device mesh's dimension says about rows: do its ranks read different rows, or the same? Pure.
+"""What the name of a device mesh's dimension says about rows: do its ranks read different rows, or the same?
 
-Names are judged by their parts: ``dp_shard_cp`` is data parallel (``dp``, ``shard``) and context parallel (``cp``). The
+The parts of the name decide: ``dp_shard_cp`` is data parallel (``dp``, ``shard``) and context parallel (``cp``). The
 words are those of PyTorch, torchtitan (``torchtitan/distributed/parallel_dims.py``), Megatron and DeepSpeed.
 """
 

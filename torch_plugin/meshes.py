@@ -1,9 +1,10 @@
-"""This process's part of the data by device mesh or process group, and a warning if ranks need a mesh.
+"""Splits rows by device mesh or process group, and warns if the ranks need a mesh.
 
-Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. Rows are dealt only
-along a mesh's data-parallel dimensions; ranks with the same position in those read the same part. A dimension is judged
-by its name, and by the ranks in it: dealing to two ranks that another mesh of this process calls parts of one model is
-refused. What a name leaves open is settled by you: a dimension that you pass to ``shard(mesh=)`` is data parallel.
+Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. So rows are split only
+along a mesh's data-parallel dimensions, and ranks with the same position in these dimensions read the same part. The
+name of a dimension says whether it is data parallel. If another mesh of this process shows that two ranks hold parts of
+one model, splitting rows between them is an error. If a name is ambiguous, a dimension that you pass to
+``shard(mesh=)`` counts as data parallel.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, i
     size, index = (dist.get_world_size(group), dist.get_rank(group)) if mesh is None else _place_in_mesh(mesh)
     if index < 0:
         kind = "group" if mesh is None else "mesh"
-        raise PipelineError(f"shard({kind}=...): expected a {kind} that this process belongs to, got one without it.")
+        raise PipelineError(f"shard({kind}=...): expected a {kind} that contains this process, got one that does not.")
     return size, index
 
 

@@ -1,7 +1,7 @@
 """Page-locks the engine's regions, so that batches are copied to a GPU straight from where they were decoded.
 
-In: a `PageLock`. Out: batches of this process lie in page-locked memory. Invariants: a region is locked once, when its
-memory is mapped, and unlocked before that memory is unmapped; an address never stays locked for other memory.
+It takes a `PageLock`; from then on, batches of this process lie in page-locked memory. A region is locked once, when
+its memory is mapped, and unlocked before that memory is unmapped. So an address never stays locked for other memory.
 
 Pinning each batch instead would copy it once more. What is not in a region (small arrays, batches of a sidecar, batches
 beyond the number that a pool hands out) is not locked: ask ``tensor.is_pinned()``.

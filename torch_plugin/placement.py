@@ -1,6 +1,6 @@
 """The part of the data an iterator takes, as a value and in the stages of a pipeline.
 
-Pure functions over stages. A rank's part is a ``shard`` stage; a loader worker's part within its rank is every
+The functions are pure. A rank's part is a ``shard`` stage; a loader worker's part within its rank is every
 ``workers``-th element, so that the workers together give each element once, and batches in the single-process order.
 """
 

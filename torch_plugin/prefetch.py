@@ -1,7 +1,7 @@
 """`prefetch_to_device`: copies batches to a device ahead of the training step, on a separate stream.
 
-In: a loader of host batches. Out: the same batches, in order, on the device. Invariants: work that you enqueue on your
-stream runs after the copy of its batch; a host batch is kept until its copy is done; state and errors belong to the
+It takes a loader of host batches, and yields the same batches, in order, on the device. Work that you enqueue on your
+stream runs after the copy of its batch. A host batch is kept until its copy is done. State and errors belong to the
 last batch you took, however many were copied ahead.
 """
 

@@ -1,7 +1,7 @@
 """Columns as torch elements: the values a PyTorch user gets for a batch or a row.
 
-In: an `Element` and the columns of one step. Out: dicts by field name. Numbers are tensors over the engine's own
-memory, which they keep alive; nothing is copied, and the batched path makes no Python object per row.
+It takes an `Element` and the columns of one step, and returns dicts by field name. Numbers are tensors over the
+engine's own memory, which they keep alive; nothing is copied, and batches are made without a Python object per row.
 
 | field | in a batch | in a row |
 |---|---|---|

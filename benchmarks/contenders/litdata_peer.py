@@ -20,7 +20,7 @@ from ..touch import rows_of
 from ..workloads import BLOCK_TOKENS, NUMBERS, SEED, Case
 
 SETTINGS = {
-    "optimised": "optimize() to chunks of 64 MB, shuffle, one loader worker for each processor, persistent, "
+    "optimized": "optimize() to chunks of 64 MB, shuffle, one loader worker for each processor, persistent, "
     "prefetch_factor=4; simplejpeg (b: OpenCV resize)",
     "parquet": "index_parquet_dataset, ParquetLoader, shuffle, one loader worker for each processor, persistent, "
     "prefetch_factor=4, workers spawned, as it asks for; simplejpeg",
@@ -42,7 +42,7 @@ def prepare(folder: Path, target: Path) -> None:
     if folder.name not in ("texts", "wide"):
         rows = len(list((folder / "files").iterdir())) if (folder / "files").exists() else _table_rows(folder)
         make = partial(_row, folder) if folder.name != "table" else _TableRow(folder)
-        optimize(make, list(range(rows)), str(target / "optimised"), chunk_bytes="64MB", num_workers=1, verbose=False)
+        optimize(make, list(range(rows)), str(target / "optimized"), chunk_bytes="64MB", num_workers=1, verbose=False)
 
 
 def batches(case: Case) -> Iterator[int]:

@@ -51,7 +51,7 @@ class Watched(Generic[_Element]):
 def watch(loader: Iterable[_Element]) -> Watched[_Element]:
     """Iterates a loader and shows one line that is kept up to date: the verdict, rates, and how long you waited.
 
-    >>> loader = DataLoader(ParquetPipe("data/train").batch(64), batch_size=None)  # doctest: +SKIP
+    >>> loader = DataLoader(ParquetIterable("data/train").batch(64), batch_size=None)  # doctest: +SKIP
     >>> for batch in parquetry.watch(loader): train(batch)  # doctest: +SKIP
     input-bound: 5,120 rows/s, read 210.3 MB/s, waited 84%, 1,200 elements
 
@@ -121,8 +121,8 @@ def observe(loader: object, attributes: Mapping[str, str] | None = None, *, mete
     Each export of your meter provider reads all of them at the same moment, until the loader is garbage-collected.
     The package ``opentelemetry-api`` must be installed.
 
-    >>> pipe = ParquetPipe("data/train").batch(64)  # doctest: +SKIP
-    >>> parquetry.observe(pipe, {"split": "train"})  # doctest: +SKIP
+    >>> rows = ParquetIterable("data/train").batch(64)  # doctest: +SKIP
+    >>> parquetry.observe(rows, {"split": "train"})  # doctest: +SKIP
 
     Args:
         loader: what you iterate; see `watch`. For a `Pipeline`, pass an iterator of it, not the pipeline itself.

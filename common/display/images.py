@@ -24,8 +24,8 @@ _GREY = 48
 def is_image(output: OutputField) -> bool:
     if output.kind != "dense" or output.dtype.kind not in "uif" or output.levels:
         return False
-    is_grey = len(output.shape) == 2 and (output.dims is None or "C" not in output.dims) and output.dtype.kind == "u"
-    return is_grey or (len(output.shape) == 3 and (output.shape[2] in CHANNELS or output.shape[0] in CHANNELS))
+    is_gray = len(output.shape) == 2 and (output.dims is None or "C" not in output.dims) and output.dtype.kind == "u"
+    return is_gray or (len(output.shape) == 3 and (output.shape[2] in CHANNELS or output.shape[0] in CHANNELS))
 
 
 def images_of(value: Any, output: OutputField) -> list[np.ndarray]:

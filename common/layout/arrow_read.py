@@ -3,7 +3,7 @@
 It takes a row group and a function that chooses the columns, and returns an Arrow table with the columns as stored.
 Every column has as many rows as the footer says. Anything wrong with a file raises a single error that names the file,
 row group and column. `read_slices` returns the same rows in slices, for row groups that are too large to read whole.
-Whether they are is what `read_group` finds out before it reads, if it is told how much room there is.
+If `read_group` is told how much memory it may use, it first checks whether the row group fits.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def naming_file(file: DataFile) -> Iterator[None]:
         raise DatasetError(f"file {file.path}: no longer exists. {_REMOVED}") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
-            f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are not: "
-            f"{why(error)}. {remedy(error, 'Remove it, or write it again.')}"
+            f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be read as "
+            f"one: {why(error)}. {remedy(error, 'Remove it, or write it again.')}"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""`HttpFile`: a file on a plain HTTP server, of which every answer is checked before its bytes are used.
+"""`HttpFile`: a file on a plain HTTP server. Every answer is checked before its bytes are used.
 
-In: fsspec's HTTP file system, whose session and options it uses, and a URL. Out: exactly the bytes that were asked for,
-of one version of the file. The status, ``Content-Range``, the length, and the version (``ETag``, ``Last-Modified``,
-size) of each answer must fit. fsspec itself takes any answer of status 206 for the right one.
+It takes fsspec's HTTP file system, whose session and options it uses, and a URL. It returns exactly the requested
+bytes, all from one version of the file. The status, ``Content-Range``, the length, and the version (``ETag``,
+``Last-Modified``, size) of each answer must match. fsspec itself accepts any answer with status 206.
 """
 
 from __future__ import annotations

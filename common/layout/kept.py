@@ -1,6 +1,6 @@
 """Files that appear complete or not at all, and cache directories of such files with a size limit.
 
-Everything that parquetry writes to keep follows these rules:
+Every file that parquetry keeps follows these rules:
 
 - A file (or directory) is written under a hidden name next to its final one, ``.parquetry-<32 hex digits>``, and then
   moved. If the directory has a limit, the name ends in ``-<bytes>``, the space reserved for the file.

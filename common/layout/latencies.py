@@ -1,8 +1,8 @@
 """`Latencies`: how long recent reads from a store took, and so when a read is slow enough for a second request.
 
-In: the seconds of each read that was answered, and its size. Out: after how many seconds to ask a second time, and
-whether another second request is allowed: they are at most a share of all reads, so that a store that is slow for
-everybody is not asked twice as much.
+It takes the seconds and the size of each read that was answered. It returns after how many seconds to ask a second
+time, and whether another second request is allowed: they are at most a share of all reads, so that a store that is slow
+for everybody does not get twice the requests.
 """
 
 from __future__ import annotations

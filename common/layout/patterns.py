@@ -1,6 +1,6 @@
 """Patterns in paths: ``data/year=202?/*.parquet`` names the files that match, as in Python's `glob`.
 
-In: the path that a user wrote. Out: the directory to list, and which of the files below it match.
+They take the path that a user wrote, and return the directory to list and which of the files below it match.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells the options of a file system that are no secret: `without_secret_options`, `is_plain_filesystem`.
+"""Tells which options of a file system are not secret: `without_secret_options`, `is_plain_filesystem`.
 
-In: ``storage_options`` and file systems. Out: what anybody may see. A text is a secret, unless its name is known to
-hold none.
+They take ``storage_options`` or a file system, and return what anybody may see. A text counts as secret unless the
+option's name is known to be harmless.
 """
 
 from __future__ import annotations

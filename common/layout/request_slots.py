@@ -1,4 +1,4 @@
-"""Bounds how many requests all processes of a user on one machine have at one store at a time.
+"""Limits how many requests a user's processes on one machine send to one store at a time.
 
 A store's endpoint has as many slots as `most_requests` says. A read takes one before it asks (`Slots.taken`), and more
 for ranges that it fetches at once, if some are free (`spare_slots`). So no read waits for a slot while it holds one.

@@ -1,7 +1,7 @@
-"""Reads what a store answered out of its client's exception, and says what to do about it.
+"""Extracts a store's answer from its client's exception, and says what to do about it.
 
-In: a file system and the exception of pyarrow, or of a library behind fsspec. Out: a `StoreError`, or ``None`` if the
-exception is not about the store, but about the content of a file.
+It takes a file system and an exception of pyarrow, or of a library behind fsspec. It returns a `StoreError`, or
+``None`` if the exception is about the content of a file and not about the store.
 """
 
 from __future__ import annotations

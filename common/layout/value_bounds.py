@@ -2,7 +2,7 @@
 
 A footer says how large the decompressed pages are. Dictionaries, run lengths and prefixes make values of these that are
 larger by any factor. So the bound follows from the number of values, their width, and the longest entry of a
-dictionary. Where that is too much, the values are read in slices, until they are counted or are too many.
+dictionary. If the bound is too large, the values are read in slices until all are counted or the count is too large.
 Source of the rules: "Encodings" of the Parquet format.
 """
 
@@ -93,7 +93,7 @@ def most_bytes(
 
     Args:
         source: the file that ``reader`` reads.
-        enough: what is certainly no larger than this is not looked at any closer, nor is what is certainly larger.
+        enough: the size to compare with. The search ends when the values are known to take no more, or to take more.
     """
     chunks = chunks_of(reader.metadata, group, columns)
     certain = sum(chunk.plain_bytes for chunk in chunks)

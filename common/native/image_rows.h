@@ -1,4 +1,4 @@
-// Finishes an image row by row, as a decoder yields the rows: resizes it, mirrors it, normalises its pixels, and puts
+// Finishes an image row by row, as a decoder yields the rows: resizes it, mirrors it, normalizes its pixels, and puts
 // them in their layout. The class allocates nothing and keeps no state between images.
 
 #pragma once
@@ -38,14 +38,14 @@ struct Factors {
 };
 
 // Every step is rounded: the library is compiled without fused multiply-add.
-PARQUETRY_INLINE float normalised(uint8_t value, float multiply, float subtract) {
+PARQUETRY_INLINE float normalized(uint8_t value, float multiply, float subtract) {
   return static_cast<float>(value) * multiply - subtract;
 }
 
 // One channel of one row. The pixels of the source are `kFrom` values apart, and those of the target `kTo`.
 template <int kFrom, int kTo>
-PARQUETRY_INLINE void normalise_line(const uint8_t* from, float* to, int64_t width, float multiply, float subtract) {
-  for (int64_t x = 0; x < width; ++x) to[x * kTo] = normalised(from[x * kFrom], multiply, subtract);
+PARQUETRY_INLINE void normalize_line(const uint8_t* from, float* to, int64_t width, float multiply, float subtract) {
+  for (int64_t x = 0; x < width; ++x) to[x * kTo] = normalized(from[x * kFrom], multiply, subtract);
 }
 
 template <int kFrom, int kTo>
@@ -57,7 +57,7 @@ template <int kFrom, int kTo>
 PARQUETRY_INLINE void finish_line(const uint8_t* from, void* to, int64_t at, int64_t width, const Factors& factors,
                                   int64_t channel) {
   if (factors.multiply != nullptr) {
-    normalise_line<kFrom, kTo>(from, static_cast<float*>(to) + at, width, factors.multiply[channel],
+    normalize_line<kFrom, kTo>(from, static_cast<float*>(to) + at, width, factors.multiply[channel],
                                factors.subtract[channel]);
   } else {
     copy_line<kFrom, kTo>(from, static_cast<uint8_t*>(to) + at, width);
@@ -88,19 +88,19 @@ PARQUETRY_FOR_EVERY_CPU inline void finish_channel(const uint8_t* from, int64_t 
         static_cast<uint8_t*>(place.pixels)[to] = value;
       } else {
         static_cast<float*>(place.pixels)[to] =
-            normalised(value, factors.multiply[channel], factors.subtract[channel]);
+            normalized(value, factors.multiply[channel], factors.subtract[channel]);
       }
     }
   }
 }
 
-// Normalises a row whose channels stay where they are.
+// Normalizes a row whose channels stay where they are.
 template <int64_t kChannels>
-PARQUETRY_INLINE void normalise_pixels(const uint8_t* from, float* to, int64_t width, const Factors& factors) {
+PARQUETRY_INLINE void normalize_pixels(const uint8_t* from, float* to, int64_t width, const Factors& factors) {
   for (int64_t x = 0; x < width; ++x) {
     for (int64_t c = 0; c < kChannels; ++c) {
       const int64_t at = x * kChannels + c;
-      to[at] = normalised(from[at], factors.multiply[c], factors.subtract[c]);
+      to[at] = normalized(from[at], factors.multiply[c], factors.subtract[c]);
     }
   }
 }
@@ -112,9 +112,9 @@ PARQUETRY_FOR_EVERY_CPU inline bool finish_pixels(const uint8_t* from, const Pla
   if (factors.multiply == nullptr) {
     __builtin_memcpy(static_cast<uint8_t*>(place.pixels) + at, from, static_cast<size_t>(width * channels));
   } else if (channels == 3) {
-    normalise_pixels<3>(from, static_cast<float*>(place.pixels) + at, width, factors);
+    normalize_pixels<3>(from, static_cast<float*>(place.pixels) + at, width, factors);
   } else if (channels == 4) {
-    normalise_pixels<4>(from, static_cast<float*>(place.pixels) + at, width, factors);
+    normalize_pixels<4>(from, static_cast<float*>(place.pixels) + at, width, factors);
   } else {
     return false;
   }
@@ -221,11 +221,11 @@ class ImageRows {
     for (int64_t c = 0; c < channels_; ++c) finish(made_ + c * channel, step, y, c);
   }
 
-  // Mixes neighbours in a row, and splits its channels unless the target has them together, too. The values are those
+  // Mixes neighbors in a row, and splits its channels unless the target has them together, too. The values are those
   // of pixels times 128.
   void mix_across(const uint8_t* row, int16_t* target) const {
 #if PARQUETRY_HAS_AVX2
-    if (channels_ == 3 && __builtin_cpu_supports("avx2")) return mix_colours_across(row, target);
+    if (channels_ == 3 && __builtin_cpu_supports("avx2")) return mix_colors_across(row, target);
 #endif
     for (int64_t x = 0; x < line_; ++x) {
       const Mix& mix = across_[x];
@@ -247,21 +247,21 @@ class ImageRows {
   }
 
 #if PARQUETRY_HAS_AVX2
-  __attribute__((target("avx2"))) __m128i mix_colours(const uint8_t* row, const Mix& mix, __m128i order) const {
+  __attribute__((target("avx2"))) __m128i mix_colors(const uint8_t* row, const Mix& mix, __m128i order) const {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + mix.first));
     int32_t weights;
     __builtin_memcpy(&weights, &mix.of_first, sizeof(weights));
     return _mm_srai_epi32(_mm_madd_epi16(_mm_shuffle_epi8(bytes, order), _mm_set1_epi32(weights)), 4);
   }
 
-  __attribute__((target("avx2"))) void mix_colours_across(const uint8_t* row, int16_t* target) const {
-    // Words of red, red of the neighbour, green, green of the neighbour, blue, blue of the neighbour.
+  __attribute__((target("avx2"))) void mix_colors_across(const uint8_t* row, int16_t* target) const {
+    // Words of red, red of the neighbor, green, green of the neighbor, blue, blue of the neighbor.
     const __m128i order = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
     const __m128i together = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, -1, -1, -1, -1);
     for (int64_t x = 0; x < line_; x += 4) {
       const Mix* const mix = across_ + x;
-      const __m128i p = _mm_packs_epi32(mix_colours(row, mix[0], order), mix_colours(row, mix[1], order));
-      const __m128i q = _mm_packs_epi32(mix_colours(row, mix[2], order), mix_colours(row, mix[3], order));
+      const __m128i p = _mm_packs_epi32(mix_colors(row, mix[0], order), mix_colors(row, mix[1], order));
+      const __m128i q = _mm_packs_epi32(mix_colors(row, mix[2], order), mix_colors(row, mix[3], order));
       if (!splits_) {  // each store writes four bytes too many, which the next one or nothing needs
         _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 3 * x), _mm_shuffle_epi8(p, together));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 3 * x + 6), _mm_shuffle_epi8(q, together));

@@ -1,5 +1,5 @@
 // Decodes parts of JPEG images with libjpeg-turbo, and finishes them as `ImageRows` does. Pixels outside a part are neither
-// transformed nor converted to colours. The pixels of the part are those of the whole image, exactly.
+// transformed nor converted to colors. The pixels of the part are those of the whole image, exactly.
 //
 // The library itself is found at run time, so this file needs only its header. Without the header, nothing is decoded
 // here. These functions keep no state between images and start no threads.
@@ -35,7 +35,7 @@ struct Part {
   int64_t height, width;  // of the whole image, not reduced
   int64_t factor;         // 1, 2, 4 or 8
   int64_t top, left, box_height, box_width;
-  int64_t channels;           // 1 (grey) or 3 (RGB)
+  int64_t channels;           // 1 (gray) or 3 (RGB)
   int64_t reads_all;          // whether the file is read to its end, so that damage is noticed anywhere
   int64_t new_height, new_width;  // the part is resized to this
   int64_t mirrored, upside_down;
@@ -46,8 +46,8 @@ static_assert(sizeof(Part) == 160, "Python describes parts by the same layout");
 
 #if PARQUETRY_HAS_JPEG
 
-// Chroma is interpolated from its neighbours, so a few more columns are decoded on either side of the box.
-constexpr int64_t kNeighbours = 16;
+// Chroma is interpolated from its neighbors, so a few more columns are decoded on either side of the box.
+constexpr int64_t kNeighbors = 16;
 
 struct Library {
   decltype(&jpeg_CreateDecompress) create;
@@ -126,8 +126,8 @@ void decode_in_place(const Library& library, jpeg_decompress_struct* state, cons
 void decode_rows(const Library& library, jpeg_decompress_struct* state, const Part& part,
                  const parquetry::Factors& factors) {
   const int64_t whole_width = state->output_width;
-  const int64_t right = part.left + part.box_width + kNeighbours;
-  JDIMENSION begin = static_cast<JDIMENSION>(part.left > kNeighbours ? part.left - kNeighbours : 0);
+  const int64_t right = part.left + part.box_width + kNeighbors;
+  JDIMENSION begin = static_cast<JDIMENSION>(part.left > kNeighbors ? part.left - kNeighbors : 0);
   JDIMENSION width = static_cast<JDIMENSION>((right < whole_width ? right : whole_width) - begin);
   if (width < whole_width) library.crop(state, &begin, &width);
   const size_t line_bytes = static_cast<size_t>(width * part.channels + parquetry::ImageRows::kSlack + 1);

@@ -1,7 +1,7 @@
 """Decodes parts of JPEG images with the compiled core and libjpeg-turbo, the library that simplejpeg contains.
 
 `decode_parts` takes many images in one call, without the interpreter lock, and finishes each: resizes it, mirrors it,
-normalises it and puts it in the layout of its target. The pixels are exactly those of simplejpeg, OpenCV and numpy.
+normalizes it and puts it in the layout of its target. The pixels are exactly those of simplejpeg, OpenCV and numpy.
 Trials confirm that when libjpeg-turbo is loaded, from Pillow's wheel or else from the system.
 """
 
@@ -74,7 +74,7 @@ def decode_parts(
 
     Args:
         parts: what to decode.
-        out: the targets ``[n, H, W, C]`` with C 1 (grey) or 3 (RGB), in any layout; uint8, or float32 with ``factors``.
+        out: the targets ``[n, H, W, C]`` with C 1 (gray) or 3 (RGB), in any layout; uint8, or float32 with ``factors``.
         factors: two arrays (float32 ``[C]``): each value becomes ``value * first - second``, rounded after each step.
         places: the target of each image, if they are not in order; int64 ``[n]``.
 
@@ -114,7 +114,7 @@ def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, 
         size: height and width of the whole image.
         factor: 1, 2, 4 or 8, to decode the image at ``1 / factor`` of its size, rounded up.
         box: the part, inside the reduced image.
-        out: uint8, C-contiguous, ``[box height, box width]`` (grey) or ``[box height, box width, C]`` with C 1 or 3.
+        out: uint8, C-contiguous, ``[box height, box width]`` (gray) or ``[box height, box width, C]`` with C 1 or 3.
 
     Returns:
         False if nothing was decoded, as for `decode_parts`. Then decode the whole image.

@@ -1,4 +1,4 @@
-"""Small kernels of the compiled core: copies large values, sorts random words, and normalises pixels."""
+"""Small kernels of the compiled core: copies large values, sorts random words, and normalizes pixels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     return numbered.view(np.int64) if core.parquetry_word_order(*pointers) else None
 
 
-def normalise(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> bool:
+def normalize(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> bool:
     """Writes ``float32(image) * multiply - subtract`` into ``out``, each step rounded to float32.
 
     Args:
@@ -70,5 +70,5 @@ def normalise(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract
         return False
     strides = (steps[0], *(stride // 4 for stride in places))
     described = np.array((image.ctypes.data, out.ctypes.data, *image.shape, *strides), np.int64)  # `Image` in pixels.cc
-    core.parquetry_normalise(described.ctypes.data, multiply.ctypes.data, subtract.ctypes.data)
+    core.parquetry_normalize(described.ctypes.data, multiply.ctypes.data, subtract.ctypes.data)
     return True

@@ -20,7 +20,7 @@ _FUNCTIONS = {
     "pad": (_NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _POINTER),
     "copy_around_cache": (None, _POINTER, _POINTER, _NUMBER),
     "word_order": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
-    "normalise": (None, _POINTER, _POINTER, _POINTER),
+    "normalize": (None, _POINTER, _POINTER, _POINTER),
     "check_footer": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),
     "row_groups": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _POINTER),
     "longest_value": (_NUMBER, _TEXT, _NUMBER),

@@ -1,4 +1,4 @@
-// Normalises the pixels of one image. The function keeps no state, starts no threads, and allocates nothing.
+// Normalizes the pixels of one image. The function keeps no state, starts no threads, and allocates nothing.
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ static_assert(sizeof(Image) == 72, "Python describes images by the same layout")
 }  // namespace
 
 // Writes `value * multiply[c] - subtract[c]` for each channel, in any layout.
-extern "C" __attribute__((visibility("default"))) void parquetry_normalise(const Image* image, const float* multiply,
+extern "C" __attribute__((visibility("default"))) void parquetry_normalize(const Image* image, const float* multiply,
                                                                            const float* subtract) {
   const parquetry::Place place = {image->target, image->target_row, image->target_pixel, image->target_channel};
   parquetry::ImageRows rows;

@@ -1,4 +1,4 @@
-"""Sorts uniform random 64-bit words: `sorted_numbers` those that fit into memory, `sorted_on_disk` more of them.
+"""Sorts uniform random 64-bit words: `sorted_numbers` in memory, `sorted_on_disk` those that do not fit into memory.
 
 They take the words and return the numbers of the words in the order of their values, the same as numpy's ``argsort``.
 """

@@ -76,4 +76,4 @@ def _check_own(file: int) -> None:
     """Raises `PermissionError` if another user owns the file or can write it."""
     status = os.fstat(file)
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
-        raise PermissionError("it is another user's, or others can write it")
+        raise PermissionError("it belongs to another user, or others can write to it")

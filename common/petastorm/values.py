@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.read.normalise import normalise
+from ..engine.read.canonical import to_canonical
 from ..errors import DecodeError
 from ..layout.nested import one_array, widened
 from ..process.forks import arrow_to_numpy
@@ -32,11 +32,11 @@ def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:
     """
     if field.storage.coded:
         return [
-            None if not cell.is_valid else decode_array(field, cell.as_buffer()) for cell in normalise(field, column)
+            None if not cell.is_valid else decode_array(field, cell.as_buffer()) for cell in to_canonical(field, column)
         ]
     if field.dtype is decimal.Decimal:
         return [_decimals(value, field) for value in column.to_pylist()]
-    array = normalise(field, column)
+    array = to_canonical(field, column)
     return _scalars(field, array) if not field.shape else [_list_value(field, cell) for cell in array]
 
 

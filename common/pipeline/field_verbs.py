@@ -53,8 +53,8 @@ class FieldVerbs:
     def rename(self, names: Mapping[str, str]) -> Self:
         """Renames fields for everything that follows; the values stay the same.
 
-            >>> list(next(iter(drive.select("id", "speed").rename({"speed": "metres_per_second"}))))
-            ['id', 'metres_per_second']
+            >>> list(next(iter(drive.select("id", "speed").rename({"speed": "meters_per_second"}))))
+            ['id', 'meters_per_second']
             >>> [int(row["number"]) for row in drive.rename({"id": "number"}).where(pc.field("number") < 3)]
             [0, 1, 2]
 
@@ -105,7 +105,7 @@ class FieldVerbs:
         vocabulary: Iterable[object] | None = None,
         unknown: int | Literal["error"] = "error",
     ) -> Self:
-        """Replaces the strings, bytes or integers of a field by int64 codes, including inside lists and windows.
+        """Replaces the strings, bytes or integers of a field with int64 codes, including inside lists and windows.
 
             >>> batch = next(iter(drive.encode("drive").encode("tags", ["t1", "t0"]).skip(18).batch(4)))
             >>> batch["drive"].tolist(), batch["tags"].tolist()
@@ -138,7 +138,7 @@ class FieldVerbs:
             [False, True, True]
 
         A null inside a list follows the policy of its field: ``"drop"`` leaves the row out, and ``"fill"`` replaces
-        the null by ``value``. A mask of ``elements`` has the shape of the lists, here ``[[1, None], [], [3]]``:
+        the null with ``value``. A mask of ``elements`` has the shape of the lists, here ``[[1, None], [], [3]]``:
 
             >>> batch = next(iter(gaps.nulls("mask", "codes", elements=True).batch(3)))
             >>> batch["codes"].tolist(), batch["codes__valid"].tolist()
@@ -150,8 +150,8 @@ class FieldVerbs:
         declares their length.
 
         Args:
-            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` replaces nulls by ``value``;
-                ``"mask"`` replaces them by zeros and adds the bool field ``<name>__valid``.
+            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` replaces nulls with ``value``;
+                ``"mask"`` replaces them with zeros and adds the bool field ``<name>__valid``.
             elements: whether ``<name>__valid`` has one flag per list element instead of one per list.
 
         Raises:

@@ -278,9 +278,9 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             return result
         if self.address is not None:
             raise PipelineError(
-                f"Pipeline(address={self.address.url!r}): expected a use that needs no dataset, got dataset or schema, "
-                "which only the server has. See element for the fields you receive, and explain() for what the server "
-                "reads."
+                f"Pipeline(address={self.address.url!r}): dataset and schema are not available, because only the "
+                "server opens the files. Use element for the fields that you receive, and explain() for what the "
+                "server reads."
             )
         if self._opened.dataset is None:
             self._opened.dataset = StoredDataset(

@@ -21,7 +21,7 @@ from ..stages.batch import Batch
 from ..stages.bucket import Bucket
 from ..stages.cache import Cache
 from ..stages.concat import Concat, Remainder
-from ..stages.ngram import Ngram, normalise_gap, offsets_of
+from ..stages.ngram import Ngram, normalize_gap, offsets_of
 from ..stages.pack_rows import Overlong, PackRows, Strategy
 from ..stages.repeat import Repeat
 from ..stages.shard import Even, Shard
@@ -167,7 +167,7 @@ class Verbs(ImageVerbs):
                 length=length,
                 offsets=offsets_of(fields) if isinstance(fields, Mapping) else (),
                 timestamp=timestamp.name if isinstance(timestamp, UnischemaField) else timestamp,
-                max_gap=normalise_gap(max_gap),
+                max_gap=normalize_gap(max_gap),
                 group_by=() if group_by is None else names_of(group_by),
                 stride=stride,
                 overlap=overlap,

@@ -316,5 +316,5 @@ _ALIASES = {"balance": "weigh", "filter": "where", "fixed": "pad", "hash_split":
 
 def _misplaced(stage: Stage, after: str, why: str) -> PipelineError:
     return PipelineError(
-        f"{stage.called}: expected before {after}(), got after it: {why}. Call {stage.called}() earlier."
+        f"{stage.called}: expected a call before {after}(), got one after it: {why}. Call {stage.called}() earlier."
     )

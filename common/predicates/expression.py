@@ -158,7 +158,7 @@ def expression_to_json(expression: pc.Expression) -> str:
         return base64.b64encode(_serialize(expression)).decode("ascii")
     except pa.ArrowException as error:
         raise PipelineError(
-            f"serialising predicate '{expression_text(expression)}': expected columns by name and Arrow functions, "
+            f"serializing predicate '{expression_text(expression)}': expected columns by name and Arrow functions, "
             f"got: {error}. Refer to columns by name, or use where(fn, fields=[...])."
         ) from error
 

@@ -1,1 +1,1 @@
-"""What this process needs as one among others: locks, forks, its rank."""
+"""How a process works beside others: its rank, file locks, forks, and the end of other processes."""

@@ -1,6 +1,6 @@
 """Keeps things usable in a forked child: `cached_property`, `ForkLock`, imports inside `importing`, and Arrow's memory.
 
-`pc` is `pyarrow.compute`, imported when it is first used: readers that do without it start a tenth sooner.
+`pc` is `pyarrow.compute`, imported when it is first used: readers that do not need it start about 10 % faster.
 
 A fork copies every lock, but only the thread that forks. A lock that another thread held at that moment is never
 released in the child. ``DataLoader`` forks its workers, often while other threads are reading.

@@ -1,6 +1,6 @@
-"""`locked_within` and `lock_file`: locks that are waited for with patience.
+"""`locked_within` and `lock_file`: locks with a limit on how long to wait.
 
-A stopped process keeps its locks, and whoever can open a file can lock it. So no wait for a lock lasts forever.
+A stopped process keeps its locks, and whoever can open a file can lock it. So every wait for a lock has a limit.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class ReadListCodec(ListCodec):
     """Lists as a pipeline reads them.
 
     Args:
-        nulls: how nulls inside the lists are handled. ``"error"`` raises, ``"fill"`` replaces them by ``value``,
-            ``"flag"`` replaces them by 0 and adds flags beside the values, and ``"keep"`` returns Python lists with
+        nulls: how nulls inside the lists are handled. ``"error"`` raises, ``"fill"`` replaces them with ``value``,
+            ``"flag"`` replaces them with 0 and adds flags beside the values, and ``"keep"`` returns Python lists with
             ``None`` for the rows that hold nulls.
         value: the value for ``"fill"``.
         levels: the number of list levels that may differ in length; 0 if values are arrays.

@@ -1,4 +1,4 @@
-"""The element types of a field: normalises what users write and names dtypes in JSON.
+"""The element types of a field: normalizes what users write and names dtypes in JSON.
 
 A field's dtype is a ``numpy.dtype`` or the class ``decimal.Decimal`` (delivered as its exact text). ``"U"`` is text,
 ``"S"`` is bytes, and ``datetime64[unit]`` is a timestamp, delivered as int64 in that unit.
@@ -33,7 +33,7 @@ _ALIASES: dict[Any, np.dtype] = {
 }
 
 
-def normalise_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
+def canonical_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
     """Returns the canonical form of ``dtype``. Raises `SchemaError` for a dtype that cannot become a tensor."""
     if dtype is decimal.Decimal or (isinstance(dtype, str) and dtype.lower() == "decimal"):
         return decimal.Decimal
@@ -95,7 +95,7 @@ def dtype_to_json(dtype: FieldDtype) -> str:
 
 def dtype_from_json(name: str, *, field: str) -> FieldDtype:
     """The inverse of `dtype_to_json`."""
-    return normalise_dtype(name, field=field)
+    return canonical_dtype(name, field=field)
 
 
 def decimal_text(value: decimal.Decimal) -> str:

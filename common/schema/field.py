@@ -16,7 +16,7 @@ from ..errors import FieldNotFoundError, SchemaError
 from ..tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
-from .dtypes import dtype_from_json, dtype_to_json, normalise_dtype
+from .dtypes import canonical_dtype, dtype_from_json, dtype_to_json
 from .plain import integer, plain
 from .spark_types import spark_schema
 
@@ -52,8 +52,8 @@ class UnischemaField:
         if not isinstance(self.name, str) or not self.name:
             raise SchemaError(f"name of a field: expected a non-empty string, got {self.name!r}.")
         object.__setattr__(self, "name", plain(self.name))
-        object.__setattr__(self, "dtype", normalise_dtype(self.dtype, field=self.name))
-        object.__setattr__(self, "shape", _normalise_shape(self.shape, self.name))
+        object.__setattr__(self, "dtype", canonical_dtype(self.dtype, field=self.name))
+        object.__setattr__(self, "shape", _canonical_shape(self.shape, self.name))
         object.__setattr__(self, "nullable", bool(self.nullable))
         if self.dims is not None:
             object.__setattr__(self, "dims", plain(tuple(self.dims)))
@@ -250,7 +250,7 @@ def no_such_field(pattern: str, names: Iterable[str]) -> str:
     )
 
 
-def _normalise_shape(shape: object, name: str) -> Shape:
+def _canonical_shape(shape: object, name: str) -> Shape:
     given = () if shape is None else plain(shape)
     axes = given if isinstance(given, tuple) else (given,)
     if any(axis is not None and integer(axis, least=0) is None for axis in axes):

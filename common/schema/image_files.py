@@ -37,7 +37,7 @@ class ImageHeader:
 
     Attributes:
         format: ``"jpeg"``, ``"png"``, ``"webp"``, or another format that Pillow supports.
-        mode: Pillow's name for the channels: ``"L"`` is greyscale, ``"P"`` a palette, ``"RGB;16"`` has 16 bits each.
+        mode: Pillow's name for the channels: ``"L"`` is grayscale, ``"P"`` a palette, ``"RGB;16"`` has 16 bits each.
     """
 
     format: str
@@ -71,7 +71,7 @@ def check_mode(header: ImageHeader, dtype: np.dtype[Any], channels: int, convert
     if convert or header.mode == wanted or (convert is None and header.is_same_picture(wanted)):
         return
     if wanted == "L;16":
-        expected = f"expected a 16-bit greyscale image, got mode {header.mode}"
+        expected = f"expected a 16-bit grayscale image, got mode {header.mode}"
     else:
         expected = f"expected an image of mode {wanted} ({channels} channels), got {header.mode}"
     raise ValueError(f"{expected}. Declare the field with convert=True in its codec to convert such images")
@@ -117,8 +117,8 @@ def pixels(
         if (header.height, header.width) != shape[:2]:
             raise ValueError(f"expected an image of shape {shape}, got {(header.height, header.width, *shape[2:])}")
         if header.mode.endswith(_DEEP) and dtype == np.uint16:
-            grey = channels == 1 and header.mode == "L;16"
-            return np.asarray(image).astype(np.uint16) if grey else _with_channels(_deep(field, data), channels)
+            gray = channels == 1 and header.mode == "L;16"
+            return np.asarray(image).astype(np.uint16) if gray else _with_channels(_deep(field, data), channels)
         if header.mode == "L;16":
             image = pillow(field).fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode != MODES[channels]:
@@ -128,21 +128,21 @@ def pixels(
 
 
 def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
-    """Converts colours to grey by luma (ITU-R 601) and grey to colours. Alpha is dropped, or added as opaque."""
+    """Converts colors to gray by luma (ITU-R 601) and gray to colors. Alpha is dropped, or added as opaque."""
     image = image.reshape(*image.shape[:2], -1)
     if image.shape[2] == channels:
         return image
     has_alpha = image.shape[2] in (2, 4)
-    colours = image[..., :-1] if has_alpha else image
-    if channels < 3 and colours.shape[2] == 3:
-        mixed = (colours.astype(np.uint32) * np.array([299, 587, 114], np.uint32)).sum(axis=2, keepdims=True)
-        colours = ((mixed + 500) // 1000).astype(image.dtype)
-    elif channels >= 3 and colours.shape[2] == 1:
-        colours = colours.repeat(3, axis=2)
+    colors = image[..., :-1] if has_alpha else image
+    if channels < 3 and colors.shape[2] == 3:
+        mixed = (colors.astype(np.uint32) * np.array([299, 587, 114], np.uint32)).sum(axis=2, keepdims=True)
+        colors = ((mixed + 500) // 1000).astype(image.dtype)
+    elif channels >= 3 and colors.shape[2] == 1:
+        colors = colors.repeat(3, axis=2)
     if channels in (1, 3):
-        return colours
+        return colors
     opaque = np.full((*image.shape[:2], 1), np.iinfo(image.dtype).max, image.dtype)
-    return np.concatenate([colours, image[..., -1:] if has_alpha else opaque], axis=2)
+    return np.concatenate([colors, image[..., -1:] if has_alpha else opaque], axis=2)
 
 
 def pillow(field: CodedField) -> ModuleType:

@@ -48,9 +48,9 @@ class CompressedImageCodec(Codec):
     Args:
         image_codec: ``"png"`` (uint8 or uint16, lossless), ``"jpeg"`` (uint8) or ``"webp"`` (uint8).
         quality: 1 to 100, for JPEG and WebP.
-        convert: how to decode files whose channels or depth differ from the field's. ``True`` converts them: greyscale,
-            colour, CMYK, palettes, 8 and 16 bits; alpha is dropped, or added as opaque. ``False`` makes them an error.
-            ``None`` converts only what decoders convert by themselves, which is JPEG (greyscale, colour, CMYK) and
+        convert: how to decode files whose channels or depth differ from the field's. ``True`` converts them: grayscale,
+            color, CMYK, palettes, 8 and 16 bits; alpha is dropped, or added as opaque. ``False`` makes them an error.
+            ``None`` converts only what decoders convert by themselves, which is JPEG (grayscale, color, CMYK) and
             palettes. EXIF orientation is always ignored.
 
     Write rows as arrays, or as the ``bytes`` of an image file, which are stored unchanged. The file must have this
@@ -131,8 +131,8 @@ class CompressedImageCodec(Codec):
 
     def _header(self, field: CodedField, data: memoryview) -> ImageHeader:
         if bytes(data[:2]) == JPEG_MAGIC and simplejpeg is not None:
-            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-            return ImageHeader(format="jpeg", height=height, width=width, mode=_JPEG_MODES.get(colours, "RGB"))
+            height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+            return ImageHeader(format="jpeg", height=height, width=width, mode=_JPEG_MODES.get(colors, "RGB"))
         return read_header(field, data)
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
@@ -168,8 +168,8 @@ class CompressedImageCodec(Codec):
         fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
         if bytes(data[:2]) != JPEG_MAGIC or simplejpeg is None or not fits_buffer:
             return False
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        if self.convert is False and _JPEG_MODES.get(colours, "RGB") != MODES[channels]:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+        if self.convert is False and _JPEG_MODES.get(colors, "RGB") != MODES[channels]:
             return False
         if (-(-height // factor), -(-width // factor)) != out.shape[:2]:
             raise ValueError(f"expected an image of 1 / {factor} of {height} x {width}, got room for {out.shape}")
@@ -191,8 +191,8 @@ class CompressedImageCodec(Codec):
         if bytes(data[:2]) != JPEG_MAGIC or simplejpeg is None or not fits_buffer:
             return False
         if self.convert is False:
-            colours = simplejpeg.decode_jpeg_header(data)[2]
-            if _JPEG_MODES.get(colours, "RGB") != MODES[channels]:
+            colors = simplejpeg.decode_jpeg_header(data)[2]
+            if _JPEG_MODES.get(colors, "RGB") != MODES[channels]:
                 return False
         return decode_part(data, size, factor, box, out)
 

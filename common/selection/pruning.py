@@ -196,14 +196,14 @@ def _compare(name: str, a: _Interval, b: _Interval, size: int) -> _Truth:
 
 
 def _is_in(node: Call, values: _Interval, size: int) -> _Truth:
-    option, behaviour = node.option("value_set"), node.option("null_matching_behavior")
-    if option is None or behaviour is None or isinstance(values.low, pa.Scalar) or isinstance(values.high, pa.Scalar):
+    option, behavior = node.option("value_set"), node.option("null_matching_behavior")
+    if option is None or behavior is None or isinstance(values.low, pa.Scalar) or isinstance(values.high, pa.Scalar):
         return _unknown(size)
     members = option.values
     hit, miss = _membership(values, members, size)
     hit, miss = hit & values.may_value, miss & values.may_value
     null, never = values.may_null, np.zeros(size, dtype=np.bool_)
-    has_null, mode = members.null_count > 0, behaviour.as_py()
+    has_null, mode = members.null_count > 0, behavior.as_py()
     if mode == _MATCH and has_null:
         return _Truth(true=hit | null, false=miss, null=never)
     if mode in (_MATCH, _SKIP):

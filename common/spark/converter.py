@@ -1,7 +1,7 @@
 """`spark_converter`: writes a DataFrame to a Parquet cache that TensorFlow, PyTorch and numpy read.
 
-In: a DataFrame. Out: a `SparkConverter`, a small value that you can pickle, so executors can train
-from it. DataFrames with equal logical plans share their files. The files are removed by `delete`,
+It takes a DataFrame and returns a `SparkConverter`, a small value that you can pickle, so executors
+can train from it. DataFrames with equal logical plans share their files. The files are removed by `delete`,
 or when the driver ends.
 """
 

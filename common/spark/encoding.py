@@ -1,7 +1,7 @@
 """`encode_dataframe`: encodes plain DataFrame columns into the columns that a schema stores.
 
-In: numbers, text, bytes, (nested) arrays and MLlib vectors. Out: what the fields' codecs store, in
-Spark types. Executors encode the rows in batches and keep their order.
+It takes numbers, text, bytes, (nested) arrays and MLlib vectors, and returns what the fields' codecs
+store, in Spark types. Executors encode the rows in batches and keep their order.
 
 If a field has an image or array codec and its column is binary, the values are taken as already
 encoded (JPEG files, for example). Their bytes are checked, but never become Python objects. All
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from ..engine.columns.batch import rows_of
 from ..engine.columns.columns import block_column
-from ..engine.read.normalise import normalise
+from ..engine.read.canonical import to_canonical
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema.codecs import ListCodec
 from ..schema.dtypes import is_string_like
@@ -180,7 +180,7 @@ def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> p
     try:
         if pa.types.is_floating(_innermost(column.type)) and field.dtype.kind in "iub":
             raise DecodeError(f"expected {field.dtype}, got {_innermost(column.type)}")
-        part = normalise(plain, column)
+        part = to_canonical(plain, column)
         out = None
         if plain.is_fixed:
             out = np.empty((len(part), *(axis or 0 for axis in plain.shape)), field.dtype)

@@ -1,8 +1,8 @@
 """`materialize_dataset`: a context manager that adds a schema to files that Spark writes itself.
 
-In: a schema, and a block in which Spark writes Parquet to a URL. Out: JSON metadata next to the
-files, which tells every reader the codecs, shapes and nullability. If the block fails, no new
-metadata is written. Hadoop's settings are always restored.
+It takes a schema, and Spark writes Parquet to a URL in its block. Then it writes JSON metadata next
+to the files, which tells every reader the codecs, shapes and nullability. If the block fails, no
+new metadata is written. Hadoop's settings are always restored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`DatasetPart`: the row groups of a dataset that go to one executor.
 
-The executor does not list or plan again.
-
-In: the driver's `StoredDataset` and row-group numbers. Out: a smaller `StoredDataset` that pickles.
-Its files and row groups are numbered from 0. The driver handles rows that a table has deleted: it
+It takes the driver's `StoredDataset` and row-group numbers, and is a smaller `StoredDataset` that
+can be pickled, so the executor does not list or plan again. Its files and row groups are numbered
+from 0. The driver handles rows that a table has deleted: it
 sends the executor the rows to read.
 """
 

@@ -1,7 +1,7 @@
 """`Columns`: the columns of a row between storage and the element, while stages are applied to them.
 
 It starts from the stored fields, and each stage changes it in call order with `Stage.apply`. The result says which
-fields are read, which steps the engine runs, and which columns come out. Pure: it looks at the schema only.
+fields are read, which steps the engine runs, and which columns come out. It looks only at the schema.
 """
 
 from __future__ import annotations

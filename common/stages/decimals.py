@@ -41,7 +41,10 @@ class Decimals(Stage):
     def apply(self, columns: Columns) -> None:
         fields = columns.open()
         if columns.row_steps or columns.item_steps or columns.window is not None:
-            raise PipelineError("decimals: expected before ngram(), transform(), nulls() and pad(). Call it earlier.")
+            raise PipelineError(
+                "decimals: expected a call before ngram(), transform(), nulls() and pad(), got one after them. Call "
+                "decimals() earlier."
+            )
         for number in columns.matching(self.patterns):
             own = fields[number]
             if own.dtype is not decimal.Decimal:

@@ -1,4 +1,4 @@
-"""``encode``: replaces strings and other categories by codes from a vocabulary."""
+"""``encode``: replaces strings and other categories with codes from a vocabulary."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def offsets_of(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, 
     return tuple(sorted(offsets))
 
 
-def normalise_gap(max_gap: object) -> Any:
+def normalize_gap(max_gap: object) -> Any:
     """Converts ``max_gap`` to a form that JSON can hold: a number, or ``(count, unit)`` for time differences.
 
     Raises:

@@ -45,7 +45,7 @@ def test_a_bar_is_as_long_as_the_median_share_of_the_limit() -> None:
 def test_ours_come_first_and_what_was_not_measured_has_no_bar() -> None:
     table = {"spdl": measured(0.9), "grain": measured(0.95), "threads": measured(0.5), "tfrecord": {"status": "failed"}}
     svg = chart(results(a=table, c_ndarray={"threads": measured(1.5), "litdata": measured(0.001)}, k={}))
-    assert texts(svg)[:4] == ["Pipeline, threads", "Grain", "SPDL", "LitData, optimised"]
+    assert texts(svg)[:4] == ["Pipeline, threads", "Grain", "SPDL", "LitData, optimized"]
     assert len(bars(svg)) == 5
     assert "<0.01" in texts(svg)
 

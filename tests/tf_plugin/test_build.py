@@ -126,7 +126,9 @@ def test_a_folder_of_another_user_is_an_error(
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(RuntimeError, match=r"it is another user's, or others can write it.*Set XDG_CACHE_HOME"):
+    with pytest.raises(
+        RuntimeError, match=r"it belongs to another user, or others can write to it.*Set XDG_CACHE_HOME"
+    ):
         build.kept_library(folder)
 
 

@@ -139,7 +139,7 @@ def test_verbs_with_tf_datas_names_go_into_the_plan(url: str, tmp_path: Path) ->
 def test_shard_passes_on_what_only_the_pipeline_has(url: str) -> None:
     dataset = ParquetDataset(url).shard(4, 1, even="drop", canonical_shards=8)
     assert dataset.pipeline == Pipeline(url).shard(4, 1, even="drop", canonical_shards=8)
-    with pytest.raises(PipelineError, match="shard: expected before batch"):
+    with pytest.raises(PipelineError, match="shard: expected a call before batch"):
         ParquetDataset(url).batch(2).shard(4, 1, even="drop")
 
 

@@ -113,8 +113,8 @@ def test_an_interleave_of_shards_goes_on_from_a_checkpoint(built: Built, tmp_pat
 
 
 def test_what_must_be_known_now_is_refused(built: Built) -> None:
-    refused = r"expected a pipeline that is known now, got one whose shard only the running graph knows"
-    kept = r"state_dict: expected a dataset that stays from one run to the next"
+    refused = r"expected a pipeline without tensors, got one whose shard is known only when the graph runs"
+    kept = r"state_dict: expected a dataset created outside of functions"
 
     def part(index: tf.Tensor) -> tf.data.Dataset:
         dataset = shuffled(built).shard(2, index)

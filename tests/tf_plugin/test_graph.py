@@ -61,7 +61,7 @@ def test_parallel_interleave_of_several_datasets(fake_dataset: Callable[..., Any
     assert sorted(ids(both)) == sorted([*range(8), *range(8)])
 
 
-def test_a_serialised_graph_gives_the_same_elements(fake_dataset: Callable[..., Any], output: Any) -> None:
+def test_a_serialized_graph_gives_the_same_elements(fake_dataset: Callable[..., Any], output: Any) -> None:
     dataset = fake_dataset(output("id"), output("x", (None,), "int32"), rows=10)
     graph = dataset._as_serialized_graph()
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)

@@ -20,18 +20,18 @@ from torch.utils.data import DataLoader  # noqa: E402  # its import may warn
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe  # noqa: E402
 
 IMAGE = UnischemaField("image", np.uint8, (8, 8, 3), CompressedImageCodec("jpeg"))
-GREYS = [0, 40, 80, 120, 160, 200]
+GRAYS = [0, 40, 80, 120, 160, 200]
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Writes JPEG files of one gray level each, as any program would."""
     images = []
-    for grey in GREYS:
+    for gray in GRAYS:
         image = io.BytesIO()
-        Image.new("RGB", (8, 8), (grey, grey, grey)).save(image, "JPEG")
+        Image.new("RGB", (8, 8), (gray, gray, gray)).save(image, "JPEG")
         images.append(image.getvalue())
-    table = pa.table({"image": images, "id": list(range(len(GREYS)))})
+    table = pa.table({"image": images, "id": list(range(len(GRAYS)))})
     return write_table(tmp_path_factory.mktemp("plain"), table, row_group_size=4)
 
 
@@ -41,6 +41,6 @@ def test_jpeg_bytes_in_plain_parquet_are_images(url: str, face: Any, workers: in
     loader = DataLoader(face(url, [IMAGE, "id"]).batch(2), batch_size=None, num_workers=workers)
     batches = list(loader)
     assert [batch["image"].shape for batch in batches] == [(2, 8, 8, 3)] * 3
-    assert [number for batch in batches for number in batch["id"].tolist()] == list(range(len(GREYS)))
+    assert [number for batch in batches for number in batch["id"].tolist()] == list(range(len(GRAYS)))
     found = [int(image.float().mean().round()) for batch in batches for image in batch["image"]]
-    assert found == pytest.approx(GREYS, abs=2)
+    assert found == pytest.approx(GRAYS, abs=2)

@@ -202,7 +202,7 @@ def test_what_a_sampler_would_deal_again_is_refused(url: str) -> None:
     dataset = make(url, "id").shard(2, 0)
     sampler: Any = DistributedSampler(dataset, 2, 0)
     with pytest.raises(
-        PipelineError, match=r"because DistributedSampler deals them, got a pipeline with shard\(2, 0\)"
+        PipelineError, match=r"because DistributedSampler splits them, got a pipeline with shard\(2, 0\)"
     ):
         iter(DataLoader(dataset, sampler=sampler))
     with pytest.raises(PipelineError, match="Leave out shard"):
@@ -234,7 +234,7 @@ class ShardOfBatches:
 def test_numbers_that_differ_from_rank_to_rank_are_not_dealt(url: str, drawn: Any) -> None:
     dataset = drawn(url)
     sampler = ShardOfBatches(BatchSampler(SequentialSampler(dataset), 4, drop_last=False))
-    with pytest.raises(PipelineError, match="on each of 2 ranks, because ShardOfBatches deals them, got shuffle"):
+    with pytest.raises(PipelineError, match="on each of 2 ranks, because ShardOfBatches splits them, got shuffle"):
         iter(DataLoader(dataset, batch_sampler=sampler))
     assert len(ids(DataLoader(make(url, "id").shuffle(9, seed=1), batch_sampler=sampler))) == 32
     assert sorted(ids(DataLoader(dataset))) == list(range(60))

@@ -246,9 +246,11 @@ def test_a_dataset_made_with_a_mesh_reads_its_part_after_the_shuffle(
 def test_a_dataset_is_dealt_only_once(url: str, face: Any, rank: Any) -> None:
     rank(2)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    with pytest.raises(PipelineError, match=r"expected a dataset that is dealt once, got another shard\(\) as well"):
+    with pytest.raises(
+        PipelineError, match=r"expected rows to be split across ranks only once, got another shard\(\) as well"
+    ):
         face(url, ["id"], mesh=mesh["dp"]).shard(2, 0)
-    with pytest.raises(PipelineError, match=r"dealt once, got a pipeline with shard\(\) as well. Leave one of them"):
+    with pytest.raises(PipelineError, match=r"only once, got a pipeline with shard\(\) as well. Leave one of them"):
         face(ParquetPipe(url, ["id"]).shard(2, 0).pipeline, mesh=mesh["dp"])
     with pytest.raises(PipelineError, match=r"expected data-parallel dimensions, got \{'tp': 2\}"):
         face(url, ["id"], mesh=mesh["tp"])

@@ -122,9 +122,9 @@ def test_after_batch_the_verbs_are_torchs(url: str) -> None:
     assert isinstance(shuffled, Shuffler)
     assert sorted(ids(shuffled)) == [list(range(start, start + 20)) for start in (0, 20, 40)]
     assert sorted(len(element["id"]) for element in batched.filter(lambda_free_last)) == [20]
-    with pytest.raises(PipelineError, match=r"where: expected before batch\(\)"):
+    with pytest.raises(PipelineError, match=r"where: expected a call before batch\(\)"):
         batched.filter(pc.field("id") > 3)
-    with pytest.raises(PipelineError, match=r"shuffle: expected before batch\(\)"):
+    with pytest.raises(PipelineError, match=r"shuffle: expected a call before batch\(\)"):
         batched.shuffle(10, seed=1)
 
 

@@ -319,7 +319,7 @@ def test_states_that_are_no_position_of_the_rank_are_refused(url: str) -> None:
         rank_state(collated.state_dict())
     with pytest.raises(StateError, match="got one taken 1 steps after it"):
         rank_state(rare.state_dict())
-    with pytest.raises(StateError, match="expected the state of a StatefulDataLoader over a ParquetPipe"):
+    with pytest.raises(StateError, match="expected the state of a StatefulDataLoader over a parquetry dataset"):
         rank_state(StatefulDataLoader([1, 2, 3]).state_dict())
     with pytest.raises(StateError, match="got filter"):
         make(url).filter(is_odd).state_after(1)

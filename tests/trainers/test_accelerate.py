@@ -83,7 +83,7 @@ CASES = list(
 )
 SHUFFLED = [(dispatch, workers) for dispatch in (None, False) for workers in (0, 2)]
 REFUSED = {
-    "shard": "expected every row on each of 2 ranks, because it deals them.* Leave out shard",
+    "shard": "expected every row on each of 2 ranks, because it splits them.* Leave out shard",
     "text": r"expected fields of one shape.* got \['text'\].*DataLoaderConfiguration\(dispatch_batches=False\)",
     "forgotten": "expected rows for a loader that makes batches, got batches.* batch_size=None",
     "batches": r"which dispatch_batches=False deals to ranks, got batches. Leave out batch\(\)",

@@ -18,7 +18,7 @@ from ...schema.codecs import ListCodec, ReadListCodec
 from ...schema.element import OutputField
 from ...schema.field import Shape, UnischemaField
 from ...schema.ragged import ends_of
-from ..read.normalise import normalise
+from ..read.canonical import to_canonical
 from .batch import Column, Compound, Dense, Ragged, Strings, as_one_array, offsets_of, values_of
 from .columns import block_column
 
@@ -66,7 +66,7 @@ def from_arrow(
     try:
         leaf = {"text": pa.string(), "bytes": pa.binary()}.get(output.kind) or pa.from_numpy_dtype(output.dtype)
         typed = _typed(array.type, shape, leaf)
-        part = normalise(field, array if typed == array.type else array.cast(typed))
+        part = to_canonical(field, array if typed == array.type else array.cast(typed))
         rows = np.arange(len(part))
         out = None
         if output.kind == "dense" and None not in shape:

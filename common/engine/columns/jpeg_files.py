@@ -1,7 +1,7 @@
 """`JpegFiles`: the JPEG images of a column, which the compiled core decodes many at a time.
 
-Which images were once read to their end without an error is remembered for the life of the process. After that, only
-the rows of an image that a crop needs are read, and damage is still noticed, whichever part of an image it is in.
+It remembers, for the life of the process, which images were read to their end without an error. For these, it reads
+only the rows that a crop needs. So damage is noticed in any part of an image, but the image is read whole only once.
 """
 
 from __future__ import annotations

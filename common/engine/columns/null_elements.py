@@ -1,6 +1,6 @@
 """Replaces nulls inside lists for a whole block at once: with a value, or with zeros plus flags.
 
-It takes a list column in canonical form (`read.normalise`) and returns lists without nulls inside. Null rows stay null,
+It takes a list column in canonical form (`read.canonical`) and returns lists without nulls inside. Null rows stay null,
 and the values hidden beneath them do not matter.
 """
 

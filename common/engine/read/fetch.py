@@ -36,13 +36,13 @@ from ...urls import without_secrets
 from ..columns.arrow_views import as_arrow, is_number
 from ..columns.jpeg_files import IntactRows
 from ..run.block import LoadedBlock
+from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import FileCells, Part, RowGroupColumns
 from .large_blocks import BlockColumns, LargeColumns, LargeReader
 from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
-from .normalise import normalise, number_type
 
 _LARGE_CHUNK_BYTES = 1 << 17
 _FILTER_SLICE_BYTES = 4 << 20
@@ -285,7 +285,7 @@ class Fetcher:
         if field.name not in self._dataset.partitions:
             column = self._conformed(row_group, field, column)
         try:
-            return normalise(field, column)
+            return to_canonical(field, column)
         except ParquetryError as error:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 

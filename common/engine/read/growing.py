@@ -1,7 +1,7 @@
 """`GrowingArray`: an Arrow array that grows in temporary files, and is then mapped into memory.
 
-It takes slices of one canonical column (see `normalise`), and returns all of them as one array. Numbers beneath nulls
-become 0.
+It takes slices of one canonical column (see `to_canonical`), and returns all of them as one array. Numbers beneath
+nulls become 0.
 """
 
 from __future__ import annotations

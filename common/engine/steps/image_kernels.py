@@ -1,4 +1,4 @@
-"""Resizes, flips and normalises one image, each into memory that the caller provides.
+"""Resizes, flips and normalizes one image, each into memory that the caller provides.
 
 Images are ``(H, W)`` or ``(H, W, C)``. Each interpolation has one fixed implementation: numpy for ``"nearest"``, and
 OpenCV for all others. For operations that only copy (flips, planes), numpy replaces a missing OpenCV with the same
@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from ...errors import CodecUnavailableError, missing_package
-from ...native.kernels import normalise
+from ...native.kernels import normalize
 from ...process.forks import importing
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH
@@ -73,7 +73,7 @@ def resize_into(image: np.ndarray, out: np.ndarray, interpolation: str) -> None:
 
 
 def _nearest(image: np.ndarray, out: np.ndarray) -> None:
-    """Takes, for each new pixel, the old pixel that contains its centre."""
+    """Takes, for each new pixel, the old pixel that contains its center."""
     (height, width), (old_height, old_width) = out.shape[:2], image.shape[:2]
     rows = (2 * np.arange(height) + 1) * old_height // (2 * height)
     columns = (2 * np.arange(width) + 1) * old_width // (2 * width)
@@ -105,7 +105,7 @@ def copy_into(image: np.ndarray, out: np.ndarray) -> None:
         np.copyto(out, image, casting="no")
 
 
-def normalise_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
+def normalize_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
     """Writes ``float32(image) * multiply - subtract`` into ``out``.
 
     ``multiply`` and ``subtract`` are float32 ``[C]``, and every step is rounded to float32. ``out`` is float32 or
@@ -113,10 +113,10 @@ def normalise_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, sub
     """
     if image.ndim == 2:
         image, out = image[..., None], out[..., None]
-    if normalise(image, out, multiply, subtract):
+    if normalize(image, out, multiply, subtract):
         return
     if out.dtype == np.float16:
-        _normalise_to_half(image, out, multiply, subtract)
+        _normalize_to_half(image, out, multiply, subtract)
     elif not (image[0].flags.c_contiguous and out[0].flags.c_contiguous):
         for channel, plane in enumerate(_planes(image)):
             place = out[..., channel]
@@ -130,7 +130,7 @@ def normalise_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, sub
         place -= np.tile(subtract, width)
 
 
-def _normalise_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
+def _normalize_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
     if image.dtype == np.uint8:  # uses a table, because numpy's conversion to half precision would dominate the cost
         values = np.arange(256, dtype=np.float32)
         with np.errstate(over="ignore"):
@@ -139,7 +139,7 @@ def _normalise_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray,
             np.copyto(out[..., channel], tables[channel].take(plane))
         return
     single = np.empty(image.shape, np.float32)
-    normalise_into(image, single, multiply, subtract)
+    normalize_into(image, single, multiply, subtract)
     with np.errstate(over="ignore"):
         np.copyto(out, single, casting="same_kind")
 

@@ -22,7 +22,7 @@ from ...stages.random_resized_crop import TRIES, ResizedCropOp
 from ...stages.resize import ResizeOp
 from ..columns.arena import SCRATCH
 from .chance import ItemKeys, uniform
-from .image_kernels import copy_into, flip_into, normalise_into, resize_into
+from .image_kernels import copy_into, flip_into, normalize_into, resize_into
 
 Box = tuple[int, int, int, int]
 Numbers = Sequence[Sequence[float]]
@@ -184,7 +184,7 @@ def _actions(
         elif isinstance(op, NormalizeOp):
             dtype = np.dtype(op.dtype)
             factors = {"multiply": np.asarray(op.multiply, np.float32), "subtract": np.asarray(op.subtract, np.float32)}
-            result.append(_Action(partial(normalise_into, **factors), (0, 0, height, width), dtype, True))
+            result.append(_Action(partial(normalize_into, **factors), (0, 0, height, width), dtype, True))
     return result
 
 
@@ -197,7 +197,7 @@ def _middle_or_any(op: CropOp, numbers: Sequence[float], height: int, width: int
 
 
 def _drawn_box(op: ResizedCropOp, numbers: Sequence[float], height: int, width: int) -> Box:
-    """Returns a box of random area and proportions. After ten that do not fit, returns the largest centred one."""
+    """Returns a box of random area and proportions. After ten that do not fit, returns the largest centered one."""
     area, (low, high) = height * width, op.ratio
     for trial in range(TRIES):
         wanted = area * (op.scale[0] + (op.scale[1] - op.scale[0]) * numbers[2 + 2 * trial])

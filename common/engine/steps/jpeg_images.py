@@ -1,5 +1,5 @@
 """Puts stored JPEG images through an image step with the compiled core: decodes only what a crop needs, resizes it,
-flips it, normalises it and writes it to its place in the batch, all in one pass over its rows.
+flips it, normalizes it and writes it to its place in the batch, all in one pass over its rows.
 
 This is a faster way to do what `images.process` does, and it gives the same values. `finish_jpegs` says which images it
 has finished; the others are left to `images.process`.

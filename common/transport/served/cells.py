@@ -2,7 +2,7 @@
 
 That dataset supports scalars, strings, and one list of them per row. It supports no tensors, no nulls, and no lists of
 different lengths in a batch. Therefore, an Arrow row holds one *element* (of a batched pipeline, a whole batch), and
-each of its tensors is a list of values. `tf_plugin.arrow` restores the shapes in the graph.
+each of its tensors is a list of values. `tf_plugin.arrow_source` restores the shapes in the graph.
 """
 
 from __future__ import annotations

@@ -245,9 +245,9 @@ def _connect(address: ServerAddress) -> socket.socket:
     except OSError as error:
         if result is not None:
             result.close()
-        what = "a certificate that its --tls-ca file vouches for" if isinstance(error, ssl.SSLError) else "a server"
+        what = "a certificate that tls_ca_file= vouches for" if isinstance(error, ssl.SSLError) else "a server"
         raise SidecarError(
             f"server at {address.url}: expected {what}, got {error}. Start one with: "
-            "python -m parquetry.common.sidecar serve --listen ... PIPELINE.json."
+            "parquetry serve --listen ADDRESS PIPELINE.json."
         ) from error
     return result

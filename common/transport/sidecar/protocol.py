@@ -1,6 +1,6 @@
 """The sidecar's messages: constants, packing and unpacking. `docs/protocol.md` describes them.
 
-Pure functions and values; the C++ side is ``tf_plugin/kernels/protocol.h`` and ``messages.cc``.
+The functions are pure. The C++ side is ``tf_plugin/kernels/protocol.h`` and ``messages.cc``.
 """
 
 from __future__ import annotations

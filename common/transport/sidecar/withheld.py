@@ -1,8 +1,8 @@
 """Takes credentials out of a request that a graph will hold, and puts them back in the sidecar.
 
-In: the OPEN request (`request.open_request`). Out: the request for the graph, which has a token in place of the secret
-parts, and these parts. A graph may be saved, logged, or sent to other machines; the parts stay in their process.
-Options and queries are secret unless they are known not to be.
+It takes the OPEN request (`request.open_request`), and returns the request for the graph, which has a token in place of
+the secret parts, and these parts. A graph may be saved, logged, or sent to other machines; the parts stay in their
+process. Options and queries are secret unless they are known not to be.
 """
 
 from __future__ import annotations

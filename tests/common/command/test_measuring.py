@@ -40,7 +40,7 @@ def test_simulate_takes_a_dataset_or_a_description() -> None:
     assert run("simulate", "--rows", 3, "--even", "maybe").exit_code == 2
 
 
-def test_show_writes_a_sheet_or_shows_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_writes_a_sheet_or_shows_colors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "4 images of 'png'" in run("show", REAL, "--png", tmp_path / "a.png").output
     assert (tmp_path / "a.png").stat().st_size > 100
     assert "has no colors" in run("show", REAL, "-n", 1).output

@@ -36,15 +36,15 @@ def usable(core: None) -> None:
 def files(draw: st.DrawFn) -> tuple[bytes, tuple[int, int]]:
     """Draws a JPEG file and its size."""
     height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
-    grey = draw(st.booleans())
+    gray = draw(st.booleans())
     noise = np.random.default_rng(draw(st.integers(0, 9)))
-    pixels = noise.integers(0, 256, (height, width) if grey else (height, width, 3), np.uint8)
+    pixels = noise.integers(0, 256, (height, width) if gray else (height, width, 3), np.uint8)
     options: dict[str, Any] = {"quality": draw(st.sampled_from([30, 90])), "progressive": draw(st.booleans())}
-    if not grey:
+    if not gray:
         options["subsampling"] = draw(st.sampled_from(SUBSAMPLINGS))
     if draw(st.booleans()):
         options["restart_marker_blocks"] = draw(st.integers(1, 5))
-    if not grey and draw(st.integers(0, 4)) == 0:
+    if not gray and draw(st.integers(0, 4)) == 0:
         return bytes(simplejpeg.encode_jpeg(pixels, 80, "RGB", "440")), (height, width)  # Pillow cannot write it
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "JPEG", **options)
@@ -109,10 +109,10 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], jpeg.Parts, tuple[int, int, i
 def test_parts_are_finished_as_by_opencv_and_numpy(data: st.DataObject) -> None:
     found, parts, (height, width, channels) = data.draw(batches())
     count = len(found)
-    normalises, planes = data.draw(st.booleans()), data.draw(st.booleans())
-    dtype = np.dtype(np.float32 if normalises else np.uint8)
+    normalizes, planes = data.draw(st.booleans()), data.draw(st.booleans())
+    dtype = np.dtype(np.float32 if normalizes else np.uint8)
     noise = np.random.default_rng(data.draw(st.integers(0, 9)))
-    factors = tuple(noise.normal(0, 2, channels).astype(np.float32) for _ in range(2)) if normalises else None
+    factors = tuple(noise.normal(0, 2, channels).astype(np.float32) for _ in range(2)) if normalizes else None
     axes = (0, 2, 3, 1) if planes else (0, 1, 2, 3)
     shape = (count + 1, channels, height, width) if planes else (count + 1, height, width, channels)
     out = np.full(shape, 7, dtype).transpose(axes)

@@ -1,4 +1,4 @@
-"""Normalised pixels: the compiled core and numpy give the same bits."""
+"""Normalized pixels: the compiled core and numpy give the same bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.engine.steps import image_kernels
-from parquetry.common.native.kernels import normalise
+from parquetry.common.native.kernels import normalize
 
 
 @examples(200)
@@ -28,12 +28,12 @@ def test_the_core_and_numpy_give_the_same_bits(data: st.DataObject) -> None:
     shape = (channels, height, width) if first else (height, width, channels)
     found, expected = np.full(shape, 7, np.float32), np.zeros(shape, np.float32)
     out, wanted = (each.transpose(1, 2, 0) if first else each for each in (found, expected))
-    assert normalise(image, out, *factors)
+    assert normalize(image, out, *factors)
     for channel in range(channels):
         wanted[..., channel] = np.float32(image[..., channel]) * factors[0][channel] - factors[1][channel]
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
     found[...] = 7
-    image_kernels.normalise_into(image, out, *factors)
+    image_kernels.normalize_into(image, out, *factors)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
@@ -49,5 +49,5 @@ def test_the_core_and_numpy_give_the_same_bits(data: st.DataObject) -> None:
 )
 def test_other_layouts_are_left_to_numpy(image: np.ndarray, out: np.ndarray) -> None:
     ones = np.ones(3, np.float32)
-    assert not normalise(image, out, ones, ones)
+    assert not normalize(image, out, ones, ones)
     assert not out.any()

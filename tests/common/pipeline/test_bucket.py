@@ -291,11 +291,11 @@ def test_arguments_that_do_not_go_together_are_refused(rows: Pipeline, options: 
     ("verbs", "message"),
     [
         (lambda p: p.batch(2), r"batch: expected rows, got the batches of bucket\(\)"),
-        (lambda p: p.shuffle(2), r"shuffle: expected before bucket\(\)"),
-        (lambda p: p.where(pc.field("id") > 1), r"where: expected before bucket\(\)"),
-        (lambda p: p.ngram(length=2), r"ngram: expected before bucket\(\)"),
-        (lambda p: p.weigh("count"), r"weigh: expected before bucket\(\)"),
-        (lambda p: p.transform(lambda row: row, drops=True), r"transform: expected before bucket\(\)"),
+        (lambda p: p.shuffle(2), r"shuffle: expected a call before bucket\(\)"),
+        (lambda p: p.where(pc.field("id") > 1), r"where: expected a call before bucket\(\)"),
+        (lambda p: p.ngram(length=2), r"ngram: expected a call before bucket\(\)"),
+        (lambda p: p.weigh("count"), r"weigh: expected a call before bucket\(\)"),
+        (lambda p: p.transform(lambda row: row, drops=True), r"transform: expected a call before bucket\(\)"),
         (lambda p: mix([p, p]), "mix: expected pipelines of rows"),
     ],
 )
@@ -306,7 +306,10 @@ def test_what_makes_no_sense_after_it_is_refused(rows: Pipeline, verbs: Any, mes
 
 def test_lengths_have_no_place_in_a_tuple(rows: Pipeline) -> None:
     pairs = rows.as_tuple("tokens", "count")
-    with pytest.raises(PipelineError, match=r"bucket: expected before as_tuple\(\), .*'tokens__length' has no place"):
+    with pytest.raises(
+        PipelineError,
+        match=r"bucket: expected a call before as_tuple\(\), .*the tuples have no place for 'tokens__length'",
+    ):
         _ = pairs.bucket("tokens", [3], batch_size=4).element
     first = next(iter(pairs.bucket("count", [3], batch_size=4)))
     assert first[1].tolist() == [3, 0, 1, 2]

@@ -186,7 +186,7 @@ def test_a_state_belongs_to_the_rows_not_to_their_names(drive: Pipeline) -> None
         (lambda p: p.rename({"i.": "x"}).element, FieldNotFoundError, "field 'i.'"),
         (lambda p: p.rename({"id": "n"}).where(pc.field("id") > 3), FieldNotFoundError, "field 'id': expected its new name 'n'"),
         (lambda p: p.rename({"id": "n"}).select("id").element, FieldNotFoundError, "field 'id'"),
-        (lambda p: p.rename({"id": "n"}).select(UnischemaField("n", "int64", (), ScalarCodec(pa.int64()))), PipelineError, r"select: expected before rename\(\), got after it"),
+        (lambda p: p.rename({"id": "n"}).select(UnischemaField("n", "int64", (), ScalarCodec(pa.int64()))), PipelineError, r"select: expected a call before rename\(\), got one after it"),
         (lambda p: p.nulls("fill", "speed", value=0).rename({"speed": "v"}).where(pc.field("v") > 3), PipelineError, "it reads the stored values of 'speed', which that call changes"),
     ],
 )  # fmt: skip

@@ -72,7 +72,7 @@ def test_an_empty_dataset_has_a_report(tmp_path: Path) -> None:
     assert (report.rows, report.field("id").minimum) == (0, None)
 
 
-def test_petastorm_is_recognised_and_a_mix_is_refused() -> None:
+def test_petastorm_is_recognized_and_a_mix_is_refused() -> None:
     assert inspect(REAL).described == "petastorm"
     with pytest.raises(PipelineError, match="expected a pipeline over one dataset"):
         inspect(mix([Pipeline(REAL), Pipeline(REAL)], seed=1))

@@ -67,7 +67,7 @@ def test_windows_are_strips(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     ("field", "middle"), [("mask", [200] * 3), ("chw", [1, 2, 3]), ("alpha", [255] * 3), ("image", [5] * 3)]
 )
-def test_every_form_of_image_becomes_colours(pipeline: Pipeline, field: str, middle: list[int]) -> None:
+def test_every_form_of_image_becomes_colors(pipeline: Pipeline, field: str, middle: list[int]) -> None:
     assert contact_sheet(pipeline, 1, field=field, tile=8).pixels[4, 4].tolist() == middle
 
 

@@ -341,7 +341,7 @@ def test_png_is_lossless(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> 
     assert np.array_equal(found, value)
 
 
-def test_png_of_grey_with_alpha_is_lossless(tmp_path: Path) -> None:
+def test_png_of_gray_with_alpha_is_lossless(tmp_path: Path) -> None:
     value = picture((5, 6, 2))
     assert np.array_equal(round_trip(tmp_path, image_field(CompressedImageCodec("png"), (5, 6, 2)), value), value)
 
@@ -379,7 +379,7 @@ def test_jpeg_decodes_alike_with_and_without_simplejpeg(
 
 
 @pytest.mark.parametrize("colors", [("GRAY", 3), ("RGB", 1)])
-def test_a_jpeg_of_other_colours_converts_alike_with_and_without_simplejpeg(
+def test_a_jpeg_of_other_colors_converts_alike_with_and_without_simplejpeg(
     monkeypatch: pytest.MonkeyPatch, colors: tuple[str, int]
 ) -> None:
     stored_as, wanted = colors
@@ -422,7 +422,7 @@ def test_an_image_decodes_from_an_arrow_buffer_into_strided_memory(
     assert np.abs(out.astype(int) - whole).max() <= 6
 
 
-def test_a_palette_png_gives_its_colours() -> None:
+def test_a_palette_png_gives_its_colors() -> None:
     stream = io.BytesIO()
     flag = np.zeros((4, 4, 3), np.uint8)
     flag[:2] = (255, 0, 0)
@@ -451,12 +451,12 @@ def test_a_damaged_png_of_16_bits_is_refused() -> None:
 
 def test_an_image_of_another_kind_is_refused() -> None:
     rgb = image_field(CompressedImageCodec("png"), (4, 4, 3))
-    grey = image_field(CompressedImageCodec("png"), (4, 4))
+    gray = image_field(CompressedImageCodec("png"), (4, 4))
     deep = image_field(CompressedImageCodec("png"), (4, 4), "uint16")
     data = memoryview(rgb.storage.encode(rgb, picture((4, 4, 3))))
     with pytest.raises(ValueError, match=r"expected an image of mode L \(1 channels\), got RGB"):
-        grey.storage.decode_into(grey, data, np.zeros((4, 4), np.uint8))
-    with pytest.raises(ValueError, match=r"expected a 16-bit greyscale image, got mode RGB"):
+        gray.storage.decode_into(gray, data, np.zeros((4, 4), np.uint8))
+    with pytest.raises(ValueError, match=r"expected a 16-bit grayscale image, got mode RGB"):
         deep.storage.decode_into(deep, data, np.zeros((4, 4), np.uint16))
     with pytest.raises(ValueError, match=r"expected an image of shape \(5, 4, 3\), got \(4, 4, 3\)"):
         rgb.storage.decode_into(rgb, data, np.zeros((5, 4, 3), np.uint8))
@@ -474,7 +474,7 @@ def test_a_jpeg_never_lands_in_a_16_bit_buffer() -> None:
     eight = image_field(CompressedImageCodec("jpeg"), (4, 4))
     deep = image_field(CompressedImageCodec("png"), (4, 4), "uint16")
     data = memoryview(eight.storage.encode(eight, picture((4, 4))))
-    with pytest.raises(ValueError, match=r"expected a 16-bit greyscale image, got mode L"):
+    with pytest.raises(ValueError, match=r"expected a 16-bit grayscale image, got mode L"):
         deep.storage.decode_into(deep, data, np.zeros((4, 4), np.uint16))
 
 

@@ -105,7 +105,9 @@ def test_after_other_stages_a_field_is_compared_with_what_they_make(plain_url: s
     for pipeline in (cast, Pipeline(plain_url).rename({"text": "id", "id": "text"}), pair):
         with pytest.raises(PipelineError, match=r"select: field 'id': expected int16 of shape \(\), got"):
             _ = pipeline.select(UnischemaField("id", np.int16)).element
-        with pytest.raises(PipelineError, match=r"select: expected before \w+\(\), got after it: it says how stored"):
+        with pytest.raises(
+            PipelineError, match=r"select: expected a call before \w+\(\), got one after it: it says how stored"
+        ):
             pipeline.select(UnischemaField("id", np.int16, (), ScalarCodec()))
 
 

@@ -81,13 +81,13 @@ def test_a_webp_image_loses_its_alpha_channel(mode: str) -> None:
     assert np.array_equal(decoded(field(kind="webp"), data), by_pillow(data, "RGB"))
 
 
-def test_eight_bits_become_sixteen_and_colours_grey() -> None:
-    grey, colours = encoded("L"), encoded("RGB")
+def test_eight_bits_become_sixteen_and_colors_gray() -> None:
+    gray, colors = encoded("L"), encoded("RGB")
     assert np.array_equal(
-        decoded(field(channels=1, dtype="uint16"), grey), by_pillow(grey, "L").astype(np.uint16) * 257
+        decoded(field(channels=1, dtype="uint16"), gray), by_pillow(gray, "L").astype(np.uint16) * 257
     )
     deep = field(channels=3, dtype="uint16")
-    assert np.array_equal(decoded(deep, colours), by_pillow(colours, "RGB").astype(np.uint16) * 257)
+    assert np.array_equal(decoded(deep, colors), by_pillow(colors, "RGB").astype(np.uint16) * 257)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -98,12 +98,12 @@ def test_sixteen_bits_keep_their_depth_in_other_channels(stored: int, channels: 
     source = field(channels=stored, dtype="uint16")
     data = source.storage.encode(source, pixels[..., 0] if stored == 1 else pixels)
     found = decoded(field(channels=channels, dtype="uint16"), data).reshape(4, 5, channels)
-    colours = pixels[..., : 1 if stored < 3 else 3].astype(float)
+    colors = pixels[..., : 1 if stored < 3 else 3].astype(float)
     if channels < 3:
-        colours = (colours @ [0.299, 0.587, 0.114])[..., None] if stored >= 3 else colours
+        colors = (colors @ [0.299, 0.587, 0.114])[..., None] if stored >= 3 else colors
     else:
-        colours = np.broadcast_to(colours, (4, 5, 3))
-    assert np.abs(found[..., : colours.shape[-1]] - colours).max() <= 0.5
+        colors = np.broadcast_to(colors, (4, 5, 3))
+    assert np.abs(found[..., : colors.shape[-1]] - colors).max() <= 0.5
     if channels in (2, 4):
         assert np.array_equal(found[..., -1], pixels[..., -1] if stored in (2, 4) else np.full((4, 5), 65535))
 
@@ -198,7 +198,7 @@ def test_columns_of_encoded_bytes_are_stored_as_they_are() -> None:
         (field(None).replace(shape=(5, 8, 3)), encoded("RGB"), r"a value of shape \(5, 7, 3\)"),
         (field(None), encoded("LA"), r"mode RGB \(3 channels\), got LA. Declare the field with convert=True"),
         (field(False, "jpeg"), encoded("CMYK", "jpeg"), r"mode RGB \(3 channels\), got CMYK"),
-        (field(None, channels=1, dtype="uint16"), encoded("L"), "expected a 16-bit greyscale image, got mode L"),
+        (field(None, channels=1, dtype="uint16"), encoded("L"), "expected a 16-bit grayscale image, got mode L"),
         (field(None), b"", "cannot identify image file"),
         (field(None, "jpeg"), encoded("RGB", "jpeg")[:9], r"\w"),
         (field(None, "jpeg"), b"not an image", "cannot identify image file"),

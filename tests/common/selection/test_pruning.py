@@ -305,16 +305,16 @@ def test_casts_that_may_fail_or_change_the_order_are_undecided() -> None:
     )
 
 
-def lookup(members: pa.Array, behaviour: int) -> Call:
+def lookup(members: pa.Array, behavior: int) -> Call:
     options = (
         ("value_set", pa.scalar(members.to_pylist(), pa.list_(members.type))),
-        ("null_matching_behavior", pa.scalar(behaviour, pa.uint32())),
+        ("null_matching_behavior", pa.scalar(behavior, pa.uint32())),
     )
     return Call("is_in", (FieldRef(("x",)),), options)
 
 
 @pytest.mark.parametrize(
-    ("members", "behaviour", "hit", "miss", "null"),
+    ("members", "behavior", "hit", "miss", "null"),
     [
         ([1, None], 0, "A", "-", "A"),  # match
         ([1], 0, "A", "-", "-"),
@@ -324,13 +324,13 @@ def lookup(members: pa.Array, behaviour: int) -> Call:
         ([1], 9, "?", "?", "?"),
     ],
 )
-def test_nulls_in_a_lookup_follow_its_option(members: list, behaviour: int, hit: str, miss: str, null: str) -> None:
+def test_nulls_in_a_lookup_follow_its_option(members: list, behavior: int, hit: str, miss: str, null: str) -> None:
     column = stats([1, 2, None], [1, 2, None], nulls=[0, 0, 10])
-    assert verdict(lookup(pa.array(members), behaviour), x=column) == hit + miss + null
+    assert verdict(lookup(pa.array(members), behavior), x=column) == hit + miss + null
 
 
 @pytest.mark.parametrize(
-    ("members", "behaviour", "expected"),
+    ("members", "behavior", "expected"),
     [
         ([1, None], 0, "-A-"),
         ([1], 0, "-AA"),
@@ -340,9 +340,9 @@ def test_nulls_in_a_lookup_follow_its_option(members: list, behaviour: int, hit:
         ([1, None], 3, "---"),
     ],
 )
-def test_the_negation_of_a_lookup_follows_its_option(members: list, behaviour: int, expected: str) -> None:
+def test_the_negation_of_a_lookup_follows_its_option(members: list, behavior: int, expected: str) -> None:
     column = stats([1, 2, None], [1, 2, None], nulls=[0, 0, 10])
-    assert verdict(Call("invert", (lookup(pa.array(members), behaviour),)), x=column) == expected
+    assert verdict(Call("invert", (lookup(pa.array(members), behavior),)), x=column) == expected
 
 
 def test_a_lookup_without_options_is_undecided() -> None:

@@ -29,9 +29,9 @@ from parquetry.common.tools.copy_job import CopyJob
 PETASTORM = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 
 
-def picture(grey: int, kind: str = "jpeg", mode: str = "RGB") -> bytes:
+def picture(gray: int, kind: str = "jpeg", mode: str = "RGB") -> bytes:
     stream = io.BytesIO()
-    Image.new("RGB", (6, 5), (grey, grey, grey)).convert(mode).save(stream, kind)
+    Image.new("RGB", (6, 5), (gray, gray, gray)).convert(mode).save(stream, kind)
     return stream.getvalue()
 
 

@@ -88,7 +88,7 @@ def test_petastorms_keys_may_stay(tmp_path: Path) -> None:
     assert not any(key.startswith(b"dataset-toolkit") for key in keys_of(place))
 
 
-def summarise(place: Path) -> None:
+def summarize(place: Path) -> None:
     """Writes the summary file ``_metadata`` with all row groups and the keys of ``_common_metadata``."""
     files = sorted(place.glob("*/*.parquet"))
     footers = [pq.read_metadata(file) for file in files]
@@ -117,7 +117,7 @@ def test_the_summary_file_keeps_its_row_groups_and_loses_its_pickles(tmp_path: P
     own = pq.read_schema(place / "_common_metadata")
     old = {key: value for key, value in own.metadata.items() if key.startswith(b"dataset-toolkit")}
     pq.write_metadata(own.with_metadata(old), place / "_common_metadata")
-    summarise(place)
+    summarize(place)
     (place / "._metadata.crc").write_bytes(b"old")
     if lost:  # only the summary has the schema
         (place / "_common_metadata").unlink()
@@ -138,7 +138,7 @@ def test_the_summary_file_keeps_its_row_groups_and_loses_its_pickles(tmp_path: P
 
 def test_a_summary_file_that_arrow_cannot_write_again_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = copy_of("0.12.1", tmp_path)
-    summarise(place)
+    summarize(place)
     monkeypatch.setattr(summary_file, "_rewritten", lambda *_: None)
     report = migrate(place, dry_run=True)
     assert report.summary == "removed"
@@ -151,7 +151,7 @@ def test_a_summary_file_that_arrow_cannot_write_again_goes(tmp_path: Path, monke
 
 def test_pickles_in_a_summary_are_found_when_the_rest_is_json_already(tmp_path: Path) -> None:
     place = copy_of("0.12.1", tmp_path)
-    summarise(place)
+    summarize(place)
     summary = (place / "_metadata").read_bytes()
     migrate(place)
     (place / "_metadata").write_bytes(summary)

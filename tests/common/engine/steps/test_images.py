@@ -179,7 +179,7 @@ def test_resizing_is_opencvs(url: Path, name: str, size: tuple[int, int], interp
 
 
 @pytest.mark.parametrize("size", [(9, 11), (48, 60), (7, 31)])
-def test_nearest_takes_the_pixel_under_each_centre(url: Path, size: tuple[int, int]) -> None:
+def test_nearest_takes_the_pixel_under_each_center(url: Path, size: tuple[int, int]) -> None:
     made = values(Pipeline(url, ["free"]).resize("free", size, interpolation="nearest"), "free")
     for image, found in zip(values(Pipeline(url, ["free"]), "free"), made, strict=True):
         rows, columns = (
@@ -268,7 +268,7 @@ def test_flips_come_as_often_as_asked(url: Path, axis: Any, turned: np.ndarray) 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", np.float32])
 @pytest.mark.parametrize("name", ["jpeg", "depth", "tensor", "places", "free"])
-def test_normalising_is_subtracting_means_and_dividing(url: Path, name: str, dtype: Any) -> None:
+def test_normalizing_is_subtracting_means_and_dividing(url: Path, name: str, dtype: Any) -> None:
     channels = {"jpeg": 3, "free": 3, "tensor": 2}.get(name, 1)
     mean, std, scale = MEAN[:channels], STD[:channels], 1 / 700
     pipeline = Pipeline(url, [name]).normalize(name, mean, std, dtype, scale=scale)
@@ -455,7 +455,7 @@ def test_a_state_of_another_size_is_refused(url: Path) -> None:
     iter(Pipeline(url, ["jpeg"]).resize("jpeg", (5, 6))).load_state_dict(state, strict=False)
 
 
-def test_numbers_are_uniform_and_independent_of_neighbours() -> None:
+def test_numbers_are_uniform_and_independent_of_neighbors() -> None:
     count = 4000
     zero = np.zeros(count, np.int64)
     numbers = uniform((1, 7), ItemKeys(zero, zero, np.arange(count) // 100, np.arange(count) % 100), 3)
@@ -582,7 +582,7 @@ def test_it_goes_to_json_and_pickle_and_back(url: Path) -> None:
         (lambda p: p.random_flip("jpeg", probability=1.5), "expected probability from 0 to 1"),
         (lambda p: p.normalize("jpeg", (1, 2), 1), "expected mean to be one number, or 3 for its channels, got 2"),
         (lambda p: p.normalize("jpeg", 0, 0), "expected std other than 0"),
-        (lambda p: p.normalize("jpeg", "grey"), "expected mean to be a number"),
+        (lambda p: p.normalize("jpeg", "gray"), "expected mean to be a number"),
         (lambda p: p.normalize("jpeg", dtype="int8"), "expected dtype='float32' or 'float16'"),
         (lambda p: p.resize([], (4, 4)), "expected a field name"),
         (lambda p: p.resize("jpeg", (8, 8)).random_crop(["jpeg", "mask"], 4), "expected images of one size"),

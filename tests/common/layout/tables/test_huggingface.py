@@ -111,7 +111,7 @@ def test_images_decode_and_labels_have_names(tmp_path: Path) -> None:
     assert batch["image"].shape == (3, 4, 5, 3)
 
 
-def test_grey_images_have_their_own_shape(tmp_path: Path) -> None:
+def test_gray_images_have_their_own_shape(tmp_path: Path) -> None:
     data = pa.table({"image": [{"bytes": picture(9, mode="L"), "path": None}]})
     write(tmp_path / "train-00000-of-00001.parquet", data, {"image": {"_type": "Image"}})
     (row,) = list(Pipeline.from_huggingface_parquet(tmp_path, image_shape=(None, None)))

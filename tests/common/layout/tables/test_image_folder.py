@@ -28,9 +28,9 @@ FILES = ["dog/1.jpg", "cat/b.PNG", "cat/a/2.jpeg", "zebra/0.webp", "cat/a.jpg", 
 LISTED = [("cat/a/2.jpeg", 0), ("cat/a.jpg", 0), ("cat/b.PNG", 0), ("dog/1.jpg", 1), ("zebra/0.webp", 2)]
 
 
-def picture(kind: str, grey: int = 7, mode: str = "RGB") -> bytes:
+def picture(kind: str, gray: int = 7, mode: str = "RGB") -> bytes:
     stream = io.BytesIO()
-    Image.new("RGB", (5, 4), (grey, grey, grey)).convert(mode).save(stream, kind)
+    Image.new("RGB", (5, 4), (gray, gray, gray)).convert(mode).save(stream, kind)
     return stream.getvalue()
 
 
@@ -95,8 +95,8 @@ def test_fields_classes_and_shapes_can_be_chosen(folder: Path) -> None:
     assert class_names(labels) == {"label": ("zebra", "owl", "cat", "dog")}
     shutil.rmtree(folder / "zebra")
     shutil.rmtree(folder / "cat")
-    grey = Pipeline.from_image_folder(f"file://{folder}", image_shape=(4, None))
-    assert [row["image"].shape for row in grey] == [(4, 5)]
+    gray = Pipeline.from_image_folder(f"file://{folder}", image_shape=(4, None))
+    assert [row["image"].shape for row in gray] == [(4, 5)]
     field = UnischemaField("image", np.uint8, (4, 5, 3), CompressedImageCodec("jpeg"))
     assert Pipeline.from_image_folder(folder, [field]).element.outputs[0].shape == (4, 5, 3)
     with pytest.raises(SchemaError, match=r"expected shape \(H, W\)"):
@@ -265,14 +265,14 @@ def test_an_image_that_is_replaced_by_one_of_its_size_and_time_is_noticed(
     assert again.dataset.version != first.dataset.version
 
 
-def in_memory(name: str, grey: int, says: str) -> Store:
+def in_memory(name: str, gray: int, says: str) -> Store:
     store = Store(name=name, says=says)
     for number in range(3):
-        store.put_file_bytes(f"/train/c{number % 2}/{number}.png", picture("png", grey).ljust(300, b"\0"))
+        store.put_file_bytes(f"/train/c{number % 2}/{number}.png", picture("png", gray).ljust(300, b"\0"))
     return store
 
 
-def greys(pipeline: Pipeline) -> set[int]:
+def grays(pipeline: Pipeline) -> set[int]:
     return {int(row["image"].mean()) for row in pipeline}
 
 
@@ -284,15 +284,15 @@ def test_two_stores_with_equal_listings_are_two_datasets(tmp_path: Path, cached:
         return pipeline.cache(str(tmp_path / "cache")) if cached else pipeline
 
     first, second = in_memory("first", 20, says), in_memory("second", 70, says)
-    assert [greys(opened(store)) for store in (first, second, first)] == [{20}, {70}, {20}]
+    assert [grays(opened(store)) for store in (first, second, first)] == [{20}, {70}, {20}]
     kept = list((tmp_path / "cache").glob("*.table")) if cached else []
     assert bool(kept) == (cached and bool(says))
     for path in first.files:  # whether this change shows tells whether the cache is used
         first.files[path] = picture("png", 50).ljust(300, b"\0")
-    assert greys(opened(first)) == ({20} if kept else {50})
+    assert grays(opened(first)) == ({20} if kept else {50})
     for path in first.files:
         first.put_file_bytes(path, picture("png", 60).ljust(300, b"\0"))
-    assert greys(opened(first)) == {60}
+    assert grays(opened(first)) == {60}
     assert opened(first).dataset.outlives_plan == bool(says)
 
 

@@ -26,7 +26,7 @@ _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
 """The type with 32-bit offsets for each type with 64-bit offsets."""
 
 
-def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def to_canonical(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Returns the column in canonical form, as one array.
 
     Raises:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Unischema, UnischemaField
-from parquetry.common.engine.read.normalise import normalise
+from parquetry.common.engine.read.canonical import to_canonical
 from parquetry.common.errors import DecodeError
 
 KINDS = {"text": (np.str_, pa.string(), pa.large_string()), "bytes": (np.bytes_, pa.binary(), pa.large_binary())}
@@ -26,7 +26,7 @@ def test_offsets_get_64_bits(kind: str, values: list[str | None], cuts: tuple[in
     dtype, narrow, wide = KINDS[kind]
     (field,) = Unischema("rows", [UnischemaField("value", dtype)]).fields.values()
     array = pa.array(values, pa.string()).cast(narrow).slice(*cuts)
-    found = normalise(field, array)
+    found = to_canonical(field, array)
     found.validate(full=True)
     assert found.type == wide
     assert found.equals(array.cast(wide))
@@ -37,7 +37,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     (field,) = Unischema("rows", [UnischemaField("value", np.str_)]).fields.values()
     broken = pa.array([b"\xff\xfe"]).view(pa.string())
     with pytest.raises(Exception, match="field 'value'"):
-        normalise(field, broken)
+        to_canonical(field, broken)
 
 
 @given(
@@ -50,7 +50,7 @@ def test_decimals_are_exact_whatever_comes_with_them(values: list[decimal.Decima
     (field,) = Unischema("rows", [UnischemaField("value", decimal.Decimal, nullable=True)]).fields.values()
     array = pa.array(values, pa.decimal128(38, 18))
     with decimal.localcontext(decimal.Context(prec=precision)):
-        found = normalise(field, array).to_pylist()
+        found = to_canonical(field, array).to_pylist()
     assert [None if text is None else decimal.Decimal(text) for text in found] == values
     assert not any("E" in text or (text.endswith("0") and "." in text) for text in found if text is not None)
 
@@ -59,4 +59,4 @@ def test_a_tensor_with_permuted_axes_is_refused() -> None:
     (field,) = Unischema("rows", [UnischemaField("value", np.int32, (3, 2))]).fields.values()
     turned = np.arange(12, dtype=np.int32).reshape(2, 2, 3).transpose(0, 2, 1)
     with pytest.raises(DecodeError, match="a tensor with permuted axes"):
-        normalise(field, pa.FixedShapeTensorArray.from_numpy_ndarray(turned))
+        to_canonical(field, pa.FixedShapeTensorArray.from_numpy_ndarray(turned))
