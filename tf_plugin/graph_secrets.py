@@ -11,7 +11,7 @@ import json
 from functools import lru_cache
 
 from parquetry.common.process.forks import ForkLock
-from parquetry.common.transport.sidecar.withheld import digest_of, for_graph, with_token
+from parquetry.common.transport.sidecar.request_secrets import digest_of, for_graph, with_token
 
 from .build import library_path, load_ops
 

@@ -16,8 +16,8 @@ from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
 from parquetry.common.order.mixing import Stop, Weights
 
-from .dealt import check_undealt, part_of_sources
 from .iterable import ParquetIterable
+from .iterable_carrier import check_undealt, part_of_sources
 from .map import ParquetMap
 
 if TYPE_CHECKING:

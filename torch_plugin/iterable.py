@@ -31,8 +31,8 @@ from parquetry.common.urls import without_secrets
 
 from . import passes
 from .dealers import Dealer, length_for_dealer
-from .dealt import DealtCarrier
 from .epochs import EpochCounter
+from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
@@ -47,7 +47,7 @@ _AGREED: dict[int, int] = {}  # the seed a shuffle drew -> the seed this process
 passes.install()
 
 
-class ParquetIterable(DealtCarrier, Announced, IterableDataset[Given]):
+class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the form of each field).
 
     It wraps a `Pipeline` and has its verbs; each returns a new dataset. Pass it to any ``DataLoader``, alone or

@@ -12,12 +12,12 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.pipeline.iteration import Given
 
-from .dealt import DealtCarrier, Part
 from .iterable import ParquetIterable
+from .iterable_carrier import IterableCarrier, Part
 from .iterator import ElementIterator, parse
 
 
-class ParquetNode(DealtCarrier, BaseNode[Given]):
+class ParquetNode(IterableCarrier, BaseNode[Given]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
     Each ``reset()`` without a state starts the next epoch; a pass that yielded no element does not count. A node has

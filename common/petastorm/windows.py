@@ -15,7 +15,7 @@ from ..layout.nested import take_rows
 from ..progress import thread_pool
 from ..selection.rows import RowSet
 from ..selection.select import Selection
-from ..selection.stamps import Stamps, stamps_of
+from ..selection.timestamps import Stamps, stamps_of
 from ..selection.windows import WindowRule, decreasing_stamp, window_starts
 from .loading import RowGroupLoader
 from .ngram import NGram

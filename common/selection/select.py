@@ -33,8 +33,8 @@ from .growing_rows import matching_rows
 from .pruning import prune
 from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
 from .rows import RowNumbers, RowSet, all_rows
-from .stamps import Stamps, stamps_of
 from .statistics import column_bytes, column_statistics
+from .timestamps import Stamps, stamps_of
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 _LOGGER = logging.getLogger(__name__)

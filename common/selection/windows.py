@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .stamps import Stamps
+from .timestamps import Stamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

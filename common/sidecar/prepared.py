@@ -12,8 +12,8 @@ from ..engine.run.vocabularies import ready_program
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
 from ..transport.sidecar.request import check_outputs, requested_versions
+from ..transport.sidecar.request_secrets import whole_pipeline
 from ..transport.sidecar.runners import Runner, make_runner
-from ..transport.sidecar.withheld import whole_pipeline
 from ..transport.sidecar.worker_process import WorkerProcess
 from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
 

@@ -17,7 +17,7 @@ from ..plan.options import RESTARTS
 from ..transport.sidecar.channel import Channel, read_request, received_counters
 from ..transport.sidecar.protocol import Message, MessageType, Start
 from ..transport.sidecar.request import requested_versions
-from ..transport.sidecar.withheld import naming_withheld
+from ..transport.sidecar.request_secrets import naming_withheld
 from ..transport.sidecar.worker_process import WorkerProcess
 from .connection import ClientConnection, SlotPool
 from .iteration import Iteration

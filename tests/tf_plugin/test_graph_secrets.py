@@ -19,7 +19,7 @@ from tensorflow.python.ops import gen_dataset_ops  # the public names need a fil
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.layout.plain_options import without_secret_options
-from parquetry.common.transport.sidecar.withheld import OPT_IN, for_graph
+from parquetry.common.transport.sidecar.request_secrets import OPT_IN, for_graph
 from parquetry.tf_plugin import ParquetDataset
 
 SECRET = "pLaNtEdSeCrEt"

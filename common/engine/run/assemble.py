@@ -32,9 +32,9 @@ from ..columns.batch import (
 )
 from ..columns.columns import CodedColumn
 from ..steps.apply import BatchRows, apply_dropping, apply_step, gather_step
-from ..steps.chance import ItemKeys, concat_keys
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
+from ..steps.random_numbers import ItemKeys, concat_keys
 from ..steps.source import Source, Taken, as_slice
 
 _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time

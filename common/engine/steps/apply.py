@@ -24,10 +24,10 @@ from ...stages.transform import TransformStep
 from ..columns.arena import Arena
 from ..columns.batch import Column
 from .cast import apply_cast
-from .chance import ItemKeys
 from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images, gather_images
 from .pack import apply_pack, gather_packed
+from .random_numbers import ItemKeys
 from .shaping import apply_nulls, apply_pad, apply_permute
 from .source import Taken
 from .transform import apply_to_rows, apply_transform

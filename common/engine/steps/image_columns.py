@@ -18,9 +18,9 @@ from ...stages.image_base import ImageStep
 from ..columns.arena import SCRATCH, Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
-from .chance import ItemKeys
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
+from .random_numbers import ItemKeys
 from .source import Taken
 
 Describe = Callable[[int], str]

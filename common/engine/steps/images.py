@@ -21,8 +21,8 @@ from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import TRIES, ResizedCropOp
 from ...stages.resize import ResizeOp
 from ..columns.arena import SCRATCH
-from .chance import ItemKeys, uniform
 from .image_kernels import copy_into, flip_into, normalize_into, resize_into
+from .random_numbers import ItemKeys, uniform
 
 Box = tuple[int, int, int, int]
 Numbers = Sequence[Sequence[float]]

@@ -30,8 +30,8 @@ from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
 from ..exit_status import how_it_ended, killed_for_memory
 from ..processes import start_vital
-from .exported import ExportedBlock, export_block
 from .protocol import BatchHeader
+from .shared_blocks import ExportedBlock, export_block
 from .slots import SlotMemory, write_table
 from .stalls import StallWatch
 from .stream import StreamChannel

@@ -32,7 +32,7 @@ from ...engine.steps.source import Source
 from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from ...process.ends import end_with_parent
-from .exported import open_exported
+from .shared_blocks import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with
 

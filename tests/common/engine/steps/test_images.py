@@ -24,7 +24,7 @@ from processes import PATIENCE_S
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.engine.steps import image_kernels
-from parquetry.common.engine.steps.chance import ItemKeys, uniform
+from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
 from parquetry.common.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
 from parquetry.common.native import jpeg
 from parquetry.common.schema.images import CompressedImageCodec as Codec

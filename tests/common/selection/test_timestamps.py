@@ -18,7 +18,7 @@ from oracle import examples
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError
-from parquetry.common.selection.stamps import stamps_of
+from parquetry.common.selection.timestamps import stamps_of
 
 EXTREMES = [0, 1, -1, 2, 2**63 - 1, -(2**63), 2**53, 2**53 + 1, -(2**53) - 1]
 UNSIGNED = [0, 1, 2**63, 2**64 - 1, 2**53 + 1]

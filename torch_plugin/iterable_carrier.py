@@ -1,4 +1,4 @@
-"""`DealtCarrier`: base class of the iterable classes; adds ``mesh=`` and ``prefetch_to_device`` to `PipelineCarrier`.
+"""`IterableCarrier`: base of the iterable classes; adds ``mesh=`` and ``prefetch_to_device`` to `PipelineCarrier`.
 
 ``mesh=`` splits rows at the same point as a process group does for a dataset without ``shard()``: after the shuffle and
 before batching. So, unlike the position of a ``shard()`` call, the position of ``mesh=`` does not affect the order.
@@ -30,7 +30,7 @@ Part = tuple[int, int]
 """``(num_shards, index)``."""
 
 
-class DealtCarrier(PipelineCarrier):
+class IterableCarrier(PipelineCarrier):
     """Wraps a pipeline whose rows may be dealt along a device mesh."""
 
     _mesh_part: Part | None

@@ -18,8 +18,8 @@ from parquetry.common.engine.read.stored_cells import StoredCells
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout.temporary import NoRoomError
 from parquetry.common.plan.draws import BlockRows
-from parquetry.common.transport.sidecar import exported
-from parquetry.common.transport.sidecar.exported import ExportedBlock, export_block, open_exported
+from parquetry.common.transport.sidecar import shared_blocks
+from parquetry.common.transport.sidecar.shared_blocks import ExportedBlock, export_block, open_exported
 
 FRAME = (150, 150)
 ROWS = 6
@@ -62,8 +62,8 @@ def check(block: ExportedBlock) -> None:
 def test_a_large_block_goes_through_a_temporary_file(
     folder: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exported, "_PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(exported, "memory_file", None)
+    monkeypatch.setattr(shared_blocks, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(shared_blocks, "memory_file", None)
     check(export(folder))
 
 
@@ -73,7 +73,7 @@ def test_without_room_it_goes_through_shared_memory(
     def no_room() -> int:
         raise NoRoomError("expected room for temporary files in /full.")
 
-    monkeypatch.setattr(exported, "temporary_file", no_room)
+    monkeypatch.setattr(shared_blocks, "temporary_file", no_room)
     with caplog.at_level(logging.WARNING):
         check(export(folder))
     assert "goes through shared memory: expected room for temporary files in /full" in caplog.text
