@@ -68,6 +68,12 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, keyed by field name.
 
+        >>> dataset = ParquetDataset(url, ["id", "image"]).shuffle(16, seed=7).batch(8, drop_remainder=True)
+        >>> dataset.element_spec["image"]
+        TensorSpec(shape=(8, 4, 5, 3), dtype=tf.uint8, name=None)
+        >>> for batch in dataset.prefetch(2).take(1): print(batch["id"].shape)
+        (8,)
+
     Args:
         url_or_urls: a directory, a file, a pattern such as ``"data/2024-*.parquet"``, or a list of these; URLs or local
             paths. Or a `Pipeline`, or a tensor of URLs, as in ``urls.interleave(lambda url: ParquetDataset(url,

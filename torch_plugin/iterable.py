@@ -50,6 +50,11 @@ passes.install()
 class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the form of each field).
 
+        >>> dataset = ParquetIterable(url, ["id", "image"]).shuffle(16, seed=7).batch(8)
+        >>> batch = next(iter(DataLoader(dataset, batch_size=None)))
+        >>> batch["id"].shape, batch["image"].shape
+        (torch.Size([8]), torch.Size([8, 4, 5, 3]))
+
     It wraps a `Pipeline` and has its verbs; each returns a new dataset. Pass it to any ``DataLoader``, alone or
     inside another dataset. Each pass of a loader, and each iterator outside a loader, is a new epoch.
 

@@ -40,8 +40,12 @@ install()
 class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
     """Rows of a Parquet dataset by index, as dicts of tensors (see `parquetry.torch_plugin.tensors`).
 
-        >>> dataset = ParquetMap(url, ["image", "label"]).random_flip("image")
-        >>> loader = DataLoader(dataset, batch_size=64, sampler=DistributedSampler(dataset), num_workers=4)
+        >>> dataset = ParquetMap(url, ["id", "image"]).random_flip("image", seed=7)
+        >>> len(dataset), dataset[3]["id"]
+        (40, tensor(3))
+        >>> loader = DataLoader(dataset, batch_size=8, sampler=RandomSampler(dataset))
+        >>> next(iter(loader))["image"].shape
+        torch.Size([8, 4, 5, 3])
 
     It wraps a `Pipeline` and has its verbs; each returns a new dataset. A batched pipeline returns batches by index,
     for ``DataLoader(dataset, batch_size=None, sampler=...)``.

@@ -20,6 +20,10 @@ from .iterator import ElementIterator, parse
 class ParquetNode(IterableCarrier, BaseNode[Given]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
+        >>> loader = torchdata.nodes.Loader(ParquetNode(url, ["id"]).shuffle(16, seed=7).batch(8))
+        >>> next(iter(loader))["id"].shape
+        torch.Size([8])
+
     Each ``reset()`` without a state starts the next epoch; a pass that yielded no element does not count. A node has
     the verbs of `Pipeline`; each returns a new node. In a process group, it yields the rank's part, like a
     `ParquetIterable`.

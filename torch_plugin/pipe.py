@@ -37,6 +37,11 @@ install()
 class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     """A `ParquetIterable` with the DataPipe verbs.
 
+        >>> pipe = ParquetPipe(url, ["id"]).shuffle(buffer_size=16, seed=7).sharding_filter().batch(8)
+        >>> pipe = pipe.map(operator.itemgetter("id"))  # torch's own verb
+        >>> next(iter(DataLoader(pipe, batch_size=None))).shape
+        torch.Size([8])
+
     ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan where the semantics match;
     otherwise, and for verbs that this class does not define (``zip``, ...), torch's own run.
 

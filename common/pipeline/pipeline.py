@@ -70,6 +70,12 @@ class _Opened:
 class Pipeline(Sources, Verbs, Generic[Given]):
     """A Parquet dataset and the chain of verbs applied to its rows.
 
+        >>> batches = Pipeline(url, ["id", "speed"]).where(pc.field("speed") > 4).shuffle(16, seed=7).batch(8)
+        >>> next(iter(batches))["id"].shape
+        (8,)
+
+    It is a value: each verb returns a new pipeline. Each new iterator is the next epoch.
+
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, a pattern such as
             ``"data/2024-*.parquet"``, or a list of these; or a pipeline.

@@ -53,6 +53,8 @@ class Sources:
     ) -> Self:
         """Reads the rows of a Delta table (needs the extra ``delta``).
 
+            >>> Pipeline.from_delta("s3://lake/frames", version=12).where(pc.field("speed") > 3)  # doctest: +SKIP
+
         Respects the table's file list, partition values, deletion vectors and column mapping.
 
         Args:
@@ -82,6 +84,8 @@ class Sources:
         **options: Any,
     ) -> Self:
         """Reads the rows of an Iceberg table (needs the extra ``iceberg``).
+
+            >>> Pipeline.from_iceberg("prod.sales.orders", snapshot_id=8234)  # doctest: +SKIP
 
         Respects the snapshot's file list and all kinds of deletes, and matches columns by field id.
 
@@ -114,6 +118,8 @@ class Sources:
         **options: Any,
     ) -> Self:
         """Reads a folder of Parquet files in the Hugging Face layout, and decodes its images.
+
+            >>> Pipeline.from_huggingface_parquet("hf://datasets/user/faces", split="train")  # doctest: +SKIP
 
         Args:
             path: a local folder, or a URL such as ``hf://datasets/user/name``.
@@ -160,6 +166,8 @@ class Sources:
     ) -> Self:
         """Reads JPEG, PNG and WebP files in place from a folder with one subfolder per class.
 
+            >>> Pipeline.from_image_folder("pictures/train").resize("image", 224).batch(64)  # doctest: +SKIP
+
         The fields are ``image`` (uint8), ``label`` (int64), and ``path`` (text, relative to the folder); rows are
         ordered by path. `tables.class_names` returns the names of the labels. The files are listed once, in this call,
         and the list is stored as a small manifest in the cache directory. If a file is replaced later, reading it
@@ -203,6 +211,10 @@ class Sources:
     def from_pandas(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
         """Reads the rows of a pandas data frame, without its index (needs the extra ``frames``).
 
+            >>> frame = pandas.DataFrame({"x": [1, 2, 3]})
+            >>> [int(row["x"]) for row in Pipeline.from_pandas(frame)]
+            [1, 2, 3]
+
         The frame is written once to the cache directory, under a name derived from its content, so that other
         processes find it. Equal frames have equal fingerprints.
         """
@@ -212,7 +224,12 @@ class Sources:
 
     @classmethod
     def from_polars(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
-        """Reads the rows of a polars ``DataFrame`` or ``LazyFrame`` (needs the extra ``frames``); see `from_pandas`."""
+        """Reads the rows of a polars ``DataFrame`` or ``LazyFrame`` (needs the extra ``frames``); see `from_pandas`.
+
+        >>> frame = polars.LazyFrame({"x": [1, 2, 3]}).filter(polars.col("x") > 1)
+        >>> [int(row["x"]) for row in Pipeline.from_polars(frame)]
+        [2, 3]
+        """
         from ..layout.tables.frames import keep_polars
 
         return cls._over(keep_polars(frame), None, fields, options)

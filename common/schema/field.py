@@ -28,6 +28,9 @@ SCHEMA_KEY = b"parquetry.unischema.v1"
 class UnischemaField:
     """One field of a row.
 
+        >>> UnischemaField("image", "uint8", (None, None, 3), CompressedImageCodec("jpeg"), dims=("H", "W", "C")).shape
+        (None, None, 3)
+
     Args:
         name: the column's name in Parquet and the key in every row.
         dtype: a numpy dtype, ``str``, ``bytes`` or ``decimal.Decimal``.
@@ -116,6 +119,10 @@ class UnischemaField:
 
 class Unischema:
     """An ordered set of fields that describes one row of a dataset.
+
+        >>> schema = Unischema("cars", [UnischemaField("name", str), UnischemaField("box", "float32", (4,))])
+        >>> schema.box.shape, [field.name for field in schema]
+        ((4,), ['name', 'box'])
 
     Iterating yields the fields in order. ``schema["image"]`` and ``schema.image`` return one field.
 

@@ -45,6 +45,11 @@ _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 class CompressedImageCodec(Codec):
     """An image of shape ``(H, W)``, ``(H, W, 1)``, ``(H, W, 3)`` (RGB) or ``(H, W, 4)`` (RGBA); H, W may be ``None``.
 
+        >>> field = UnischemaField("image", "uint8", (None, None, 3), CompressedImageCodec("jpeg", quality=90))
+        >>> write_dataset(directory, Unischema("pictures", [field]), [{"image": np.zeros((4, 5, 3), np.uint8)}])
+        >>> next(iter(Pipeline(directory)))["image"].shape
+        (4, 5, 3)
+
     Args:
         image_codec: ``"png"`` (uint8 or uint16, lossless), ``"jpeg"`` (uint8) or ``"webp"`` (uint8).
         quality: 1 to 100, for JPEG and WebP.

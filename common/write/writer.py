@@ -40,6 +40,13 @@ _NO_ROWS: Any = object()
 class DatasetWriter:
     """Writes one dataset. Use it as a context manager. Not thread-safe.
 
+        >>> schema = Unischema("cars", [UnischemaField("name", str), UnischemaField("box", "float32", (4,))])
+        >>> with DatasetWriter(directory, schema) as writer:
+        ...     writer.write({"name": "a", "box": [0, 0, 2, 1.5]})
+        ...     writer.write_columns({"name": ["b", "c"], "box": np.zeros((2, 4), np.float32)})
+        >>> [str(row["name"]) for row in Pipeline(directory)]
+        ['a', 'b', 'c']
+
     The dataset appears when the writer closes. An exception inside the ``with`` block, a failed write, or `abort`
     removes everything that was written and restores the directory.
 
@@ -314,6 +321,11 @@ def write_dataset(
     petastorm_compatible: bool = False,
 ) -> None:
     """Writes a whole dataset. See `DatasetWriter` for the other arguments and errors.
+
+        >>> schema = Unischema("numbers", [UnischemaField("x", "int64")])
+        >>> write_dataset(directory, schema, ({"x": number} for number in range(1000)), row_group_rows=100)
+        >>> len(Pipeline(directory))
+        1000
 
     Args:
         rows: an iterable of dicts, which is streamed, or a mapping of columns. With ``files=n``, a sequence or columns
