@@ -103,7 +103,7 @@ def test_what_cannot_deal_rows_is_refused(url: str, rank: Any) -> None:
         pipe.shard(mesh=mesh["dp"], group=mesh.get_group("dp"))
     with pytest.raises(PipelineError, match="expected num_shards and index, or mesh=, or group=, got several"):
         pipe.shard(4, 1, mesh=mesh["dp"])
-    with pytest.raises(PipelineError, match=r"shard\(group=...\): expected a group that this process belongs to"):
+    with pytest.raises(PipelineError, match=r"shard\(group=...\): expected a group that contains this process"):
         pipe.shard(group=dist.new_group([0, 2]))
 
 
