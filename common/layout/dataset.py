@@ -36,6 +36,7 @@ from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .nested import wide, without_view_types
 from .partitions import partition_columns
+from .patterns import Pattern
 from .row_groups import RowGroups
 from .spark_files import footer_schema
 from .store_answers import StoreError
@@ -134,6 +135,11 @@ class StoredDataset:
     def roots(self) -> tuple[str, ...]:
         """The directories or files that the URLs named; for a pattern, the files that match."""
         return self._listing.roots
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns among the URLs."""
+        return self._listing.patterns
 
     def directory(self, what: str) -> str:
         """The directory that the only URL named; see `FileListing.directory`."""

@@ -45,8 +45,8 @@ _TABLE_LOGS = {
 _MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
 """The mark of a writer that is moving its files into the directory above."""
 _TABLE_ADVICE = {
-    "Delta": "Open it with from_delta(url).",
-    "Iceberg": "Open it with from_iceberg(table).",
+    "Delta": "Open it with from_delta(url); in Python, copy() and rewrite() take such a Pipeline.",
+    "Iceberg": "Open it with from_iceberg(table); in Python, copy() and rewrite() take such a Pipeline.",
     "Hudi": "Write the live rows as plain Parquet, or name the files that hold them.",
 }
 
@@ -85,13 +85,15 @@ class DataFile:
 class FileListing:
     """The files of a dataset on one filesystem.
 
-    ``roots`` are the directories or files that the URLs named; for a pattern, the files that match.
+    ``roots`` are the directories or files that the URLs named; for a pattern, the files that match. ``patterns`` are
+    the patterns among the URLs.
     """
 
     filesystem: pafs.FileSystem
     roots: tuple[str, ...]
     files: tuple[DataFile, ...]
     metadata_files: tuple[FileVersion, ...]
+    patterns: tuple[Pattern, ...] = ()
 
     def directory(self, what: str) -> str:
         """The directory that the only URL named, for something that is kept beside the files.
@@ -124,6 +126,7 @@ def list_files(
     stored: dict[tuple[object, ...], str] = {}
     metadata: dict[str, FileVersion] = {}
     roots: list[str] = []
+    patterns: list[Pattern] = []
     paths: list[str] = []
     systems: list[pafs.FileSystem] = []
     for url in urls:
@@ -134,6 +137,7 @@ def list_files(
         paths.append(path.rstrip("/") or path)
     for url, listing in zip(urls, _list_each(urls, systems, paths), strict=True):
         roots += listing.roots
+        patterns += listing.patterns
         for file in listing.files:
             same = stored.get((*file.version.inode, file.version.tag), "") if file.version.inode else ""
             if same or file.path in found:
@@ -151,7 +155,13 @@ def list_files(
     plan = "" if store_of(systems[0]) else drawn_plan()
     ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))
     described = tuple(metadata[path] for path in sorted(metadata))
-    return FileListing(filesystem=systems[0], roots=tuple(roots), files=ordered, metadata_files=described)
+    return FileListing(
+        filesystem=systems[0],
+        roots=tuple(roots),
+        files=ordered,
+        metadata_files=described,
+        patterns=tuple(patterns),
+    )
 
 
 def _same_store(first: pafs.FileSystem, second: pafs.FileSystem) -> bool:
@@ -227,7 +237,8 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         roots = sorted(file.path for file in chosen)
         _check_no_table(url, logs, [_below(file, root) for file in roots])
     _check_no_images(url, chosen)
-    return _listing(fs, roots, chosen, root, [file for file in files if _below(file.path, root) in _METADATA])
+    listing = _listing(fs, roots, chosen, root, [file for file in files if _below(file.path, root) in _METADATA])
+    return listing if used is None else replace(listing, patterns=(used,))
 
 
 def _listing(
@@ -322,7 +333,7 @@ def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None
                 continue
             if chosen is None or any(name.startswith(found["table"]) for name in chosen):
                 raise DatasetError(
-                    f"dataset {url!r}: expected plain Parquet files, found a {kind} table ('{name}'), which keeps "
+                    f"dataset {url!r}: expected plain Parquet files, found a table of {kind} ('{name}'), which keeps "
                     f"files of deleted rows. {_TABLE_ADVICE[kind]}"
                 )
 

@@ -110,7 +110,7 @@ def naming_file(file: DataFile) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be read as "
-            f"one: {why(error)}. {remedy(error, 'Remove it, or write it again.')}"
+            f"one: {why(error)}. {remedy(error, _advice(file.path))}"
         ) from error
 
 
@@ -159,6 +159,13 @@ def footer_digest(footer: pq.FileMetaData) -> bytes:
     sink = pa.BufferOutputStream()
     footer.write_metadata_file(sink)
     return hashlib.blake2b(sink.getvalue(), digest_size=16).digest()
+
+
+def _advice(path: str) -> str:
+    other = re.search(r"\.(csv|tsv|txt|jsonl?|ndjson|arrow|feather|npy|npz)(\.gz|\.zst)?$", path, re.IGNORECASE)
+    if other is not None:
+        return f"It has the name of a {other[1].upper()} file: write it as Parquet first, for example with pyarrow."
+    return "Remove it, or write it again."
 
 
 def why(error: BaseException) -> str:

@@ -358,9 +358,11 @@ class KeptFiles:
     def _look(self, replaced: str) -> tuple[int, int, list[tuple[int, int, str]]]:
         """Scans the directory. Returns total bytes, file count, and last use, bytes and path of each finished file.
 
-        Removes what killed writers left. The file that is about to be replaced counts as the least recently used.
+        Removes what killed writers left. The file that is about to be replaced counts as the least recently used, and
+        so does one whose time is in the future: the clock was set back since, and nobody knows when it was used.
         """
         total = files = 0
+        now_ns = time.time_ns()
         found = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
@@ -371,10 +373,12 @@ class KeptFiles:
                     status = entry.stat()
                     size_bytes = status.st_size
                     if not is_unfinished:
-                        used_ns = 0 if entry.path == replaced else max(status.st_atime_ns, status.st_mtime_ns)
-                        found.append((used_ns, size_bytes, entry.path))
+                        used_ns = max(status.st_atime_ns, status.st_mtime_ns)
+                        if entry.path == replaced or used_ns > now_ns + _MINUTE_NS:
+                            used_ns = 0
+                        found.append((min(used_ns, now_ns), size_bytes, entry.path))
                     else:
-                        with _abandoned(entry.path, time.time_ns() - status.st_mtime_ns) as is_left:
+                        with _abandoned(entry.path, now_ns - status.st_mtime_ns) as is_left:
                             if is_left:
                                 os.unlink(entry.path)
                         if is_left:

@@ -6,8 +6,9 @@ read a few values. The checks run in the order of `_CHECKS`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,8 @@ from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _SLOW = frozenset({"GZIP", "BROTLI"})
 _PEEKED_ROWS = 5_000
+_REWRITE = re.compile(r"parquetry rewrite((?: --[a-z-]+(?: [^ .]+)?)*)\.")
+_FLAG = re.compile(r"--([a-z-]+)(?: ([^ .]+))?")
 _TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
 
 
@@ -68,7 +71,21 @@ def lint(source: Source, *, storage_options: Mapping[str, Any] | None = None) ->
 def find(report: DatasetReport, dataset: StoredDataset) -> tuple[Finding, ...]:
     """Checks a dataset that was already inspected. Returns the findings, problems first."""
     found = [finding for check in _CHECKS for finding in check(report, dataset)]
+    if dataset.table is not None:
+        found = [replace(finding, remedy=_for_table(finding.remedy, dataset.table.kind)) for finding in found]
     return tuple(sorted(found, key=lambda finding: finding.level != "problem"))
+
+
+def _for_table(remedy: str, kind: str) -> str:
+    """Writes a call of ``parquetry rewrite``, which takes plain files only, for a table."""
+    source = {"delta": "Pipeline.from_delta(url)", "iceberg": "Pipeline.from_iceberg(table)"}.get(kind, "pipeline")
+
+    def in_python(command: re.Match[str]) -> str:
+        flags = _FLAG.findall(command[1])
+        options = "".join(f", {flag.replace('-', '_')}={value or '...'}" for flag, value in flags)
+        return f"rewrite({source}, target{options}) in Python, or the table's own maintenance."
+
+    return _REWRITE.sub(in_python, remedy)
 
 
 def _problem(code: str, field: str | None, what: str, cost: str, remedy: str) -> Finding:

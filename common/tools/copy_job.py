@@ -24,11 +24,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from ..errors import DatasetError
+from ..errors import DatasetError, ParquetryError
 from ..layout.dataset import LABELS_KEY
 from ..layout.files import is_data_name, is_hidden, list_files
 from ..layout.footers import read_footers
 from ..layout.kept import COPY, MOVING, release
+from ..layout.patterns import Pattern
 from ..layout.stores import store_of
 from ..process.locks import holder_of
 from ..schema.field import Unischema
@@ -45,6 +46,7 @@ class CopyJob:
     Args:
         fingerprint: identifies the source, the selection and the layout. Only a copy with the same fingerprint resumes.
         sources: the store and path of each source.
+        patterns: the store and pattern of each source that is one.
         overwrite: whether to replace a dataset at the target, and to discard a different unfinished copy.
 
     Raises:
@@ -59,9 +61,10 @@ class CopyJob:
         fingerprint: str,
         *,
         sources: Iterable[tuple[str, str]],
+        patterns: Iterable[tuple[str, Pattern]] = (),
         overwrite: bool,
     ) -> None:
-        check_apart(filesystem, root, sources)
+        check_apart(filesystem, root, sources, patterns)
         self._filesystem = filesystem
         self._root = root
         self._work = posixpath.join(root, COPY)
@@ -69,7 +72,12 @@ class CopyJob:
         self._fingerprint = fingerprint
         self._overwrite = overwrite
         with storage_errors("writing", root):
-            self._is_new = filesystem.get_file_info(root).type == pafs.FileType.NotFound
+            kind = filesystem.get_file_info(root).type
+            if kind == pafs.FileType.File:
+                raise DatasetError(
+                    f"copy to '{root}': expected a directory or nothing, got a file. Choose another target."
+                )
+            self._is_new = kind == pafs.FileType.NotFound
             self._moving = self._begin()
 
     @property
@@ -81,6 +89,8 @@ class CopyJob:
     def alone(self) -> Iterator[None]:
         """Excludes other copies to the target on this machine while the block runs. Only on local disks.
 
+        If the block raises before it has finished a stripe, nothing of the copy is left.
+
         Raises:
             DatasetError: another copy is running, has just ended, or began after this one.
         """
@@ -91,7 +101,12 @@ class CopyJob:
             if found["fingerprint"] != self._fingerprint:
                 raise DatasetError(f"copy to '{self._root}': a different copy began there. Choose another target.")
             self._moving = bool(found["moving"])  # an earlier copy may have come further
-            yield
+            try:
+                yield
+            except ParquetryError:
+                if not self._has_any():
+                    self.discard()  # nothing to resume, and perhaps a wrong argument
+                raise
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -249,7 +264,7 @@ class CopyJob:
         if found != expected:
             raise DatasetError(
                 f"copy to '{self._root}': expected {expected} rows there, found {found}. Did another process write to "
-                "it? Copy again with overwrite=True."
+                "it? Copy again with overwrite=True (--overwrite)."
             )
 
     def _begin(self) -> bool:
@@ -267,7 +282,7 @@ class CopyJob:
                 if not self._overwrite:
                     raise DatasetError(
                         f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
-                        f"Delete {self._work}, or pass overwrite=True."
+                        f"Delete {self._work}, or pass overwrite=True (--overwrite)."
                     )
                 if found["moving"]:
                     replace_file(self._filesystem, self._mark, b"")
@@ -282,7 +297,7 @@ class CopyJob:
         if visible and not self._overwrite:
             raise DatasetError(
                 f"copy to '{self._root}': expected an empty target, got {len(visible)} entries such as '{visible[0]}'. "
-                "Choose another target, or pass overwrite=True."
+                "Choose another target, or pass overwrite=True (--overwrite)."
             )
         others = self._others()
         if others:
@@ -296,6 +311,14 @@ class CopyJob:
         for info in self._filesystem.get_file_info(pafs.FileSelector(self._work)):
             if posixpath.basename(info.path.rstrip("/")) not in (_JOB, MOVING):
                 self._remove(info.path)
+
+    def _has_any(self) -> bool:
+        """Whether any stripe is finished."""
+        found = self._filesystem.get_file_info(pafs.FileSelector(self._work, allow_not_found=True))
+        names = {posixpath.basename(info.path.rstrip("/")) for info in found} - {_JOB, MOVING}
+        return any(
+            name.endswith(".json") or self._is_file(posixpath.join(self._work, name, COMMON_METADATA)) for name in names
+        )
 
     def _choice(self, stripe: int) -> str:
         """The file that names the attempt that counts."""
@@ -354,10 +377,16 @@ class CopyJob:
         return bool(self._filesystem.get_file_info(path).type == pafs.FileType.File)
 
 
-def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[str, str]]) -> None:
+def check_apart(
+    filesystem: pafs.FileSystem,
+    root: str,
+    sources: Iterable[tuple[str, str]],
+    patterns: Iterable[tuple[str, Pattern]] = (),
+) -> None:
     """Checks that the target and the sources do not overlap.
 
-    A copy would replace a source inside the target, and add rows to a source that contains the target.
+    A copy would replace a source inside the target, and add rows to a source that contains the target, or to a pattern
+    that matches files in it.
 
     Raises:
         DatasetError: they overlap.
@@ -376,6 +405,17 @@ def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[
             raise DatasetError(
                 f"copy to '{root}': expected a target outside the sources, got one below '{path}', which would "
                 "then include the copied rows. Choose another target, or a directory whose name begins with '_'."
+            )
+    for source_store, pattern in patterns:
+        above = f"{real(pattern.root).rstrip('/')}/"
+        below = target[len(above) : -1]
+        if source_store != store or not target.startswith(above) or is_hidden(f"{below}/"):
+            continue
+        if pattern.may_match_below(below):
+            raise DatasetError(
+                f"copy to '{root}': expected a target outside the sources, got one that the pattern "
+                f"'{posixpath.join(pattern.root, *pattern.parts)}' matches, which would then include the copied rows. "
+                "Choose another target, or a directory whose name begins with '_'."
             )
 
 

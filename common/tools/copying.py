@@ -25,6 +25,7 @@ from ..errors import DecodeError, EncodeError
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..layout.nested import take_rows
+from ..layout.patterns import Pattern
 from ..layout.stores import store_of
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
@@ -173,8 +174,14 @@ class CopyPlan:
     ) -> CopyJob:
         """Starts or resumes the copy at its target. See `CopyJob` for the errors."""
         filesystem, root = resolve(target, storage_options=target_options)
-        sources = places_of(self.dataset)
-        return CopyJob(filesystem, root, self.fingerprint, sources=sources, overwrite=overwrite)
+        return CopyJob(
+            filesystem,
+            root,
+            self.fingerprint,
+            sources=places_of(self.dataset),
+            patterns=patterns_of(self.dataset),
+            overwrite=overwrite,
+        )
 
     def stripe(self, row_groups: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
         """Creates one stripe. ``row_groups`` are indices into the given ``dataset`` and ``rows``."""
@@ -206,6 +213,11 @@ def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
         filesystem, folder = dataset.folder
         places.append((store_of(filesystem), folder))
     return places
+
+
+def patterns_of(dataset: StoredDataset) -> list[tuple[str, Pattern]]:
+    """Returns the store and pattern of each source of a dataset that is a pattern."""
+    return [(store_of(dataset.filesystem), pattern) for pattern in dataset.patterns]
 
 
 def write_stripe(stripe: Stripe, filesystem: pafs.FileSystem, place: str) -> Generator[int, None, None]:

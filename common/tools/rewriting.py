@@ -33,7 +33,7 @@ from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField
 from ..write.writer import DatasetWriter
 from .copy_job import check_apart
-from .copying import THREADS, CopyReport, places_of, stored_schema, tables_ahead, to_stored
+from .copying import THREADS, CopyReport, patterns_of, places_of, stored_schema, tables_ahead, to_stored
 from .metadata_file import read_metadata, write_metadata
 
 _CHUNK_BYTES = 64 << 20
@@ -89,7 +89,7 @@ def rewrite(
     pipeline = pipeline if fields is None else pipeline.select(*([fields] if isinstance(fields, str) else fields))
     rows = _Rows(pipeline, codecs or {})
     filesystem, root = resolve(target, storage_options=target_options)
-    check_apart(filesystem, root, places_of(rows.dataset))
+    check_apart(filesystem, root, places_of(rows.dataset), patterns_of(rows.dataset))
     keys = [sort_by] if isinstance(sort_by, str) else list(sort_by)
     order = _sorted(rows, keys) if keys else None
     if partition_by is None:
@@ -319,10 +319,11 @@ def _sorted(rows: _Rows, keys: Sequence[str]) -> np.ndarray:
         field = rows.dataset.schema[name]
         if field.shape or field.storage.coded:
             raise SchemaError(f"rewrite: expected single plain values to sort by, got field '{name}' of {field.shape}.")
-    table = pa.table([rows.column(name) for name in names], names=names)
-    directions = [(key.removeprefix("-"), "descending" if key.startswith("-") else "ascending") for key in keys]
-    table = pa.table([_sortable(column) for column in table.columns], names=names)
-    order: np.ndarray = pc.sort_indices(table, sort_keys=directions).to_numpy().astype(np.int64)
+    numbers = [str(number) for number in range(len(keys))]  # Arrow takes some names, such as ".a", for paths
+    table = pa.table([_sortable(rows.column(name)) for name in names], names=numbers)
+    directions = ["descending" if key.startswith("-") else "ascending" for key in keys]
+    sort_keys = list(zip(numbers, directions, strict=True))
+    order: np.ndarray = pc.sort_indices(table, sort_keys=sort_keys).to_numpy().astype(np.int64)
     return order
 
 

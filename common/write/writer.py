@@ -168,18 +168,27 @@ class DatasetWriter:
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes rows one by one, holding at most one chunk of them in memory. Raises like `write`."""
+        with self._aborting():
+            _refuse_data_frame(rows, "write_rows: expected rows as dicts")
         for row in rows:
             self.write(row)
 
-    def write_columns(self, columns: Mapping[str, Any]) -> None:
+    def write_columns(self, columns: Mapping[str, Any] | pa.Table) -> None:
         """Writes columns: arrays with a leading row axis, sequences, or Arrow arrays, all of one length.
 
+        Args:
+            columns: a mapping, or a ``pyarrow.Table``.
+
         Raises:
+            PipelineError: the columns are a pandas or polars data frame.
             EncodeError: columns are unknown or differ in length, or a value does not fit its field.
         """
         self._check_open()
         self._encode_waiting()
         with self._aborting():
+            if isinstance(columns, pa.Table | pa.RecordBatch):
+                columns = dict(zip(columns.schema.names, columns.columns, strict=True))
+            _refuse_data_frame(columns, "write_columns: expected a mapping of columns")
             for chunk in column_chunks(columns, column_length(self._schema, columns)):
                 self._store(encode_columns(self._schema, chunk, first_row=self._rows))
 
@@ -187,11 +196,13 @@ class DatasetWriter:
         """Writes columns that are already encoded: one per field, in the Arrow type that its codec stores.
 
         Raises:
-            EncodeError: the value of a partition key cannot be a directory name.
+            EncodeError: columns are missing, unknown or of another type, a field that is not nullable has nulls, or the
+                value of a partition key cannot be a directory name.
         """
         self._check_open()
         self._encode_waiting()
         with self._aborting():
+            self._check_stored(table)
             for batch in table.combine_chunks().to_batches():
                 self._store({name: batch.column(name) for name in table.column_names})
 
@@ -259,6 +270,20 @@ class DatasetWriter:
         if rows:
             with self._aborting():
                 self._store(encode_rows(self._schema, rows, first_row=self._rows))
+
+    def _check_stored(self, table: object) -> None:
+        if not isinstance(table, pa.Table):
+            raise EncodeError(f"write_stored: expected a pyarrow.Table, got {type(table).__name__}.")
+        wanted, found = self._all_columns.names, table.column_names
+        if sorted(found) != sorted(wanted):
+            raise EncodeError(f"write_stored: expected one column for each of the fields {wanted}, got {found}.")
+        for field in self._all_columns:
+            column = table.column(field.name)
+            if column.null_count and not field.nullable:
+                raise EncodeError(f"field '{field.name}': expected no nulls, got {column.null_count}.")
+            is_other = pa.types.is_primitive(field.type) != pa.types.is_primitive(column.type)
+            if is_other and column.type != pa.null():
+                raise EncodeError(f"field '{field.name}': expected a column of {field.type}, got {column.type}.")
 
     def _store(self, arrays: Mapping[str, pa.Array]) -> None:
         batch = pa.RecordBatch.from_arrays([arrays[name] for name in self._all_columns.names], schema=self._all_columns)
@@ -337,7 +362,7 @@ def write_dataset(
         TypeError: no rows were given.
     """
     for given in (schema, rows):
-        _refuse_data_frame(given)
+        _refuse_data_frame(given, "write_dataset: expected a URL, a schema, and rows as dicts or a mapping of columns")
     if rows is _NO_ROWS:
         raise TypeError("write_dataset: expected a URL, a schema and rows, got no rows.")
     with DatasetWriter(
@@ -361,7 +386,7 @@ def write_dataset(
         writer.write_rows(rows)
 
 
-def _refuse_data_frame(given: object) -> None:
+def _refuse_data_frame(given: object, expected: str) -> None:
     kind = data_frame_kind(given)
     if kind is None:
         return
@@ -370,7 +395,7 @@ def _refuse_data_frame(given: object) -> None:
     method = {"pandas": "frame.to_parquet(path)", "polars": "frame.write_parquet(path)"}
     saves = method.get(kind, "pyarrow.parquet.write_table(frame, path)")
     raise PipelineError(
-        f"write_dataset: expected a URL, a schema, and rows as dicts or a mapping of columns, got a {kind} "
-        f"{type(given).__name__}. Pass {{name: frame[name].to_numpy() for name in frame.{columns}}} as a mapping. "
+        f"{expected}, got a {kind} {type(given).__name__}. Pass "
+        f"{{name: frame[name].to_numpy() for name in frame.{columns}}} as a mapping. "
         f"You may not need write_dataset: {saves} writes a file that Pipeline(path) reads{reads}."
     )

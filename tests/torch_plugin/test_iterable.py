@@ -264,7 +264,7 @@ def test_splitting_by_row_numbers_names_what_splits(url: str, face: Any) -> None
     part, _ = random_split(face(url, ["id"]), [0.8, 0.2])
     with pytest.raises(PipelineError, match=r'dataset.hash_split\("id", \[0.8, 0.2\], 0\)'):
         next(iter(DataLoader(part)))
-    with pytest.raises(PipelineError, match=r"take\(\) and skip\(\) in place of Subset\(\)"):
+    with pytest.raises(PipelineError, match=r"In place of Subset\(\), use take\(\) and skip\(\)"):
         Subset(face(url, ["id"]), [1, 2])[0]
 
 

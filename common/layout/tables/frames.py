@@ -32,7 +32,7 @@ def keep_pandas(frame: object) -> str:
     """
     pandas = import_package("pandas", extra="frames", what="data frame")
     if not isinstance(frame, pandas.DataFrame):
-        raise DatasetError(f"data frame: expected a pandas.DataFrame, got {type(frame).__name__}.")
+        raise DatasetError(f"data frame: expected a pandas.DataFrame, got {_class_name(frame)}.")
     names = [name for name in frame.columns if not isinstance(name, str)]
     if names:
         raise DatasetError(f"data frame: expected column names that are strings, got {names[:5]!r}. Rename them.")
@@ -59,7 +59,7 @@ def keep_polars(frame: object) -> str:
         except polars.exceptions.PolarsError as error:
             raise DatasetError(f"data frame: expected a LazyFrame that can be collected: {error}") from error
     if not isinstance(frame, polars.DataFrame):
-        raise DatasetError(f"data frame: expected a polars.DataFrame or LazyFrame, got {type(frame).__name__}.")
+        raise DatasetError(f"data frame: expected a polars.DataFrame or LazyFrame, got {_class_name(frame)}.")
     objects = [name for name, kind in frame.schema.items() if kind == polars.Object]
     if objects:  # polars would hand out their addresses
         raise DatasetError(f"data frame: expected columns of values, got Python objects in {objects}. Drop them.")
@@ -131,3 +131,9 @@ def _digest(table: pa.Table) -> str:
 def _write(table: pa.Table, path: str) -> None:
     rows = max(1, int(_ROW_GROUP_BYTES / max(table.nbytes / max(len(table), 1), 1)))
     pq.write_table(table, path, row_group_size=rows, compression="zstd", write_page_checksum=True)
+
+
+def _class_name(value: object) -> str:
+    """The class with the name of its package, because several packages have a ``DataFrame``."""
+    package = type(value).__module__.partition(".")[0]
+    return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"

@@ -254,7 +254,7 @@ def test_a_pipeline_with_an_address_is_a_value(built: Built) -> None:
         assert pickle.loads(pickle.dumps(served)) == served
         assert Pipeline.from_json(json.loads(json.dumps(served.to_json()))) == served
         assert str(served).startswith(f"Pipeline(address='{server.address}')")
-        with pytest.raises(PipelineError, match="which only the server has"):
+        with pytest.raises(PipelineError, match="because only the server opens the files"):
             _ = served.schema
 
 
@@ -278,7 +278,7 @@ def test_options_of_files_do_not_go_with_an_address() -> None:
 def test_nobody_at_the_address_is_told_with_the_command_to_run() -> None:
     with (
         socket_url() as url,
-        pytest.raises(SidecarError, match=r"expected a server, got .*No such file.*sidecar serve"),
+        pytest.raises(SidecarError, match=r"expected a server, got .*No such file.*parquetry serve"),
     ):
         elements(Pipeline(address=url))
 

@@ -225,6 +225,16 @@ def test_files_used_lately_stay_where_they_are_spared(tmp_path: Path) -> None:
     assert numbers(tmp_path) == {0, 2, 3}
 
 
+@pytest.mark.parametrize("spare_s", [0, 100])
+def test_files_from_before_the_clock_was_set_back_make_room(tmp_path: Path, spare_s: int) -> None:
+    files = KeptFiles(tmp_path, ".x", max_bytes=100, spare_s=spare_s)
+    for number in range(4):
+        assert put(files, number, 25)
+        age(tmp_path / f"{digest(number)}.x", -3600)
+    assert put(files, 9, 50)
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.x")) <= 100
+
+
 def test_all_who_may_write_to_the_directory_may_use_its_lock(tmp_path: Path) -> None:
     directory = tmp_path / "shared"
     directory.mkdir()

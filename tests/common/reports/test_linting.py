@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from builders import build, write_table
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.reports import lint
+from parquetry.common.reports import lint, linting
 
 
 def codes(url: str) -> set[str]:
@@ -90,3 +92,35 @@ def test_nulls_missing_statistics_and_refused_columns_are_told(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["id", "speed"])
 def test_an_empty_dataset_has_nothing_odd(tmp_path: Path, name: str) -> None:
     assert codes(write_table(tmp_path, pa.table({name: pa.array([], pa.int64())}))) == set()
+
+
+@pytest.mark.parametrize(
+    ("remedy", "kind", "call"),
+    [
+        (
+            "Write 120 rows: parquetry rewrite --row-group-rows 120.",
+            "delta",
+            "Write 120 rows: rewrite(Pipeline.from_delta(url), target, row_group_rows=120) in Python, or the table's own "
+            "maintenance.",
+        ),
+        (
+            "Join them: parquetry rewrite --files.",
+            "iceberg",
+            "rewrite(Pipeline.from_iceberg(table), target, files=...)",
+        ),
+        ("Split it: parquetry rewrite.", "delta", "rewrite(Pipeline.from_delta(url), target) in Python"),
+        ("It is fine as it is.", "delta", "It is fine as it is."),
+    ],
+)
+def test_a_table_is_rewritten_in_python(remedy: str, kind: str, call: str) -> None:
+    assert call in linting._for_table(remedy, kind)
+
+
+def test_every_remedy_of_a_table_can_be_carried_out() -> None:
+    """Commands that take plain files only are written as calls, in all forms that the checks write."""
+    source = inspect.getsource(linting)
+    commands = re.findall(r"parquetry rewrite[^\"]*\.(?=\")", source)
+    assert len(commands) > 6
+    for command in commands:
+        text = re.sub(r"\{[^}]*\}", "x", command)
+        assert "parquetry rewrite" not in linting._for_table(text, "delta"), command

@@ -17,7 +17,7 @@ import pytest
 from builders import write_table
 
 from parquetry.common import CompressedImageCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DatasetError, FieldNotFoundError, SchemaError
+from parquetry.common.errors import DatasetError, FieldNotFoundError, ParquetryError, SchemaError
 from parquetry.common.tools import copy, copying
 from parquetry.common.tools.copy_job import CopyJob
 
@@ -51,7 +51,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def rows_of(place: Path, **options: Any) -> list[dict[str, Any]]:
+def rows_of(place: Path | str, **options: Any) -> list[dict[str, Any]]:
     return list(Pipeline(place, executor="threads", **options))
 
 
@@ -63,7 +63,7 @@ def row_groups_of(place: Path) -> list[int]:
     return sizes
 
 
-def quiet(source: Path, target: Path, **options: Any) -> Any:
+def quiet(source: Path | str, target: Path, **options: Any) -> Any:
     return copy(source, target, progress=False, **options)
 
 
@@ -275,6 +275,41 @@ def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str,
                 running.append(job)
                 assert job._noted() == {"fingerprint": job._fingerprint, "moving": False}
     assert len(running) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"partition_by": "grid"}, {"row_group_rows": 0}, {"files": 0}, {"not_null_fields": "absent"}], ids=str
+)
+def test_a_wrong_argument_leaves_nothing_in_the_way(source: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    target = tmp_path / "above" / "target"
+    with pytest.raises(ParquetryError):
+        quiet(source, target, **wrong)
+    assert not target.exists()
+    assert quiet(source, target).rows == COUNT
+
+
+@pytest.mark.parametrize(
+    ("pattern", "target"),
+    [("**/*.parquet", "new"), ("drive=*", "drive=all"), ("*", "new/deep"), ("d*/", "drive=d0/new"), ("drive=*", "")],
+)
+def test_a_target_that_its_pattern_matches_is_refused(source: Path, pattern: str, target: str) -> None:
+    with pytest.raises(DatasetError, match="expected a target"):
+        quiet(f"{source}/{pattern}", source / target, overwrite=True)
+    assert len(rows_of(source)) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("pattern", "target"), [("drive=*", "new"), ("drive=*", "_drive=new"), ("*/*.parquet", "_new")]
+)
+def test_a_target_beside_what_its_pattern_matches_is_fine(source: Path, pattern: str, target: str) -> None:
+    assert quiet(f"{source}/{pattern}", source / target).rows == COUNT
+    assert len(rows_of(f"{source}/{pattern}")) == COUNT
+
+
+def test_a_file_is_no_target(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(DatasetError, match="expected a directory or nothing, got a file"):
+        quiet(source, tmp_path / "file", overwrite=True)
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -230,6 +230,18 @@ def test_columns_that_arrow_neither_sorts_nor_casts(tmp_path: Path) -> None:
         assert rows_of(tmp_path / key) == [rows[number] for number in order]
 
 
+@pytest.mark.parametrize("keys", [[".id", "id"], ["id", ".id"], ["-.id", "[0]"], ["[0]", "-id"]])
+def test_a_name_that_looks_like_a_path_is_a_name(tmp_path: Path, keys: list[str]) -> None:
+    columns = {".id": [3, 1, 2, 1, 3], "id": [1, 2, 3, 1, 2], "[0]": [2, 2, 1, 1, 2]}
+    url = write_table(tmp_path / "old", pa.table(columns))
+    rewrite(url, tmp_path / "new", sort_by=keys, progress=False)
+
+    def rank(row: dict[str, Any]) -> list[int]:
+        return [-int(row[key[1:]]) if key.startswith("-") else int(row[key]) for key in keys]
+
+    assert rows_of(tmp_path / "new") == sorted(rows_of(url), key=rank)
+
+
 def test_class_names_stay_and_sources_do_not_grow(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "in" / name).mkdir(parents=True)

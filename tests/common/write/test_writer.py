@@ -474,6 +474,38 @@ def test_text_that_means_null_to_hive_is_refused(tmp_path: Path) -> None:
 # ---- column storage
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"i": [1]}), r"expected one column for each of the fields \['i', 'text'\], got \['i'\]"),
+        (pa.table({"i": [1], "text": ["a"], "x": [1]}), r"got \['i', 'text', 'x'\]"),
+        (pa.Table.from_arrays([pa.array([1])] * 2, ["i", "i"]), r"got \['i', 'i'\]"),
+        (pa.table({"i": pa.array([None], pa.int64()), "text": ["a"]}), "field 'i': expected no nulls, got 1"),
+        (pa.table({"i": ["1"], "text": ["a"]}), "field 'i': expected a column of int64, got string"),
+        ({"i": [1], "text": ["a"]}, "expected a pyarrow.Table, got dict"),
+    ],
+)
+def test_stored_columns_that_do_not_fit_are_refused(tmp_path: Path, table: Any, message: str) -> None:
+    with pytest.raises(EncodeError, match=message), DatasetWriter(tmp_path / "d", NUMBERS) as out:
+        out.write_stored(table)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_table_is_columns_and_data_frames_are_refused_with_what_to_write(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "d", NUMBERS) as out:
+        out.write_columns(pa.table({"i": [1, 2], "text": ["a", None]}))
+    assert values(tmp_path / "d", "text") == ["a", None]
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"i": [1], "text": ["a"]})
+    for method in ("write_columns", "write_rows"):
+        with (
+            pytest.raises(PipelineError, match=f"{method}: expected .*, got a pandas DataFrame. Pass"),
+            DatasetWriter(tmp_path / method, NUMBERS) as out,
+        ):
+            getattr(out, method)(frame)
+        assert not (tmp_path / method).exists()
+
+
 def test_columns_are_stored_as_their_codec_wants(tmp_path: Path) -> None:
     schema = Unischema(
         "s",

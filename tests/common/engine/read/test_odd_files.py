@@ -382,8 +382,8 @@ def _damaged(make: Callable[[bytes], bytes]) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no bytes": (_damaged(lambda raw: b""), "got 0 bytes that are not"),
-    "only the magic": (_damaged(lambda raw: raw[:4]), "got 4 bytes that are not"),
+    "no bytes": (_damaged(lambda raw: b""), "got 0 bytes that cannot be read as one"),
+    "only the magic": (_damaged(lambda raw: raw[:4]), "got 4 bytes that cannot be read as one"),
     "magic twice": (_damaged(lambda raw: b"PAR1PAR1"), "smaller than the size reported by footer"),
     "another magic": (_damaged(lambda raw: raw[:-4] + b"XXXX"), "magic bytes not found"),
     "cut off": (_damaged(lambda raw: raw[:-20]), "magic bytes not found"),
@@ -393,6 +393,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a footer of noise": (_damaged(lambda raw: raw[:-300] + b"\xee" * 292 + raw[-8:]), "Couldn't deserialize thrift"),
     "a text file": (_damaged(lambda raw: b"id,x\n1,2\n" * 30), "magic bytes not found"),
 }  # fmt: skip
+
+
+def test_a_file_of_another_format_says_to_write_it_as_parquet(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DatasetError, match=r"It has the name of a CSV file: write it as Parquet first"):
+        _ = Pipeline(tmp_path / "rows.csv").schema
 
 
 @pytest.mark.parametrize("name", DAMAGE)
