@@ -26,8 +26,8 @@ from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _SLOW = frozenset({"GZIP", "BROTLI"})
 _PEEKED_ROWS = 5_000
-_REWRITE = re.compile(r"parquetry rewrite((?: --[a-z-]+(?: [^ .]+)?)*)\.")
-_FLAG = re.compile(r"--([a-z-]+)(?: ([^ .]+))?")
+_REWRITE = re.compile(r"parquetry rewrite(.*)\.$")
+_FLAG = re.compile(r"--([a-z-]+)(?: (.+?))?(?= --|$)")
 _TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
 
 
@@ -82,7 +82,8 @@ def _for_table(remedy: str, kind: str) -> str:
 
     def in_python(command: re.Match[str]) -> str:
         flags = _FLAG.findall(command[1])
-        options = "".join(f", {flag.replace('-', '_')}={value or '...'}" for flag, value in flags)
+        values = [(flag, (value if value.isdigit() else repr(value)) if value else "...") for flag, value in flags]
+        options = "".join(f", {flag.replace('-', '_')}={value}" for flag, value in values)
         return f"rewrite({source}, target{options}) in Python, or the table's own maintenance."
 
     return _REWRITE.sub(in_python, remedy)

@@ -109,6 +109,11 @@ def test_an_empty_dataset_has_nothing_odd(tmp_path: Path, name: str) -> None:
             "rewrite(Pipeline.from_iceberg(table), target, files=...)",
         ),
         ("Split it: parquetry rewrite.", "delta", "rewrite(Pipeline.from_delta(url), target) in Python"),
+        (
+            "Sort the rows: parquetry rewrite --sort-by a.b c --files 3.",
+            "delta",
+            "rewrite(Pipeline.from_delta(url), target, sort_by='a.b c', files=3)",
+        ),
         ("It is fine as it is.", "delta", "It is fine as it is."),
     ],
 )
@@ -119,7 +124,7 @@ def test_a_table_is_rewritten_in_python(remedy: str, kind: str, call: str) -> No
 def test_every_remedy_of_a_table_can_be_carried_out() -> None:
     """Commands that take plain files only are written as calls, in all forms that the checks write."""
     source = inspect.getsource(linting)
-    commands = re.findall(r"parquetry rewrite[^\"]*\.(?=\")", source)
+    commands = re.findall(r": (parquetry rewrite[^\"]*\.)\"", source)
     assert len(commands) > 6
     for command in commands:
         text = re.sub(r"\{[^}]*\}", "x", command)
