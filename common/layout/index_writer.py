@@ -38,7 +38,7 @@ def write_index(
     *,
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
 ) -> str:
     """Writes the row-group index of the dataset in a directory, replacing an older one.
 
@@ -60,6 +60,7 @@ def write_index(
     listing = list_files(
         [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
     )
+    columns = [columns] if isinstance(columns, str) else columns
     return write_lines(listing, columns, lambda lines: _tables(listing, lines))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..pipeline.pipeline import Pipeline
 from ..tools.copy_job import CopyJob
 from ..tools.copying import STRIPE_BYTES, CopyReport, Stripe, plan_copy, write_stripe
 from .parts import DatasetPart
@@ -20,7 +21,7 @@ from .session import context_of, run_tasks
 
 def copy(
     spark: object,
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Pipeline,
     target: str | os.PathLike[str],
     field_regex: str | Sequence[str] | None = None,
     not_null_fields: str | Sequence[str] = (),

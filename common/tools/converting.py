@@ -33,7 +33,7 @@ from ..transport.source import usable_processors
 from ..write.file_format import arrow_schema
 from ..write.writer import DatasetWriter
 from .copy_job import CopyJob
-from .copying import STRIPE_BYTES, CopyPlan, CopyReport, plan_copy
+from .copying import STRIPE_BYTES, CopyPlan, CopyReport, check_selects, plan_copy
 from .records import default_features, described_fields, infer_fields, to_row
 from .tfrecord import Feature, tfrecord_rows
 from .webdataset import webdataset_rows
@@ -51,7 +51,6 @@ _ROWS: dict[str, Callable[[BinaryIO, str], Iterator[dict[str, Feature]]]] = {
     "tfrecord": tfrecord_rows,
     "webdataset": webdataset_rows,
 }
-_SELECTING = frozenset({"select", "where", "where_column", "where_function", "take", "skip"})
 _SAMPLES = 256
 _ROWS_AT_A_TIME = 64
 
@@ -155,7 +154,9 @@ def _pipeline(
     source_options: Mapping[str, Any] | None,
 ) -> Pipeline:
     if files is None:
-        return _checked_pipeline(Pipeline(source, fields))
+        pipeline = Pipeline(source, fields)
+        check_selects(pipeline, "convert")
+        return pipeline
     if files.form not in ("images", "huggingface"):
         return Pipeline(source, fields, storage_options=source_options)
     if not isinstance(source, str | os.PathLike):
@@ -163,17 +164,6 @@ def _pipeline(
     if files.form == "images":
         return Pipeline.from_image_folder(source, fields, convert=True, storage_options=source_options)
     return Pipeline.from_huggingface_parquet(source, split, fields, config=config, storage_options=source_options)
-
-
-def _checked_pipeline(pipeline: Pipeline) -> Pipeline:
-    """Returns the pipeline. Raises `PipelineError` if it does more than select stored values."""
-    others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
-    if others or pipeline.mixture is not None or pipeline.address is not None:
-        raise PipelineError(
-            "convert: expected a pipeline over one dataset, with only select, where, take and skip, got "
-            f"{', '.join(others) or 'one that is mixed or served'}. For other pipelines, use write_dataset()."
-        )
-    return pipeline
 
 
 # --- which files ---

@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 
 from ..engine.read.fetch import Fetcher
 from ..engine.read.listed_files import ListedPlace, is_listed
-from ..errors import DecodeError, EncodeError
+from ..errors import DecodeError, EncodeError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..layout.nested import take_rows
@@ -32,6 +32,7 @@ from ..plan.plan import Plan
 from ..schema.codecs import ListCodec, ReadListCodec, ScalarCodec
 from ..schema.field import Unischema, UnischemaField
 from ..schema.images import CompressedImageCodec
+from ..schema.plain import integer
 from ..selection.rows import RowSet
 from ..selection.statistics import decoded_bytes
 from ..write.file_format import arrow_schema
@@ -39,6 +40,7 @@ from ..write.petastorm import petastorm_schema
 from ..write.writer import DatasetWriter
 from .copy_job import CopyJob
 
+_SELECTING = frozenset({"select", "where", "where_column", "where_function", "take", "skip"})
 STRIPE_BYTES = 512 << 20
 THREADS = 4
 """How many row groups are read at once."""
@@ -66,7 +68,7 @@ class CopyReport:
 
 
 def copy(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Pipeline,
     target: str | os.PathLike[str],
     field_regex: str | Sequence[str] | None = None,
     not_null_fields: str | Sequence[str] = (),
@@ -86,6 +88,8 @@ def copy(
     """Copies a dataset or a part of it. To resume after an interruption, call it again.
 
     Args:
+        source: a URL, or a pipeline with only ``select``, ``where``, ``take`` and ``skip``, such as
+            ``Pipeline.from_delta(url)``.
         field_regex: names or regexes of the fields to copy, matched against the full name; ``None`` = all.
         not_null_fields: copies only rows in which none of these fields is null.
         where: copies only rows that match this filter: a ``pyarrow.compute.Expression`` or DNF tuples.
@@ -281,12 +285,17 @@ def plan_copy(
         source: a URL, or a pipeline whose stored fields and rows are copied.
         prepare: called with the filtered pipeline before its rows are selected.
     """
+    if integer(stripe_bytes, least=1) is None:
+        raise PipelineError(f"stripe_bytes: expected an integer of at least 1, got {stripe_bytes!r}.")
+    source = getattr(source, "pipeline", source)
     pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
+    check_selects(pipeline, "copy")
     pipeline = pipeline if where is None else pipeline.where(where)
     dataset = pipeline.dataset
     for name in dataset.match(_as_list(not_null_fields)) if not_null_fields else ():  # a list with nulls is not null
         pipeline = pipeline.where(pc.is_valid(pc.field(*dataset.image_bytes.get(name, name).split("."))))
     if isinstance(source, Pipeline):
+        pipeline = pipeline if field_regex is None else pipeline.select(*_as_list(field_regex) or [])
         fields = list(_plan(pipeline).program.fields)
     else:
         fields = [dataset.schema[name] for name in dataset.match(_as_list(field_regex))]
@@ -334,6 +343,16 @@ def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
     if names is None:
         return None
     return [names] if isinstance(names, str) else list(names)
+
+
+def check_selects(pipeline: Pipeline, what: str) -> None:
+    """Raises `PipelineError` if a pipeline does more than select stored values of one dataset."""
+    others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
+    if others or pipeline.mixture is not None or pipeline.address is not None:
+        raise PipelineError(
+            f"{what}: expected a pipeline over one dataset, with only select, where, take and skip, got "
+            f"{', '.join(others) or 'one that is mixed or served'}. For other pipelines, use write_dataset()."
+        )
 
 
 def _plan(pipeline: Pipeline) -> Plan:

@@ -33,7 +33,7 @@ from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField
 from ..write.writer import DatasetWriter
 from .copy_job import check_apart
-from .copying import THREADS, CopyReport, patterns_of, places_of, stored_schema, tables_ahead, to_stored
+from .copying import THREADS, CopyReport, check_selects, patterns_of, places_of, stored_schema, tables_ahead, to_stored
 from .metadata_file import read_metadata, write_metadata
 
 _CHUNK_BYTES = 64 << 20
@@ -84,6 +84,7 @@ def rewrite(
         DatasetError: the target already holds a dataset, or the file system refused. No partial dataset is left.
         FieldNotFoundError, SchemaError, PipelineError: the arguments do not fit the source.
     """
+    source = getattr(source, "pipeline", source)
     pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
     pipeline = pipeline if fields is None else pipeline.select(*([fields] if isinstance(fields, str) else fields))
@@ -125,13 +126,9 @@ class _Rows:
     """The selected rows of a pipeline as stored columns, with the new codecs applied."""
 
     def __init__(self, pipeline: Pipeline, codecs: Mapping[str, Codec]) -> None:
+        check_selects(pipeline, "rewrite")
         plan = pipeline.plan()
-        others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
-        if others or not isinstance(plan, Plan):
-            raise PipelineError(
-                "rewrite: expected a pipeline over one dataset, with only select, where, take and skip, got "
-                f"{', '.join(others) or 'one that is mixed or served'}."
-            )
+        assert isinstance(plan, Plan)  # true for a pipeline over one dataset
         self.dataset: StoredDataset = plan.dataset
         self.rows = plan.selection.rows
         self.count = self.rows.total
@@ -219,9 +216,6 @@ class _Rows:
         assert self._decoded is not None  # set if there are codecs
         rows = [{field.name: row[field.name]} for row in self._decoded[numbers]]
         return encode_rows(Unischema("encoded", [field]), rows)[field.name]
-
-
-_SELECTING = frozenset({"select", "where", "where_column", "where_function", "take", "skip"})
 
 
 def _check_codable(fields: Sequence[UnischemaField]) -> None:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from builders import write_table
 
-from parquetry.common import CompressedImageCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DatasetError, FieldNotFoundError, ParquetryError, SchemaError
+from parquetry.common import CompressedImageCodec, Pipeline, TensorCodec, Unischema, UnischemaField, mix, write_dataset
+from parquetry.common.errors import DatasetError, FieldNotFoundError, ParquetryError, PipelineError, SchemaError
 from parquetry.common.tools import copy, copying
 from parquetry.common.tools.copy_job import CopyJob
 
@@ -63,7 +63,7 @@ def row_groups_of(place: Path) -> list[int]:
     return sizes
 
 
-def quiet(source: Path | str, target: Path, **options: Any) -> Any:
+def quiet(source: Any, target: Path, **options: Any) -> Any:
     return copy(source, target, progress=False, **options)
 
 
@@ -304,6 +304,31 @@ def test_a_target_that_its_pattern_matches_is_refused(source: Path, pattern: str
 def test_a_target_beside_what_its_pattern_matches_is_fine(source: Path, pattern: str, target: str) -> None:
     assert quiet(f"{source}/{pattern}", source / target).rows == COUNT
     assert len(rows_of(f"{source}/{pattern}")) == COUNT
+
+
+def test_a_pipeline_or_what_wraps_one_is_copied_with_its_rows_and_fields(source: Path, tmp_path: Path) -> None:
+    rows = Pipeline(source, ["id", "drive", "name"]).where(pc.field("id") >= 3).skip(2)
+    wanted = [{name: row[name] for name in ("id", "name")} for row in rows_of(source)[5:]]
+    quiet(rows, tmp_path / "pipeline", field_regex=["id", "name"])
+    assert rows_of(tmp_path / "pipeline") == wanted
+
+    class Wraps:
+        pipeline = rows.select("id", "name")
+
+    quiet(Wraps(), tmp_path / "wrapped")
+    assert rows_of(tmp_path / "wrapped") == wanted
+    with pytest.raises(FieldNotFoundError):
+        quiet(rows, tmp_path / "absent", field_regex=["image"])
+    with pytest.raises(PipelineError, match=r"copy: expected a pipeline over one dataset.*, got shuffle, batch"):
+        quiet(rows.shuffle(3).batch(2), tmp_path / "other")
+    with pytest.raises(PipelineError, match="one that is mixed or served"):
+        quiet(mix([rows, rows]), tmp_path / "other")
+
+
+@pytest.mark.parametrize("stripe_bytes", [0, -1, "1", 1.5])
+def test_a_stripe_has_a_size(source: Path, tmp_path: Path, stripe_bytes: Any) -> None:
+    with pytest.raises(PipelineError, match="stripe_bytes: expected an integer of at least 1"):
+        quiet(source, tmp_path / "target", stripe_bytes=stripe_bytes)
 
 
 def test_a_file_is_no_target(source: Path, tmp_path: Path) -> None:
