@@ -358,8 +358,8 @@ class KeptFiles:
     def _look(self, replaced: str) -> tuple[int, int, list[tuple[int, int, str]]]:
         """Scans the directory. Returns total bytes, file count, and last use, bytes and path of each finished file.
 
-        Removes what killed writers left. The file that is about to be replaced counts as the least recently used, and
-        so does one whose time is in the future: the clock was set back since, and nobody knows when it was used.
+        Removes what killed writers left. The file that is about to be replaced counts as the least recently used. If
+        the time of a file is in the future, because the clock was set back since, it becomes the present.
         """
         total = files = 0
         now_ns = time.time_ns()
@@ -374,9 +374,10 @@ class KeptFiles:
                     size_bytes = status.st_size
                     if not is_unfinished:
                         used_ns = max(status.st_atime_ns, status.st_mtime_ns)
-                        if entry.path == replaced or used_ns > now_ns + _MINUTE_NS:
-                            used_ns = 0
-                        found.append((min(used_ns, now_ns), size_bytes, entry.path))
+                        if used_ns > now_ns + _MINUTE_NS:
+                            os.utime(entry.path)
+                        used_ns = 0 if entry.path == replaced else min(used_ns, now_ns)
+                        found.append((used_ns, size_bytes, entry.path))
                     else:
                         with _abandoned(entry.path, now_ns - status.st_mtime_ns) as is_left:
                             if is_left:

@@ -28,6 +28,12 @@ _SLOW = frozenset({"GZIP", "BROTLI"})
 _PEEKED_ROWS = 5_000
 _REWRITE = re.compile(r"parquetry rewrite(.*)\.$")
 _FLAG = re.compile(r"--([a-z-]+)(?: (.+?))?(?= --|$)")
+_OPENED = {
+    "delta": "Pipeline.from_delta(url)",
+    "iceberg": "Pipeline.from_iceberg(table)",
+    "huggingface": "Pipeline.from_huggingface_parquet(path)",
+    "image_folder": "Pipeline.from_image_folder(path)",
+}
 _TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
 
 
@@ -77,16 +83,21 @@ def find(report: DatasetReport, dataset: StoredDataset) -> tuple[Finding, ...]:
 
 
 def _for_table(remedy: str, kind: str) -> str:
-    """Writes a call of ``parquetry rewrite``, which takes plain files only, for a table."""
-    source = {"delta": "Pipeline.from_delta(url)", "iceberg": "Pipeline.from_iceberg(table)"}.get(kind, "pipeline")
+    """Writes ``parquetry rewrite``, which takes plain files only, as a call for a table."""
 
     def in_python(command: re.Match[str]) -> str:
-        flags = _FLAG.findall(command[1])
-        values = [(flag, (value if value.isdigit() else repr(value)) if value else "...") for flag, value in flags]
-        options = "".join(f", {flag.replace('-', '_')}={value}" for flag, value in values)
-        return f"rewrite({source}, target{options}) in Python, or the table's own maintenance."
+        options = [f"{flag.replace('-', '_')}={_argument(flag, value)}" for flag, value in _FLAG.findall(command[1])]
+        maintenance = ", or the table's own maintenance" if kind in ("delta", "iceberg") else ""
+        arguments = ", ".join([_OPENED.get(kind, "pipeline"), "target", *options])
+        return f"rewrite({arguments}) in Python{maintenance}."
 
     return _REWRITE.sub(in_python, remedy)
+
+
+def _argument(flag: str, value: str) -> str:
+    if not value:
+        return "..."
+    return value if flag in ("row-group-rows", "files") else repr(value)
 
 
 def _problem(code: str, field: str | None, what: str, cost: str, remedy: str) -> Finding:

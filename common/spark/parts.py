@@ -2,8 +2,7 @@
 
 It takes the driver's `StoredDataset` and row-group numbers, and is a smaller `StoredDataset` that
 can be pickled, so the executor does not list or plan again. Its files and row groups are numbered
-from 0. The driver handles rows that a table has deleted: it
-sends the executor the rows to read.
+from 0. The driver handles rows that a table has deleted: it sends the executor the rows to read.
 """
 
 from __future__ import annotations

@@ -205,7 +205,9 @@ class _Target:
             if first is None:
                 return pickle.dumps((None, "", 0))
             attempt = self._job.attempt(stripe)
-            return pickle.dumps((stripe, attempt, self._write(attempt, layout, chain([first], items), fill)))
+            rows = self._write(attempt, layout, chain([first], items), fill)
+            self._job.check_current(attempt)
+            return pickle.dumps((stripe, attempt, rows))
         except ParquetryError as error:
             return pickle.dumps(type(error)(f"task {stripe}: {error}"))
 

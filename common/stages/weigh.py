@@ -61,12 +61,12 @@ class FieldWeights(Weights):
 class ExpressionWeights(Weights):
     """Takes the value of an Arrow expression as the weight of each row; holds the serialized expression."""
 
-    serialized: StoredExpression
+    serialised: StoredExpression  # the key in stored JSON
 
     @property
     def expression(self) -> pc.Expression:
         """The expression."""
-        return expression_from_json(self.serialized)
+        return expression_from_json(self.serialised)
 
     def check(self) -> None:
         if not self.reads:

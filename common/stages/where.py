@@ -44,7 +44,7 @@ class Where(Filter):
     """Keeps the rows for which an Arrow expression is true; holds it serialized."""
 
     verb: ClassVar[str] = "where"
-    serialized: StoredExpression
+    serialised: StoredExpression  # the key in stored JSON
     text: MadeText = ""
 
     @classmethod
@@ -62,7 +62,7 @@ class Where(Filter):
     @property
     def expression(self) -> Any:
         """The expression."""
-        return expression_from_json(self.serialized)
+        return expression_from_json(self.serialised)
 
     @property
     def identity(self) -> str:

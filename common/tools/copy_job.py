@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
@@ -78,6 +79,7 @@ class CopyJob:
                     f"copy to '{root}': expected a directory or nothing, got a file. Choose another target."
                 )
             self._is_new = kind == pafs.FileType.NotFound
+            self._began = False
             self._moving = self._begin()
 
     @property
@@ -89,7 +91,8 @@ class CopyJob:
     def alone(self) -> Iterator[None]:
         """Excludes other copies to the target on this machine while the block runs. Only on local disks.
 
-        If the block raises before it has finished a stripe, nothing of the copy is left.
+        If the block raises a `ParquetryError` before any stripe is finished, nothing of a copy that began with this
+        object is left.
 
         Raises:
             DatasetError: another copy is running, has just ended, or began after this one.
@@ -104,8 +107,9 @@ class CopyJob:
             try:
                 yield
             except ParquetryError:
-                if not self._has_any():
-                    self.discard()  # nothing to resume, and perhaps a wrong argument
+                with contextlib.suppress(OSError, ParquetryError):
+                    if self._began and not self._has_any():
+                        self.discard()  # nothing to resume, and perhaps a wrong argument
                 raise
 
     @contextlib.contextmanager
@@ -148,13 +152,29 @@ class CopyJob:
         return f"{self.place(stripe)}-{uuid.uuid4().hex}"
 
     def accept(self, stripe: int, attempt: str) -> None:
-        """Makes a finished attempt the stripe."""
-        replace_file(self._filesystem, self._choice(stripe), json.dumps(posixpath.basename(attempt)).encode())
+        """Makes a finished attempt the stripe.
+
+        Raises:
+            DatasetError: the copy has ended, or another one began there.
+        """
+        self.check_current(attempt)
+        choice = {"fingerprint": self._fingerprint, "directory": posixpath.basename(attempt)}
+        replace_file(self._filesystem, self._choice(stripe), json.dumps(choice).encode())
+
+    def check_current(self, attempt: str) -> None:
+        """Removes a finished attempt and raises `DatasetError` if the copy has ended, or another one began there."""
+        found = self._noted()
+        if found is not None and found["fingerprint"] == self._fingerprint:
+            return
+        with contextlib.suppress(OSError):
+            self._remove(attempt)
+            if not self._filesystem.get_file_info(pafs.FileSelector(self._work)):
+                self._filesystem.delete_dir(self._work)
+        raise DatasetError(f"copy to '{self._root}': it has ended, or another copy began there, so this part is late.")
 
     def has(self, stripe: int) -> bool:
         """Whether a stripe is finished."""
-        finished = (self._choice(stripe), posixpath.join(self.place(stripe), COMMON_METADATA))
-        return self._moving or any(map(self._is_file, finished))
+        return self._moving or self._finished(stripe) is not None
 
     def run(
         self,
@@ -223,9 +243,8 @@ class CopyJob:
 
         Args:
             labels: class names by field; see `StoredDataset.labels`.
-            attempts: the directories of stripes that were not accepted before.
+            attempts: the directory of each stripe that has rows; ``None`` = those that `accept` and `run` finished.
         """
-        attempts = attempts or {}
         with storage_errors("finishing", self._root):
             if not self._moving:
                 if not self._is_file(self._mark):  # else an earlier run was stopped while it removed files
@@ -235,7 +254,9 @@ class CopyJob:
                 self._note(moving=True)
                 self._moving = True
             for stripe in range(stripes):
-                place = attempts.get(stripe) or self._finished(stripe)
+                place = self._written(stripe) if attempts is None else attempts.get(stripe)
+                if place is None:
+                    continue
                 for path in self._files_of(place):
                     directory, name = posixpath.split(path[len(place) + 1 :])
                     name = name if stripes == 1 else name.replace("part-", f"part-{stripe:05d}-", 1)
@@ -288,7 +309,10 @@ class CopyJob:
                     replace_file(self._filesystem, self._mark, b"")
                 self._clear()
             self._check_target()
+            if found is None:
+                self._clear()  # what late attempts of an earlier copy left
             self._note(moving=False)
+        self._began = True
         return False
 
     def _check_target(self) -> None:
@@ -324,10 +348,18 @@ class CopyJob:
         """The file that names the attempt that counts."""
         return f"{self.place(stripe)}.json"
 
-    def _finished(self, stripe: int) -> str:
-        """Returns the directory of a finished stripe."""
-        attempt = self._read(self._choice(stripe))
-        return self.place(stripe) if attempt is None else posixpath.join(self._work, attempt)
+    def _finished(self, stripe: int) -> str | None:
+        """Returns the directory of a stripe; ``None`` if it is not finished."""
+        written = self._written(stripe)
+        is_whole = written != self.place(stripe) or self._is_file(posixpath.join(written, COMMON_METADATA))
+        return written if is_whole else None
+
+    def _written(self, stripe: int) -> str:
+        """Returns the directory that counts for a stripe."""
+        choice = self._read(self._choice(stripe))
+        if choice is None or choice["fingerprint"] != self._fingerprint:
+            return self.place(stripe)
+        return posixpath.join(self._work, choice["directory"])
 
     def _remove(self, path: str) -> None:
         kind = self._filesystem.get_file_info(path).type
@@ -411,12 +443,21 @@ def check_apart(
         below = target[len(above) : -1]
         if source_store != store or not target.startswith(above) or is_hidden(f"{below}/"):
             continue
-        if pattern.may_match_below(below):
+        if _may_match_written(pattern, below):
             raise DatasetError(
                 f"copy to '{root}': expected a target outside the sources, got one that the pattern "
                 f"'{posixpath.join(pattern.root, *pattern.parts)}' matches, which would then include the copied rows. "
                 "Choose another target, or a directory whose name begins with '_'."
             )
+
+
+def _may_match_written(pattern: Pattern, directory: str) -> bool:
+    """Whether a pattern may match files that a writer makes in a directory, perhaps in partitions."""
+    last = pattern.parts[-1]
+    named = (
+        last == "**" or "=" in last or any(fnmatchcase(f"part-00000{more}.parquet", last) for more in ("", "-00000"))
+    )
+    return pattern.matches(directory) or (named and pattern.may_match_below(directory))
 
 
 def _belongs(file: str) -> bool:

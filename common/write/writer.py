@@ -168,6 +168,7 @@ class DatasetWriter:
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes rows one by one, holding at most one chunk of them in memory. Raises like `write`."""
+        self._check_open()
         with self._aborting():
             _refuse_data_frame(rows, "write_rows: expected rows as dicts")
         for row in rows:
@@ -187,7 +188,7 @@ class DatasetWriter:
         self._encode_waiting()
         with self._aborting():
             if isinstance(columns, pa.Table | pa.RecordBatch):
-                columns = dict(zip(columns.schema.names, columns.columns, strict=True))
+                columns = _columns_of(columns)
             _refuse_data_frame(columns, "write_columns: expected a mapping of columns")
             for chunk in column_chunks(columns, column_length(self._schema, columns)):
                 self._store(encode_columns(self._schema, chunk, first_row=self._rows))
@@ -202,7 +203,7 @@ class DatasetWriter:
         self._check_open()
         self._encode_waiting()
         with self._aborting():
-            self._check_stored(table)
+            table = self._as_stored(table)
             for batch in table.combine_chunks().to_batches():
                 self._store({name: batch.column(name) for name in table.column_names})
 
@@ -271,19 +272,25 @@ class DatasetWriter:
             with self._aborting():
                 self._store(encode_rows(self._schema, rows, first_row=self._rows))
 
-    def _check_stored(self, table: object) -> None:
+    def _as_stored(self, table: object) -> pa.Table:
+        """Returns the columns of all fields, in the types that are stored."""
         if not isinstance(table, pa.Table):
             raise EncodeError(f"write_stored: expected a pyarrow.Table, got {type(table).__name__}.")
         wanted, found = self._all_columns.names, table.column_names
         if sorted(found) != sorted(wanted):
             raise EncodeError(f"write_stored: expected one column for each of the fields {wanted}, got {found}.")
+        columns = []
         for field in self._all_columns:
             column = table.column(field.name)
             if column.null_count and not field.nullable:
                 raise EncodeError(f"field '{field.name}': expected no nulls, got {column.null_count}.")
-            is_other = pa.types.is_primitive(field.type) != pa.types.is_primitive(column.type)
-            if is_other and column.type != pa.null():
-                raise EncodeError(f"field '{field.name}': expected a column of {field.type}, got {column.type}.")
+            try:
+                columns.append(column if column.type == field.type else column.cast(field.type))
+            except pa.ArrowException as error:
+                raise EncodeError(
+                    f"field '{field.name}': expected a column of {field.type}, got {column.type}: {error}"
+                ) from error
+        return pa.table(columns, schema=self._all_columns)
 
     def _store(self, arrays: Mapping[str, pa.Array]) -> None:
         batch = pa.RecordBatch.from_arrays([arrays[name] for name in self._all_columns.names], schema=self._all_columns)
@@ -384,6 +391,13 @@ def write_dataset(
         if isinstance(rows, Sequence):
             writer.expect_rows(len(rows))
         writer.write_rows(rows)
+
+
+def _columns_of(table: pa.Table | pa.RecordBatch) -> dict[str, pa.ChunkedArray]:
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        raise EncodeError(f"columns: expected each name once, got {names}.")
+    return dict(zip(names, table.columns, strict=True))
 
 
 def _refuse_data_frame(given: object, expected: str) -> None:

@@ -277,6 +277,65 @@ def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str,
     assert len(running) == 1
 
 
+@pytest.mark.parametrize("ends", ["fails", "completes", "is killed"])
+def test_a_late_attempt_is_in_no_later_copy(source: Path, tmp_path: Path, ends: str) -> None:
+    """A task of a cluster may go on after its copy has ended, with as many rows as the next copy has."""
+    target = tmp_path / "target"
+    plan = copying.plan_copy(
+        source,
+        ["id"],
+        (),
+        [("id", "<", COUNT // 2)],
+        (),
+        None,
+        row_group_bytes=None,
+        files=1,
+        petastorm_compatible=False,
+        source_options=None,
+        stripe_bytes=copying.STRIPE_BYTES,
+    )
+    job = plan.job(target, None, overwrite=False)
+    stripe = plan.stripe(plan.stripes[0], plan.dataset, plan.rows)
+
+    def attempt() -> None:
+        place = job.attempt(0)
+        for _ in copying.write_stripe(stripe, job.filesystem, place):
+            pass
+        job.accept(0, place)
+
+    if ends == "fails":
+        with pytest.raises(DatasetError, match="another task"), job.alone():
+            raise DatasetError("another task")
+        assert not target.exists()
+    elif ends == "completes":
+        with job.alone():
+            attempt()
+            plan.complete(job, 0)
+        assert len(rows_of(target)) == COUNT // 2
+    if ends == "is killed":
+        attempt()
+    else:
+        with pytest.raises(DatasetError, match="it has ended, or another copy began there"):
+            attempt()
+        assert not (target / ".parquetry-copy").exists()
+    report = quiet(
+        source, target, field_regex=["id"], where=[("id", ">=", COUNT // 2)], partition_by=(), overwrite=True
+    )
+    assert report.resumed_stripes == 0
+    assert [row["id"] for row in rows_of(target)] == list(range(COUNT // 2, COUNT))
+    with pytest.raises(DatasetError, match="it has ended, or another copy began there"):
+        attempt()
+
+
+def test_what_a_late_attempt_left_counts_for_no_other_copy(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    left = target / ".parquetry-copy" / "stripe-00000"
+    write_table(left, pa.table({"id": [99] * COUNT}))
+    (left / "_common_metadata").write_bytes(b"")
+    assert quiet(source, target, field_regex=["id"]).resumed_stripes == 0
+    assert [row["id"] for row in rows_of(target)] == list(range(COUNT))
+
+
 @pytest.mark.parametrize(
     "wrong", [{"partition_by": "grid"}, {"row_group_rows": 0}, {"files": 0}, {"not_null_fields": "absent"}], ids=str
 )
@@ -299,7 +358,8 @@ def test_a_target_that_its_pattern_matches_is_refused(source: Path, pattern: str
 
 
 @pytest.mark.parametrize(
-    ("pattern", "target"), [("drive=*", "new"), ("drive=*", "_drive=new"), ("*/*.parquet", "_new")]
+    ("pattern", "target"),
+    [("drive=*", "new"), ("drive=*", "_drive=new"), ("*/*.parquet", "_new")],
 )
 def test_a_target_beside_what_its_pattern_matches_is_fine(source: Path, pattern: str, target: str) -> None:
     assert quiet(f"{source}/{pattern}", source / target).rows == COUNT

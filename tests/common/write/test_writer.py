@@ -481,7 +481,9 @@ def test_text_that_means_null_to_hive_is_refused(tmp_path: Path) -> None:
         (pa.table({"i": [1], "text": ["a"], "x": [1]}), r"got \['i', 'text', 'x'\]"),
         (pa.Table.from_arrays([pa.array([1])] * 2, ["i", "i"]), r"got \['i', 'i'\]"),
         (pa.table({"i": pa.array([None], pa.int64()), "text": ["a"]}), "field 'i': expected no nulls, got 1"),
-        (pa.table({"i": ["1"], "text": ["a"]}), "field 'i': expected a column of int64, got string"),
+        (pa.table({"i": ["one"], "text": ["a"]}), "field 'i': expected a column of int64, got string"),
+        (pa.table({"i": [1.5], "text": ["a"]}), "field 'i': expected a column of int64, got double"),
+        (pa.table({"i": [1], "text": [["a"]]}), "field 'text': expected a column of .*string, got list"),
         ({"i": [1], "text": ["a"]}, "expected a pyarrow.Table, got dict"),
     ],
 )
@@ -491,10 +493,32 @@ def test_stored_columns_that_do_not_fit_are_refused(tmp_path: Path, table: Any, 
     assert not (tmp_path / "d").exists()
 
 
+def test_stored_columns_of_a_wider_or_encoded_type_are_converted(tmp_path: Path) -> None:
+    table = pa.table({"i": pa.array([2, 1, 2], pa.int8()).dictionary_encode(), "text": ["a", None, "c"]})
+    with DatasetWriter(tmp_path, NUMBERS) as out:
+        out.write_stored(table)
+        out.write_stored(pa.table({"i": [7], "text": pa.nulls(1)}))
+        out.write_stored(table.slice(0, 0))
+    assert values(tmp_path) == [2, 1, 2, 7]
+    assert values(tmp_path, "text") == ["a", None, "c", None]
+
+
+def test_a_closed_writer_stays_closed(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path, NUMBERS) as out:
+        out.write({"i": 1})
+    for rows in ([], pytest.importorskip("pandas").DataFrame({"i": [1]})):
+        with pytest.raises(DatasetError, match="expected an open writer"):
+            out.write_rows(rows)
+    out.close()
+
+
 def test_a_table_is_columns_and_data_frames_are_refused_with_what_to_write(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", NUMBERS) as out:
         out.write_columns(pa.table({"i": [1, 2], "text": ["a", None]}))
     assert values(tmp_path / "d", "text") == ["a", None]
+    twice = pa.Table.from_arrays([pa.array([1])] * 2, ["i", "i"])
+    with pytest.raises(EncodeError, match="each name once"), DatasetWriter(tmp_path / "twice", NUMBERS) as out:
+        out.write_columns(twice)
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"i": [1], "text": ["a"]})
     for method in ("write_columns", "write_rows"):

@@ -1,0 +1,76 @@
+"""The keys under which stages are stored: pipelines, states, graphs and selections of earlier versions have them."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.stages.base import kinds
+
+KEYS = {
+    "as_tuple": ["form"],
+    "batch": ["batch_size", "drop_remainder"],
+    "bucket": [
+        "batch_size",
+        "batch_sizes",
+        "boundaries",
+        "buckets",
+        "field",
+        "max_tokens",
+        "pad_to",
+        "pad_value",
+        "padded",
+    ],
+    "cache": ["directory", "max_bytes"],
+    "cast": ["dtype", "patterns"],
+    "center_crop": ["patterns", "size"],
+    "concat": ["fields", "length", "pad_value", "positions", "remainder", "separator"],
+    "decimals": ["form", "patterns"],
+    "encode": ["field", "unknown", "vocabulary"],
+    "nested": ["patterns"],
+    "ngram": ["group_by", "length", "max_gap", "offsets", "overlap", "span_row_groups", "stride", "timestamp"],
+    "normalize": ["dtype", "mean", "patterns", "scale", "std"],
+    "nulls": ["elements", "patterns", "policy", "value"],
+    "pack": ["dtype", "keep", "name", "patterns"],
+    "pack_rows": ["fields", "length", "overlong", "pad_value", "strategy"],
+    "pad": ["lengths", "patterns", "shape", "value"],
+    "permute": ["dims", "patterns"],
+    "random_crop": ["drawn", "patterns", "seed", "size"],
+    "random_flip": ["axis", "drawn", "patterns", "probability", "seed"],
+    "random_resized_crop": ["drawn", "interpolation", "patterns", "ratio", "scale", "seed", "size"],
+    "rename": ["names"],
+    "repeat": ["count"],
+    "resize": ["interpolation", "patterns", "size"],
+    "select": ["declared", "patterns"],
+    "shard": ["canonical_shards", "even", "index", "num_shards"],
+    "shard_row_groups": ["canonical_shards", "even", "index", "num_shards"],
+    "shuffle": ["buffer_size", "drawn", "reshuffle_each_iteration", "seed"],
+    "skip": ["count"],
+    "take": ["count"],
+    "transform": ["batched", "drops", "function", "output", "remove"],
+    "weigh": ["drawn", "num_items", "seed", "weights"],
+    "where": ["serialised", "text"],
+    "where_column": ["predicate"],
+    "where_function": ["batched", "fields", "function"],
+}
+
+
+def test_every_kind_of_stage_is_here() -> None:
+    assert sorted(KEYS) == sorted(kinds())
+
+
+@pytest.mark.parametrize("verb", KEYS)
+def test_a_stage_keeps_its_keys(verb: str) -> None:
+    """A key that is added must have a default in `from_parameters`. Then add it here; never rename one."""
+    assert sorted(kinds()[verb].sample().to_json()) == sorted([*KEYS[verb], "verb"])
+
+
+def test_weights_keep_their_keys() -> None:
+    column, expression = (
+        Pipeline("x").weigh(weights, seed=1).to_json()["stages"][0]["weights"]
+        for weights in ("price", pc.field("price") * 2)
+    )
+    assert column == {"measure": "FieldWeights", "field": "price"}
+    assert sorted(expression) == ["measure", "serialised"]
+    assert expression["measure"] == "ExpressionWeights"
