@@ -332,8 +332,9 @@ def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None
             if found is None or is_hidden(found["table"]):
                 continue
             if chosen is None or any(name.startswith(found["table"]) for name in chosen):
+                article = "an" if kind[0] in "AEIOU" else "a"
                 raise DatasetError(
-                    f"dataset {url!r}: expected plain Parquet files, found a table of {kind} ('{name}'), which keeps "
+                    f"dataset {url!r}: expected plain Parquet files, found {article} {kind} table ('{name}'), which keeps "
                     f"files of deleted rows. {_TABLE_ADVICE[kind]}"
                 )
 

@@ -121,9 +121,9 @@ def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
         ("part/_delta_log/_last_checkpoint", "a Delta table"),
         (
             "metadata/00001-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f.metadata.json",
-            r"a Iceberg table .* Open it with from_iceberg\(table\)",
+            r"an Iceberg table .* Open it with from_iceberg\(table\)",
         ),
-        ("metadata/v1.metadata.json", "a Iceberg table"),
+        ("metadata/v1.metadata.json", "an Iceberg table"),
         (".hoodie/hoodie.properties", "a Hudi table .* name the files"),
     ],
 )
