@@ -332,10 +332,10 @@ def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None
             if found is None or is_hidden(found["table"]):
                 continue
             if chosen is None or any(name.startswith(found["table"]) for name in chosen):
-                article = "an" if kind[0] in "AEIOU" else "a"
+                what = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} table"
                 raise DatasetError(
-                    f"dataset {url!r}: expected plain Parquet files, found {article} {kind} table ('{name}'), which keeps "
-                    f"files of deleted rows. {_TABLE_ADVICE[kind]}"
+                    f"dataset {url!r}: expected plain Parquet files, found {what} ('{name}'), which keeps files of deleted "
+                    f"rows. {_TABLE_ADVICE[kind]}"
                 )
 
 
