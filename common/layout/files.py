@@ -334,8 +334,8 @@ def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None
             if chosen is None or any(name.startswith(found["table"]) for name in chosen):
                 what = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} table"
                 raise DatasetError(
-                    f"dataset {url!r}: expected plain Parquet files, found {what} ('{name}'), which keeps files of deleted "
-                    f"rows. {_TABLE_ADVICE[kind]}"
+                    f"dataset {url!r}: expected plain Parquet files, found {what} ('{name}'), which keeps files of "
+                    f"deleted rows. {_TABLE_ADVICE[kind]}"
                 )
 
 
