@@ -375,7 +375,8 @@ class KeptFiles:
                     if not is_unfinished:
                         used_ns = max(status.st_atime_ns, status.st_mtime_ns)
                         if used_ns > now_ns + _MINUTE_NS:
-                            os.utime(entry.path)
+                            with contextlib.suppress(OSError):  # of another user
+                                os.utime(entry.path)
                         used_ns = 0 if entry.path == replaced else min(used_ns, now_ns)
                         found.append((used_ns, size_bytes, entry.path))
                     else:

@@ -9,7 +9,7 @@ import posixpath
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-_WILDCARDS = frozenset("*?[")
+WILDCARDS = frozenset("*?[")
 _ANY_DEPTH = "**"
 
 
@@ -53,7 +53,7 @@ def pattern_of(path: str) -> Pattern | None:
     Pattern(root='/data', parts=('year=*', 'a.parquet'))
     """
     names = posixpath.normpath(path).split("/")
-    first = next((place for place, name in enumerate(names) if not _WILDCARDS.isdisjoint(name)), None)
+    first = next((place for place, name in enumerate(names) if not WILDCARDS.isdisjoint(name)), None)
     if first is None:
         return None
     parts = (*names[first:], _ANY_DEPTH) if path.endswith("/") else tuple(names[first:])

@@ -17,7 +17,6 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from ..layout.dataset import LABELS_KEY
 from ..layout.files import is_data_name, is_hidden, list_files
 from ..layout.footers import read_footers
 from ..layout.kept import COPY, MOVING, release
-from ..layout.patterns import Pattern
+from ..layout.patterns import WILDCARDS, Pattern
 from ..layout.stores import store_of
 from ..process.locks import holder_of
 from ..schema.field import Unischema
@@ -454,10 +453,8 @@ def check_apart(
 def _may_match_written(pattern: Pattern, directory: str) -> bool:
     """Whether a pattern may match files that a writer makes in a directory, perhaps in partitions."""
     last = pattern.parts[-1]
-    named = (
-        last == "**" or "=" in last or any(fnmatchcase(f"part-00000{more}.parquet", last) for more in ("", "-00000"))
-    )
-    return pattern.matches(directory) or (named and pattern.may_match_below(directory))
+    may_name_one = not WILDCARDS.isdisjoint(last) or "=" in last or last.startswith("part-")
+    return pattern.matches(directory) or (may_name_one and pattern.may_match_below(directory))
 
 
 def _belongs(file: str) -> bool:

@@ -391,6 +391,14 @@ def test_a_stripe_has_a_size(source: Path, tmp_path: Path, stripe_bytes: Any) ->
         quiet(source, tmp_path / "target", stripe_bytes=stripe_bytes)
 
 
+def test_a_pattern_that_names_its_files_matches_none_that_a_copy_writes(tmp_path: Path) -> None:
+    for number in range(2):
+        write_table(tmp_path / f"d{number}", pa.table({"id": [number]}), "rows.parquet")
+    for pattern in ("*/rows.parquet", "**/rows.parquet"):
+        assert quiet(f"{tmp_path}/{pattern}", tmp_path / "copy", overwrite=True).rows == 2
+        assert [row["id"] for row in rows_of(f"{tmp_path}/{pattern}")] == [0, 1]
+
+
 def test_a_file_is_no_target(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(DatasetError, match="expected a directory or nothing, got a file"):
