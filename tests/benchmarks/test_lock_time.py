@@ -31,6 +31,7 @@ def spy() -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spy")
 def test_a_tiny_run_gives_times_by_both_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--profile", "tiny", "--rounds", "1", "--seconds", "1", "--data", str(tmp_path)]

@@ -43,6 +43,7 @@ def test_the_error_says_which_worker_and_how_it_ended(url: str, number: int, how
     assert text.count("memory_limit") == 1
 
 
+@pytest.mark.slow
 def test_one_that_dies_while_the_loop_computes_is_explained_too(url: str) -> None:
     def train() -> None:
         for _ in loader(url, signal.SIGKILL):

@@ -38,6 +38,7 @@ def write(path: Path, *, values: int, value_bytes: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
 def test_values_of_a_dictionary_are_read_in_bounded_memory(tmp_path: Path) -> None:
     url = write(tmp_path / "x.parquet", values=VALUES, value_bytes=VALUE_BYTES)

@@ -43,6 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("child"), [[20, 13]], names=("id", "label"))
 
 
+@pytest.mark.slow
 def test_the_working_directory_shadows_nothing_and_the_scripts_own_modules_are_found(
     built: Built, tmp_path: Path
 ) -> None:

@@ -456,6 +456,7 @@ for number in np.random.default_rng(int(sys.argv[3])).integers(0, 12, 150).tolis
 """
 
 
+@pytest.mark.slow
 def test_processes_share_one_directory(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", _PROCESS, str(tmp_path), "20000"]
     running = [subprocess.Popen([*command, str(seed)], stderr=subprocess.PIPE, text=True) for seed in range(3)]
