@@ -5,7 +5,7 @@ import tempfile
 import numpy as np
 import pyarrow.compute as pc
 
-from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 
 schema = Unischema(
     "tiles",

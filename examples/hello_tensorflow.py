@@ -5,8 +5,7 @@ import tempfile
 import keras
 import numpy as np
 
-from parquetry.common import CompressedImageCodec, Unischema, UnischemaField, write_dataset
-from parquetry.tf_plugin import ParquetDataset
+from parquetry import CompressedImageCodec, ParquetDataset, Unischema, UnischemaField, write_dataset
 
 schema = Unischema(
     "tiles",

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from parquetry.common import CompressedImageCodec, Unischema, UnischemaField, write_dataset
-from parquetry.torch_plugin import ParquetIterable
+from parquetry import CompressedImageCodec, ParquetIterable, Unischema, UnischemaField, write_dataset
 
 schema = Unischema(
     "tiles",

@@ -8,6 +8,7 @@ asks the kernel to kill it (prctl(2), ``PR_SET_PDEATHSIG``).
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import select
@@ -56,11 +57,16 @@ def end_with_parent() -> None:
 
 
 def end_with_trainer() -> None:
-    """Ends this process, a loader worker, as soon as the process that started it ends. Idempotent."""
+    """Ends this process, a loader worker, as soon as the process that started it ends. Idempotent.
+
+    From then on, the garbage collector leaves alone what the worker inherited. A fork copies no threads, so deleting an
+    object that waits for its threads would hang, for example an iterator of TensorFlow.
+    """
     trainer = multiprocessing.parent_process()
     if trainer is None or trainer.pid is None or os.getpid() in _watching:
         return
     _watching.add(os.getpid())
+    gc.freeze()
     threading.Thread(target=_follow, args=(trainer.pid,), name="parquetry-trainer", daemon=True).start()
 
 

@@ -43,3 +43,37 @@ def test_workers_beside_threads_that_read_do_not_hang(url: str) -> None:
         [sys.executable, "-W", "ignore", "-c", _READ, url, "20"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.stdout == "done\n", done.stderr
+
+
+_COLLECT = """
+import gc, os, sys
+import tensorflow as tf
+from torch.utils.data import DataLoader
+from parquetry import ParquetIterable, ParquetMap
+
+def collects(row):
+    gc.collect()
+    return row
+
+def leave():
+    iterator = iter(tf.data.Dataset.range(1000).map(lambda x: x + 1, num_parallel_calls=2).prefetch(2))
+    next(iterator)
+    cycle = [iterator]
+    cycle.append(cycle)
+
+gc.collect()
+gc.disable()
+leave()
+for rows in (ParquetIterable(sys.argv[1], ["id"]), ParquetMap(sys.argv[1], ["id"])):
+    print(len(list(DataLoader(rows.transform(collects), batch_size=None, num_workers=1))), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_collects_nothing_that_it_inherited(url: str) -> None:
+    """In a fork, deleting TensorFlow's iterators hangs, because their threads are not there."""
+    pytest.importorskip("tensorflow")
+    command = [sys.executable, "-W", "ignore", "-c", _COLLECT, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout == "60\n60\n", done.stderr
