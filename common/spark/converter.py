@@ -1,8 +1,8 @@
 """`spark_converter`: writes a DataFrame to a Parquet cache that TensorFlow, PyTorch and numpy read.
 
 It takes a DataFrame and returns a `SparkConverter`, a small value that you can pickle, so executors
-can train from it. DataFrames with equal logical plans share their files. The files are removed by `delete`,
-or when the driver ends.
+can train from it. DataFrames with equal logical plans share their files. The files are removed by
+`delete`, or when the driver ends.
 """
 
 from __future__ import annotations

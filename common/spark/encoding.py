@@ -1,7 +1,7 @@
 """`encode_dataframe`: encodes plain DataFrame columns into the columns that a schema stores.
 
-It takes numbers, text, bytes, (nested) arrays and MLlib vectors, and returns what the fields' codecs
-store, in Spark types. Executors encode the rows in batches and keep their order.
+It takes numbers, text, bytes, (nested) arrays and MLlib vectors, and returns what the codecs of the
+fields store, in Spark types. Executors encode the rows in batches and keep their order.
 
 If a field has an image or array codec and its column is binary, the values are taken as already
 encoded (JPEG files, for example). Their bytes are checked, but never become Python objects. All

@@ -161,9 +161,9 @@ class CopyJob:
         replace_file(self._filesystem, self._choice(stripe), json.dumps(choice).encode())
 
     def check_current(self, attempt: str) -> None:
-        """Removes a finished attempt and raises `DatasetError` if the copy has ended, or another one began there."""
+        """Removes a finished attempt and raises `DatasetError` if the copy has all stripes, or another one began."""
         found = self._noted()
-        if found is not None and found["fingerprint"] == self._fingerprint:
+        if found is not None and found["fingerprint"] == self._fingerprint and not found["moving"]:
             return
         with contextlib.suppress(OSError):
             self._remove(attempt)

@@ -16,6 +16,7 @@ from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.reports import lint, linting
+from parquetry.common.tools import rewrite
 
 
 def codes(url: str) -> set[str]:
@@ -127,5 +128,6 @@ def test_every_remedy_of_a_table_can_be_carried_out() -> None:
     commands = re.findall(r": (parquetry rewrite[^\"]*\.)\"", source)
     assert len(commands) > 6
     for command in commands:
-        text = re.sub(r"\{[^}]*\}", "x", command)
-        assert "parquetry rewrite" not in linting._for_table(text, "delta"), command
+        call = linting._for_table(re.sub(r"\{[^}]*\}", "x", command), "delta")
+        assert "parquetry rewrite" not in call, command
+        assert set(re.findall(r", (\w+)=", call)) <= set(inspect.signature(rewrite).parameters), command

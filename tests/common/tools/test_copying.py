@@ -67,6 +67,30 @@ def quiet(source: Any, target: Path, **options: Any) -> Any:
     return copy(source, target, progress=False, **options)
 
 
+def planned(
+    source: Path,
+    fields: list[str] | None = None,
+    *,
+    where: Any = None,
+    partition_by: tuple[str, ...] | None = None,
+    stripe_bytes: int = 1,
+) -> copying.CopyPlan:
+    """Plans the copy that `quiet` makes with the same arguments."""
+    return copying.plan_copy(
+        source,
+        fields,
+        (),
+        where,
+        partition_by,
+        None,
+        row_group_bytes=None,
+        files=1,
+        petastorm_compatible=False,
+        source_options=None,
+        stripe_bytes=stripe_bytes,
+    )
+
+
 def test_everything_is_copied_in_the_same_partitions(source: Path, tmp_path: Path) -> None:
     report = quiet(source, tmp_path / "target")
     assert (report.rows, report.files, report.resumed_stripes) == (COUNT, 2, 0)
@@ -223,19 +247,7 @@ def test_one_copy_runs_at_a_time(source: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_a_copy_that_another_has_finished_does_not_begin_again(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    job = copying.plan_copy(
-        source,
-        None,
-        (),
-        None,
-        None,
-        None,
-        row_group_bytes=None,
-        files=1,
-        petastorm_compatible=False,
-        source_options=None,
-        stripe_bytes=1,
-    ).job(target, None, overwrite=False)
+    job = planned(source).job(target, None, overwrite=False)
     quiet(source, target, stripe_bytes=1)
     with pytest.raises(DatasetError, match="another copy just ended there"), job.alone():
         pass
@@ -281,19 +293,7 @@ def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str,
 def test_a_late_attempt_is_in_no_later_copy(source: Path, tmp_path: Path, ends: str) -> None:
     """A task of a cluster may go on after its copy has ended, with as many rows as the next copy has."""
     target = tmp_path / "target"
-    plan = copying.plan_copy(
-        source,
-        ["id"],
-        (),
-        [("id", "<", COUNT // 2)],
-        (),
-        None,
-        row_group_bytes=None,
-        files=1,
-        petastorm_compatible=False,
-        source_options=None,
-        stripe_bytes=copying.STRIPE_BYTES,
-    )
+    plan = planned(source, ["id"], where=[("id", "<", COUNT // 2)], partition_by=(), stripe_bytes=copying.STRIPE_BYTES)
     job = plan.job(target, None, overwrite=False)
     stripe = plan.stripe(plan.stripes[0], plan.dataset, plan.rows)
 
@@ -325,6 +325,18 @@ def test_a_late_attempt_is_in_no_later_copy(source: Path, tmp_path: Path, ends: 
     assert [row["id"] for row in rows_of(target)] == list(range(COUNT // 2, COUNT))
     with pytest.raises(DatasetError, match="it has ended, or another copy began there"):
         attempt()
+
+
+def test_an_attempt_that_ends_while_the_files_are_moved_is_late(source: Path, tmp_path: Path) -> None:
+    plan = planned(source, ["id"])
+    job = plan.job(tmp_path / "target", None, overwrite=False)
+    attempt = job.attempt(0)
+    for _ in copying.write_stripe(plan.stripe(plan.stripes[0], plan.dataset, plan.rows), job.filesystem, attempt):
+        pass
+    job._note(moving=True)
+    with pytest.raises(DatasetError, match="so this part is late"):
+        job.accept(0, attempt)
+    assert [path.name for path in Path(attempt).parent.iterdir()] == ["job.json"]
 
 
 def test_what_a_late_attempt_left_counts_for_no_other_copy(source: Path, tmp_path: Path) -> None:
@@ -409,19 +421,7 @@ def test_a_file_is_no_target(source: Path, tmp_path: Path) -> None:
 def test_of_several_attempts_at_a_stripe_one_counts(source: Path, tmp_path: Path, same: bool) -> None:
     """Another copy than theirs, which replaces it, takes none."""
     target = tmp_path / "target"
-    plan = copying.plan_copy(
-        source,
-        ["id"],
-        (),
-        None,
-        None,
-        None,
-        row_group_bytes=None,
-        files=1,
-        petastorm_compatible=False,
-        source_options=None,
-        stripe_bytes=1,
-    )
+    plan = planned(source, ["id"])
     job = plan.job(target, None, overwrite=False)
     attempts = [job.attempt(0) for _ in range(4)]
     for attempt in attempts[:3]:
