@@ -235,7 +235,7 @@ $(VENV_DIST)/.installed: constraints-dist.txt
 	touch $@
 
 define new_venv
-@$(1) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, this is " + sys.version + "; run: make PYTHON=python3.11 ...")'
+@$(1) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version + "; run: make PYTHON=python3.11 ...")'
 test -x $(2)/bin/python || $(1) -m venv $(2)
 endef
 

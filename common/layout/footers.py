@@ -182,7 +182,7 @@ def remedy(error: BaseException, otherwise: str) -> str:
     if re.search(r"\b(en|de)crypt", str(error)):
         return _ENCRYPTED
     if "all lists to be of size" in str(error):
-        return f"pyarrow {pa.__version__} cannot read nulls in fixed-size lists. Install a newer pyarrow."
+        return f"pyarrow {pa.__version__} cannot read nulls in fixed-size lists. Install pyarrow 26 or newer."
     return otherwise
 
 

@@ -13,9 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import cloudpickle
-
 from ..errors import PipelineError, SidecarError
+from ..stages.functions import pickle_with_files
 from ..transport.sidecar.stream import StreamChannel
 from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 from .loading import Job, RowGroupLoader
@@ -64,7 +63,7 @@ class LoaderProcesses:
 
     def __init__(self, loader: RowGroupLoader, workers: int) -> None:
         try:
-            function = cloudpickle.dumps(loader.load)
+            function = pickle_with_files(loader.load)
         except Exception as error:
             raise PipelineError(
                 f"reader_pool_type='process': the predicate or transform cannot travel to another process: {error!r}. "

@@ -7,11 +7,11 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import cloudpickle
 import pyarrow as pa
 
 from ..errors import CodecUnavailableError, ParquetryError, PipelineError, missing_package
 from ..layout.filesystem import local_path
+from ..stages.functions import pickle_with_files
 
 _Item = TypeVar("_Item")
 _LEAST_WAVE = 64
@@ -88,7 +88,7 @@ def run_tasks(spark: object, what: str, function: Callable[[_Item], Any], items:
     wave = max(_LEAST_WAVE, 4 * context.defaultParallelism)  # limits how much the driver holds
     for first in range(0, len(items), wave):
         # Pickle here, because Spark would batch several large items into one message.
-        pickled = [cloudpickle.dumps(item) for item in items[first : first + wave]]
+        pickled = [pickle_with_files(item) for item in items[first : first + wave]]
         context.setJobDescription(f"parquetry: {what}")
         try:
             results = context.parallelize(pickled, len(pickled)).map(Guarded(function)).collect()

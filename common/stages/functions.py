@@ -6,15 +6,17 @@ import base64
 import datetime
 import decimal
 import hashlib
+import io
 import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -56,7 +58,7 @@ class UserFunction:
             PipelineError: the callable cannot be pickled; the message gives the reason.
         """
         try:
-            return bytes(cloudpickle.dumps(self.function))
+            return pickle_with_files(self.function)
         except Exception as error:
             raise PipelineError(
                 f"user function {self.name}: cannot travel to another process: {error!r}. Keep open files, locks and "
@@ -126,6 +128,31 @@ _LOCKS = _FunctionLocks()
 lock_of = _LOCKS.of
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_LOCKS.reset)
+
+
+def pickle_with_files(value: object) -> bytes:
+    """Returns ``value``, serialized with cloudpickle; functions keep the names of their files, for tracebacks.
+
+    Since version 3.1.3, cloudpickle itself leaves these names out.
+    """
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code_in_file, (make, arguments, code.co_filename)
+
+
+def _code_in_file(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
+
+
+class _Pickler(cloudpickle.Pickler):
+    dispatch_table: ClassVar[Mapping[type, Any]] = ChainMap(
+        {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+    )
 
 
 def _unpickle(pickled: bytes, digest: str) -> UserFunction:

@@ -88,7 +88,8 @@ def _files(stream: RecordStream, where: str) -> Iterator[tuple[tarfile.TarInfo, 
     """Yields the members that are parts of samples, with their content."""
     file = cast(BinaryIO, stream)
     with tarfile.TarFile(fileobj=file, tarinfo=_Member, encoding="utf-8", errors="surrogateescape") as archive:
-        while (member := archive.next()) is not None:
+        more = archive.firstmember is not None  # after an empty archive, next() fails in Python 3.10
+        while more and (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them only to resolve links
             stem, _, extension = posixpath.basename(posixpath.normpath(member.name)).partition(".")
             if member.isdir() or not stem or not extension or stem.startswith("__"):

@@ -18,8 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
-import cloudpickle
-
 from ...counting.counters import Count, Counters, add, took
 from ...engine.read.fetch import Fetcher
 from ...engine.read.large_blocks import BlockColumns
@@ -28,6 +26,7 @@ from ...engine.run.jobs import Handle, Job, all_loaded, sources_of
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
+from ...stages.functions import pickle_with_files
 from ..exit_status import how_it_ended, killed_for_memory
 from ..processes import start_vital
 from .protocol import BatchHeader
@@ -131,7 +130,7 @@ class WorkerRunner:
         self._request = {
             "do": "open",
             "sys_path": list(sys.path),
-            "program": cloudpickle.dumps(program),
+            "program": pickle_with_files(program),
             "strict_nulls": strict_nulls,
         }
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
