@@ -36,7 +36,7 @@ class Point:
         (datetime.date(2021, 3, 4), "2021-03-04"),
         (datetime.timedelta(hours=1), "1:00:00"),
         (np.datetime64("2021-03-04T05"), "2021-03-04T05"),
-        (np.datetime64("NaT"), None),
+        (np.datetime64("NaT", "us"), None),
         (np.array(3), 3),
         (np.array([[1.0, np.nan]]), [[1.0, None]]),
         (np.ma.array([1, 2], mask=[True, False]), [None, 2]),

@@ -140,7 +140,7 @@ def test_a_list_that_fits_is_kept(dtype: Any, shape: tuple[int | None, ...], val
         ("datetime64[us]", 2**63, r"expected a 64-bit count of datetime64\[us\], got 9223372036854775808"),
         ("datetime64[s]", np.datetime64(1500, "ms"), r"expected a value that datetime64\[s\] holds exactly"),
         ("datetime64[ns]", np.datetime64("3000-01-01"), r"expected a value that datetime64\[ns\] holds exactly"),
-        ("datetime64[us]", np.datetime64("NaT"), r"expected a value, got NaT\. Declare the field nullable=True"),
+        ("datetime64[us]", np.datetime64("NaT", "us"), r"expected a value, got NaT\. Declare the field nullable=True"),
         ("int32", None, r"expected a value, got None\. Declare the field nullable=True"),
     ],
 )
