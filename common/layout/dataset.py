@@ -399,7 +399,8 @@ class StoredDataset:
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
     declared = _declared_schema(replace(dataset._listing, filesystem=dataset.filesystem))
     schemas = _distinct_schemas(dataset) if declared is None else [_arrow_schema(dataset, 0)]
-    stored = {name for _, arrow in schemas for name in (*arrow.names, *(path for path, _ in flatten_fields(arrow)))}
+    names = [{*arrow.names, *(path for path, _ in flatten_fields(arrow))} for _, arrow in schemas]
+    stored = set.intersection(*names) if names else set()
     refused: dict[str, str] = {}
     schema = declared
     if schema is None:

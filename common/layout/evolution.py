@@ -116,7 +116,7 @@ def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
     found: dict[str, tuple[pa.DataType, str]] = {}
     refused: dict[str, str] = {}
     for file, schema in schemas:
-        for path, kind in _levels(pa.struct(list(schema)), ""):
+        for path, kind in _levels(pa.struct(list(schema)), None):
             first, first_file = found.setdefault(path, (kind, file))
             if _kind(first) != _kind(kind):
                 reason = (
@@ -128,13 +128,13 @@ def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
     return refused
 
 
-def _levels(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+def _levels(kind: pa.DataType, path: str | None) -> Iterator[tuple[str, pa.DataType]]:
     """Yields every column and every enclosing struct with its dotted path. Skips columns of the null type."""
-    if path and not pa.types.is_null(kind):
+    if path is not None and not pa.types.is_null(kind):
         yield path, kind
     if pa.types.is_struct(kind):
         for member in kind:
-            yield from _levels(member.type, f"{path}.{member.name}".lstrip("."))
+            yield from _levels(member.type, member.name if path is None else f"{path}.{member.name}")
 
 
 def _kind(kind: pa.DataType) -> str:

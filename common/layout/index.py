@@ -32,6 +32,7 @@ from .store_faults import asking_again
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
 _LOGGER = logging.getLogger(__name__)
+_VALUES_AT_ONCE = 1 << 22
 
 
 def load_index(listing: FileListing) -> RowGroupIndex | None:
@@ -120,11 +121,14 @@ class RowGroupIndex:
         if any(set(part.description.leaves_of(names)) != set(leaves) for part in self._parts):
             return None
         total = np.zeros(len(self.rows), dtype=np.int64)
-        for leaf in leaves:
-            table = self._read([f"{kind}:{leaf}"])
+        columns = [f"{kind}:{leaf}" for leaf in leaves]
+        at_once = max(1, _VALUES_AT_ONCE // max(1, len(total)))  # each read parses the footer, with all its columns
+        for first in range(0, len(columns), at_once):
+            table = self._read(columns[first : first + at_once])
             if table is None:
                 return None
-            total += arrow_to_numpy(self._ordered(table.column(0)))
+            for column in table.columns:
+                total += arrow_to_numpy(self._ordered(column))
         return total
 
     def _read(self, columns: list[str]) -> pa.Table | None:

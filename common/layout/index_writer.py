@@ -141,10 +141,11 @@ class IndexLines:
         types = dict(bound_types(first))
         chosen = set(types) if patterns is None else {name for p in patterns for name in match_names(p, types)}
         self._fields = [name for name in types if name in chosen]
-        self._leaves = [leaf for leaf in leaf_columns(first) if patterns is None or belongs(leaf, self._fields)]
-        self._bounds = {name: types[name] for name in self._fields if name in flat_columns(first)}
+        leaves, flat = leaf_columns(first), flat_columns(first)
+        self._leaves = [leaf for leaf in leaves if patterns is None or belongs(leaf, chosen)]
+        self._bounds = {name: types[name] for name in self._fields if name in flat}
         self._all_fields = patterns is None
-        self._known = frozenset(leaf_columns(first))
+        self._known = frozenset(leaves)
         self._extra: set[str] = set()
         self._unbounded: set[str] = set()
         self._exact: dict[str, bool] = {}

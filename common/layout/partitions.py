@@ -22,7 +22,8 @@ def partition_columns(
     """Returns the value of every partition column for each file, and fields for the columns no schema declares.
 
     Directories above the dataset's root count only for columns that the schema declares, or that other files of the
-    dataset have below their roots. A column that is stored in the files is not a partition column.
+    dataset have below their roots. A column that every file stores is not a partition column; of one that only some
+    files store, the directories count, as in `pyarrow.dataset`.
 
     Raises:
         DatasetError: a file lacks the directory of a partition column, or the text does not cast to the type.

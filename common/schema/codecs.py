@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import lru_cache
 from typing import IO, Any, ClassVar, Literal
 
@@ -35,6 +36,23 @@ _FAMILIES = {"b": "number", "i": "number", "u": "number", "f": "number", "m": "d
 def _family(dtype: FieldDtype) -> str:
     """Returns the family of a dtype. Dtypes of one family convert into each other, either exactly or with an error."""
     return _FAMILIES.get(dtype.kind, dtype.kind) if isinstance(dtype, np.dtype) else "decimal"
+
+
+def _check_stored_type(arrow: pa.DataType | None, field: CodedField) -> None:
+    if arrow is not None and _family(scalar_dtype(arrow, field=field.name)) != _family(field.dtype):
+        raise SchemaError(
+            f"codec of field '{field.name}': expected an Arrow type that can hold {dtype_to_json(field.dtype)}, "
+            f"got {arrow}."
+        )
+
+
+def _stored_type_to_json(arrow: pa.DataType | None) -> dict[str, Any]:
+    return {} if arrow is None else {"arrow_type": arrow_type_to_json(arrow)}
+
+
+def _stored_type_from_json(parameters: Mapping[str, Any]) -> pa.DataType | None:
+    stored = parameters.get("arrow_type")
+    return None if stored is None else arrow_type_from_json(stored)
 
 
 def default_codec(field: CodedField) -> Codec:
@@ -68,11 +86,7 @@ class ScalarCodec(Codec):
                 f"codec of field '{field.name}': ScalarCodec expected shape (), got {field.shape}. "
                 "Use NdarrayCodec, TensorCodec, or no codec."
             )
-        if self.arrow is not None and _family(scalar_dtype(self.arrow, field=field.name)) != _family(field.dtype):
-            raise SchemaError(
-                f"codec of field '{field.name}': expected an Arrow type that can hold {dtype_to_json(field.dtype)}, "
-                f"got {self.arrow}."
-            )
+        _check_stored_type(self.arrow, field)
 
     def arrow_type(self, field: CodedField) -> pa.DataType:
         return self.arrow if self.arrow is not None else arrow_scalar_type(field.dtype, field=field.name)
@@ -81,14 +95,11 @@ class ScalarCodec(Codec):
         return value
 
     def to_json(self) -> dict[str, Any]:
-        if self.arrow is None:
-            return {"kind": self.kind}
-        return {"kind": self.kind, "arrow_type": arrow_type_to_json(self.arrow)}
+        return {"kind": self.kind, **_stored_type_to_json(self.arrow)}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
-        stored = parameters.get("arrow_type")
-        return cls(None if stored is None else arrow_type_from_json(stored))
+        return cls(_stored_type_from_json(parameters))
 
 
 @dataclass(frozen=True)
@@ -100,17 +111,24 @@ class ScaledDecimalCodec(ScalarCodec):
 
 @dataclass(frozen=True)
 class ListCodec(Codec):
-    """Plain Parquet lists with one level per axis. The default for 1-D fields."""
+    """Plain Parquet lists with one level per axis. The default for 1-D fields.
+
+    Args:
+        arrow: the stored Arrow type of the elements, if it should differ from the dtype's default, such as
+            ``pa.decimal128(9, 2)`` for decimals.
+    """
 
     kind: ClassVar[str] = "list"
     coded: ClassVar[bool] = False
+    arrow: pa.DataType | None = dataclass_field(default=None, kw_only=True)
 
     def check_field(self, field: CodedField) -> None:
         if len(field.shape) == 0:
             raise SchemaError(f"codec of field '{field.name}': ListCodec expected at least one axis, got shape ().")
+        _check_stored_type(self.arrow, field)
 
     def arrow_type(self, field: CodedField) -> pa.DataType:
-        result = arrow_scalar_type(field.dtype, field=field.name)
+        result = self.arrow if self.arrow is not None else arrow_scalar_type(field.dtype, field=field.name)
         for axis, length in reversed(list(enumerate(field.shape))):
             # Fixed-size lists of length 0 cannot be read back from Parquet, and older pyarrow cannot write null ones.
             variable = not length or (axis == 0 and field.nullable)
@@ -124,6 +142,14 @@ class ListCodec(Codec):
         if kind == "O" or value.dtype == "datetime64[D]":  # Arrow accepts days only as dates
             return value.tolist()
         return _lists_of_rows(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("=")))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **_stored_type_to_json(self.arrow)}
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
+        others = {name: value for name, value in parameters.items() if name != "arrow_type"}
+        return cls(**others, arrow=_stored_type_from_json(parameters))
 
 
 @dataclass(frozen=True)

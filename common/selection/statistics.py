@@ -29,10 +29,13 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     if found is None:
         paths = [dataset.stored_name(file, name) for file in range(len(dataset.files))]
         found = footer_statistics(dataset.footers, paths, wanted)
+    null_count = found.null_count
+    if "." in name:  # Arrow counts no nulls of a dictionary whose enclosing struct is null
+        null_count = np.where(null_count == 0, -1, null_count)
     return ColumnStatistics(
         minimum=convert_bounds(found.minimum, wanted),
         maximum=convert_bounds(found.maximum, wanted),
-        null_count=found.null_count,
+        null_count=null_count,
         num_rows=dataset.row_groups.rows,
         exact=found.exact,
     )

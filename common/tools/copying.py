@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from ..engine.read.canonical import to_canonical
 from ..engine.read.fetch import Fetcher
 from ..engine.read.listed_files import ListedPlace, is_listed
 from ..errors import DecodeError, EncodeError, PipelineError
@@ -408,22 +409,43 @@ def to_stored(schema: Unischema, table: pa.Table) -> pa.Table:
 def _keeping(field: UnischemaField, kind: pa.DataType | None) -> UnischemaField:
     if field.storage.coded:
         return field.replace(codec=field.storage)  # the bytes are copied, so keep the codec even if defaults change
-    if isinstance(field.storage, ReadListCodec):
-        return field.replace(codec=ListCodec())
-    if kind is None or field.shape:
-        return field
-    precise = pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-    return field.replace(codec=ScalarCodec(kind)) if precise else field
+    kind = None if kind is None else _element_type(kind)
+    exact = kind if kind is not None and _needs_its_type(kind, in_lists=bool(field.shape)) else None
+    if field.shape and (exact is not None or isinstance(field.storage, ReadListCodec)):
+        return field.replace(codec=ListCodec(arrow=exact))
+    return field if exact is None else field.replace(codec=ScalarCodec(exact))
+
+
+def _needs_its_type(kind: pa.DataType, *, in_lists: bool) -> bool:
+    """Whether the type that a field's dtype has by default could not hold all values of this type."""
+    if pa.types.is_time(kind):
+        return in_lists  # Arrow casts no list of times to a list of durations
+    return bool(pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _element_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of the values inside lists."""
+    while pa.types.is_nested(kind) and kind.num_fields == 1:
+        kind = kind.field(0).type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _cast(field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = field.storage.arrow_type(field)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if _holds_tensors(column.type):  # Arrow cannot cast them to lists of lists
+        column = pa.chunked_array([to_canonical(field, each) for each in column.chunks] or pa.array([], kind))
     try:
         if pa.types.is_time(column.type) and pa.types.is_duration(kind):  # Arrow has no such cast
             unit = column.type.unit
             column = column.cast(f"int{column.type.bit_width}").cast("int64").cast(pa.duration(unit))
         return column if column.type == kind else column.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise DecodeError(f"field '{field.name}': expected values that {kind} can hold: {error}") from error
+
+
+def _holds_tensors(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return True
+    return bool(pa.types.is_nested(kind)) and any(_holds_tensors(kind.field(n).type) for n in range(kind.num_fields))

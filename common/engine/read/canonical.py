@@ -89,7 +89,7 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
         raise pa.ArrowInvalid("values that are not lists")
     length = field.shape[len(field.shape) - axes]
     if pa.types.is_fixed_size_list(array.type):
-        if axes > 1 and not pa.types.is_nested(array.type.value_type):
+        if axes > 1 and not _holds_lists(array.type):
             array = _unflattened(array, field.shape[len(field.shape) - axes :])
         if length is not None and array.type.list_size != length:
             raise pa.ArrowInvalid(f"lists of length {array.type.list_size}, not {length}")
@@ -105,6 +105,12 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
     children = _values(field, array.values, axes=axes - 1)
     offsets = as_arrow(as_numpy(array.offsets))  # Arrow accepts a mask only with unsliced offsets
     return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
+
+
+def _holds_lists(kind: pa.DataType) -> bool:
+    """Whether lists of this type hold lists, or tensors, which are stored as lists."""
+    inner = kind.value_type
+    return is_list(inner.storage_type if isinstance(inner, pa.BaseExtensionType) else inner)
 
 
 def _unflattened(array: pa.Array, shape: tuple[int | None, ...]) -> pa.Array:

@@ -428,7 +428,8 @@ def row_group_slices(
 
     def choose(arrow: pa.Schema) -> list[str]:
         top = set(arrow.names)
-        return sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
+        chosen = {path if path in top else _top(path, arrow) for path in paths}
+        return sorted(path for path in chosen if path is not None)
 
     slices: Iterable[tuple[int, pa.Table]]
     if slice_bytes is None:
@@ -460,16 +461,17 @@ def _is_plain(table: pa.Table, names: Sequence[str]) -> bool:
     return all(map(is_number, table.schema.types)) and {*names} == {*table.column_names}
 
 
-def _top(name: str, arrow: pa.Schema) -> str:
+def _top(name: str, arrow: pa.Schema) -> str | None:
     """Returns the column to select for a field: its own name, or the dotted path of a struct's child or of a map."""
     if name in arrow.names:
         return name
-    path, kind = "", pa.struct(list(arrow))
+    parts, kind = list[str](), pa.struct(list(arrow))
     for part in _path(name, kind):
         if pa.types.is_map(kind):
             break
-        path, kind = f"{path}.{part}".lstrip("."), kind.field(part).type
-    return path
+        parts.append(part)
+        kind = kind.field(part).type
+    return ".".join(parts) if parts else None
 
 
 def _column(
@@ -482,10 +484,10 @@ def _column(
 ) -> pa.ChunkedArray:
     if name in stored:
         return without_views(stored[name])
-    top, *path = _path(name, pa.struct(list(schema))) or [""]
-    if top:
-        column = stored[top]
-        for part in path:
+    path = _path(name, pa.struct(list(schema)))
+    if path:
+        column = stored[path[0]]
+        for part in path[1:]:
             column = child(column, part)
         return without_views(column)
     if not field.nullable:

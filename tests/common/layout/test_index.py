@@ -17,12 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 
+from parquetry.common import Pipeline
 from parquetry.common.engine.run.selecting import select_rows
 from parquetry.common.errors import DatasetError, FieldNotFoundError
 from parquetry.common.layout import dataset as dataset_module
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
+from parquetry.common.layout.index_file import IndexFile
 from parquetry.common.layout.index_format import METADATA_KEY
 from parquetry.common.plan.plan import Plan
 from parquetry.common.selection.statistics import column_bytes, column_statistics, decoded_bytes
@@ -423,3 +426,14 @@ def test_an_index_that_cannot_be_written_says_so(root: Path) -> None:
     with pytest.raises(DatasetError, match=r"row-group index '.*_row_groups\.parquet': cannot be written"):
         write_index(str(root))
     assert StoredDataset([str(root)]).index is None
+
+
+def test_columns_of_a_wide_index_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({f"c{number}": [1, 2] for number in range(300)})
+    write_index(write_table(tmp_path, table, row_group_size=1))
+    reads: list[int] = []
+    read = IndexFile.read
+    monkeypatch.setattr(IndexFile, "read", lambda part, names: reads.append(len(names)) or read(part, names))
+    assert len(list(Pipeline(tmp_path, executor="threads"))) == 2
+    assert max(reads) == 300
+    assert len(reads) < 10

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.engine.read import fetch
@@ -111,3 +112,14 @@ def test_columns_in_chunks_are_read_filtered_split_and_windowed(tmp_path: Path) 
     assert [int(row[0]["id"]) for row in grouped] == [0, 1, 2, 4, 5]
     shuffled = pipeline.shuffle(7, seed=1).batch(3)
     assert sorted(np.concatenate([batch["text"] for batch in shuffled]).tolist()) == sorted(words)
+
+
+@pytest.mark.parametrize("name", ["", ".", ".a", "a.", "a..b"])
+def test_structs_and_maps_with_dots_around_their_names_are_read(name: str, tmp_path: Path) -> None:
+    struct = pa.array([{"x": 1}, {"x": 2}])
+    pairs = pa.array([[("k", 1)], [("j", 2)]], pa.map_(pa.string(), pa.int64()))
+    pipeline = Pipeline(write_table(tmp_path / "struct", pa.table({name: struct})))
+    assert [row[f"{name}.x"] for row in pipeline] == [1, 2]
+    assert [row[f"{name}.x"] for row in pipeline.where(pc.field(f"{name}.x") == 2)] == [2]
+    rows = list(Pipeline(write_table(tmp_path / "map", pa.table({name: pairs}))))
+    assert [row[f"{name}.value"].tolist() for row in rows] == [[1], [2]]

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DatasetError
@@ -54,3 +55,12 @@ def test_text_that_is_no_number_is_refused_for_a_declared_number(tmp_path: Path)
     generate_metadata(url, schema)
     with pytest.raises(DatasetError, match=r"partition column 'n': expected int16 in every directory name"):
         list(Pipeline(url))
+
+
+@pytest.mark.parametrize("first_stores", [True, False])
+def test_directories_count_for_a_column_that_only_some_files_store(tmp_path: Path, first_stores: bool) -> None:
+    for number, stores in ((1, first_stores), (2, not first_stores)):
+        write_table(tmp_path / f"k={number}", pa.table({"x": [number], **({"k": [number]} if stores else {})}))
+    pipeline = Pipeline(tmp_path)
+    assert [(row["x"], row["k"]) for row in pipeline] == [(1, 1), (2, 2)]
+    assert [row["x"] for row in pipeline.where([("k", "=", 2)])] == [2]

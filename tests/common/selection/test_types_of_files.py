@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 from delta_tables import add, commit, field, metadata, protocol
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,3 +267,18 @@ def _table(values: list[Any], kind: pa.DataType, day: pa.DataType, money: pa.Dat
             "m": pa.array([Decimal(number) for number in whole], pa.decimal128(12, 2)).cast(money),
         }
     )
+
+
+def test_a_null_struct_makes_its_dictionaries_null_whatever_the_statistics_say(tmp_path: Path) -> None:
+    texts = pa.array(["a", "b", "c"]).dictionary_encode()
+    struct = pa.StructArray.from_arrays([texts], names=["v"], mask=pa.array([False, True, False]))
+    url = write_table(tmp_path, pa.table({"s": struct}))
+    assert pq.read_metadata(tmp_path / "part.parquet").row_group(0).column(0).statistics.null_count == 0  # Arrow's
+    for indexed in (False, True):
+        if indexed:
+            write_index(url)
+        pipeline = Pipeline(url)
+        for rows in (pipeline.where(pc.field("s.v").is_valid()), pipeline.where(pc.field("s.v") >= "a")):
+            assert [row["s.v"] for row in rows] == ["a", "c"]
+        assert [row["s.v"] for row in pipeline.where(pc.field("s.v").is_null())] == [None]
+        assert [row["s.v"] for row in pipeline.nulls("drop", "s.v")] == ["a", "c"]

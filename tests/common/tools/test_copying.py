@@ -532,3 +532,36 @@ def test_a_source_that_changed_is_copied_anew(source: Path, tmp_path: Path, monk
     shutil.copy(next(source.rglob("*.parquet")), source / "drive=d1" / "more.parquet")
     with pytest.raises(DatasetError, match="found a different unfinished one"):
         quiet(source, tmp_path / "target")
+
+
+def tensors(nulls: bool = False) -> pa.ExtensionArray:
+    values = pa.array([[1, 2, 3, 4], None if nulls else [0, 0, 0, 0], [5, 6, 7, 8]], pa.list_(pa.int32(), 4))
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int32(), (2, 2)), values)
+
+
+LARGE = decimal.Decimal(10) ** 30  # needs more digits than the default type leaves before the point
+
+
+@pytest.mark.parametrize(
+    ("column", "element"),
+    [
+        pytest.param(pa.array([[LARGE]], pa.list_(pa.decimal128(38, 0))), pa.decimal128(38, 0), id="decimals"),
+        pytest.param(pa.array([[LARGE]], pa.large_list(pa.decimal128(38, 0))), pa.decimal128(38, 0), id="large list"),
+        pytest.param(pa.array([[[LARGE]]], pa.list_(pa.list_(pa.decimal128(38, 0)))), None, id="lists of lists"),
+        pytest.param(pa.array([[LARGE**2]], pa.list_(pa.decimal256(76, 0))), pa.decimal256(76, 0), id="decimal256"),
+        pytest.param(pa.array([[("a", LARGE)]], pa.map_(pa.string(), pa.decimal128(38, 0))), None, id="map"),
+        pytest.param(pa.array([[1]], pa.list_(pa.timestamp("us", "UTC"))), pa.timestamp("us", "UTC"), id="zone"),
+        pytest.param(pa.array([[1]], pa.list_(pa.time64("us"))), pa.time64("us"), id="times"),
+        pytest.param(pa.array([[1]], pa.list_(pa.date32())), pa.date32(), id="dates"),
+        pytest.param(tensors(), None, id="tensors"),
+        pytest.param(tensors(nulls=True), None, id="tensors with a null"),
+        pytest.param(pa.ListArray.from_arrays([0, 2, 3], tensors()), None, id="lists of tensors"),
+    ],
+)
+def test_values_inside_lists_keep_their_type(column: pa.Array, element: pa.DataType | None, tmp_path: Path) -> None:
+    url = write_table(tmp_path / "from", pa.table({"x": column}))
+    copy(url, tmp_path / "to")
+    assert repr(list(Pipeline(tmp_path / "to"))) == repr(list(Pipeline(url)))
+    if element is not None:
+        (file,) = (tmp_path / "to").glob("*.parquet")
+        assert pq.read_schema(file).field("x").type.value_type == element

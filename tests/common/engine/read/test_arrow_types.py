@@ -81,6 +81,7 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
     "list_of_fixed": (pa.array([[[1, 2], [3, 4]], None, [], [[5, 6]]], pa.list_(pa.list_(pa.int8(), 2))), [[[1, 2], [3, 4]], None, [], [[5, 6]]], np.int8, (None, 2)),
     "fixed_of_fixed": (pa.array([[[1, 2], [3, 4]], None, [[0, 0], [1, 1]], [[5, 6], [7, 8]]], pa.list_(pa.list_(pa.int8(), 2), 2)), [[[1, 2], [3, 4]], None, [[0, 0], [1, 1]], [[5, 6], [7, 8]]], np.int8, (2, 2)),
     "tensor_null": (pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), (2, 2)), pa.array([[1, 2, 3, 4], None, [0] * 4, [5, 6, 7, 8]], pa.list_(pa.int8(), 4))), [[[1, 2], [3, 4]], None, [[0, 0], [0, 0]], [[5, 6], [7, 8]]], np.int8, (2, 2)),
+    "fixed_of_tensors": (pa.FixedSizeListArray.from_arrays(pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(4, 2, 3)), 1), np.arange(24.0).reshape(4, 1, 2, 3).tolist(), np.float32, (1, 2, 3)),
     "tensor": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(4, 2, 3)), np.arange(24.0).reshape(4, 2, 3).tolist(), np.float32, (2, 3)),
 }  # fmt: skip
 
