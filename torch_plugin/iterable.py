@@ -24,7 +24,7 @@ from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import Given
-from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_hash
+from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
 from parquetry.common.process.ends import end_with_trainer
 from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 from parquetry.common.urls import without_secrets
@@ -90,6 +90,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             the dataset run when it is first used.
     """
 
+    _wrapped_by_loaders = False  # loaders ask for `length_in_loader`, by torch's wrapper of DataPipes
+
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
         self._epochs = EpochCounter()
@@ -106,6 +108,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._dealer: Dealer | None = None  # for the pass a loader announced
         self._warned_of_batches = False
         self._read_by_workers = False  # workers read the latest pass, so this process does not know their progress
+        self._mixed_by_workers = False  # each batch of the latest pass has the rows of one worker
         self._counting = PassCounters()
         self._sharing = SharedReads()
 
@@ -154,9 +157,13 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """Returns the exact number of elements in the next iterator.
 
         Raises:
-            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may drop rows.
+            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may drop rows. Batches with
+                ``on_error="skip"`` have no length here, because a ``DataLoader`` asks for it and each of its workers
+                may end with a partial batch.
         """
         placement = self._placement()
+        if not self._wrapped_by_loaders:
+            self._check_that_batches_are_full(placement)
         return max(0, -(-(self._length(placement) - placement.worker) // placement.workers))
 
     def length_in_loader(self) -> int:
@@ -167,12 +174,15 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
                 partial batch.
         """
         at = replace(self._placement(), worker=0, workers=1)
+        self._check_that_batches_are_full(at)
+        return self._length(at)
+
+    def _check_that_batches_are_full(self, at: Placement) -> None:
         plan = self._part(at).plan()
         if plan.loses_elements and plan.element.batched:
             raise TypeError(
                 "len(): unknown, because with on_error='skip' each loader worker may end with a short batch."
             )
-        return self._length(at)
 
     def __getitem__(self, index: object) -> Any:
         """Not supported: rows of an iterable have no index.
@@ -230,7 +240,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         batches of the pipe (``batch_size=None``), or rows read by one worker.
 
         Raises:
-            StateError: a function or ``on_error="skip"`` drops rows, so it is unknown which rows the elements contain.
+            StateError: there are fewer elements; or it is unknown which rows they hold, because a function or
+                ``on_error="skip"`` drops rows, or because several loader workers make batches of them.
         """
         plan = self._pipeline.plan()
         if plan.program.drops or plan.skips:
@@ -238,8 +249,18 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             raise StateError(
                 f"state_after: expected a pipeline whose elements can be counted, got {got}. Use StatefulDataLoader."
             )
+        if self._mixed_by_workers:
+            raise StateError(
+                "state_after: expected a loader whose elements are those of the dataset, got one whose workers make "
+                "batches of them. Call batch() on the dataset and pass batch_size=None, or use StatefulDataLoader."
+            )
         begun = self._beginning() if self._begun is None else self._begun.state_dict()
-        return {**begun, "consumed": begun["consumed"] + operator.index(elements)}
+        if operator.index(elements) < 0:
+            raise StateError(f"state_after: expected a number of elements >= 0, got {elements}.")
+        state = {**begun, "consumed": begun["consumed"] + operator.index(elements)}
+        if plan.hashes is None:  # otherwise the server has the plan
+            check_position(plan if self._begun is None else self._begun.pipeline.plan(), read_state(state))
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """Resumes from a state: the next iterator, or the loader workers of the next epoch together, continue from it.
@@ -300,6 +321,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._adopt(self._epochs.announce(begun))
         self._begun = None
         self._read_by_workers = begun.workers > 0
+        self._mixed_by_workers = begun.workers > 1 and begun.stacks
         self._dealer = begun.dealer
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)

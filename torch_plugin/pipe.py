@@ -55,6 +55,8 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
             on_error, max_errors, address, mesh: as for `ParquetIterable`.
     """
 
+    _wrapped_by_loaders = True
+
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
         self._groups: dict[int, Group] = {}

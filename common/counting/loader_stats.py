@@ -79,7 +79,8 @@ class LoaderStats:
         read_bytes: stored bytes that were read.
         delivered_bytes: bytes of the batches.
         cache_hits, cache_misses: row groups that were, and were not, in ``cache()``.
-        filtered_rows: rows in the row groups read that ``where``, ``ngram`` or a function left out.
+        filtered_rows: rows in the row groups read that a filter, ``take``, ``shard`` or another verb left out. With
+            loader workers, an estimate.
         retries: jobs that were repeated because a worker process died or one of their elements failed.
         failed_elements: elements that raised an error and were skipped.
         restarts: sidecars that were restarted after one died.

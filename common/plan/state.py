@@ -205,7 +205,7 @@ def parse_state(
     else:
         result = _on_other_ranks(plan, found, own)
     if plan.hashes is None:  # otherwise the server has the plan, and checks when it starts
-        _check_position(plan, result)
+        check_position(plan, result)
     return result
 
 
@@ -275,7 +275,7 @@ def _check_skipped(plan: BasePlan, found: State, own: State) -> None:
         )
 
 
-def _check_position(plan: BasePlan, state: State) -> None:
+def check_position(plan: BasePlan, state: State) -> None:
     """Raises `StateError` for a position that no iterator of the plan can reach."""
     passes = (plan.batch_view or plan.row_view).passes
     if passes is None:

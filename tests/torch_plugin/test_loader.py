@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from builders import write_table
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common import UnischemaField
+from parquetry.common import NdarrayCodec, UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
@@ -266,3 +270,16 @@ def test_a_loader_that_failed_begins_cleanly_again(url: str) -> None:
     with pytest.raises(KeyError, match="the training loop failed"):
         train(25)
     assert train(60) == list(range(60))
+
+
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetIterable])
+def test_a_loader_of_batches_without_bad_rows_has_no_length(face: Any, tmp_path: Path) -> None:
+    field = UnischemaField("x", np.float32, (2,), NdarrayCodec())
+    good = bytes(field.storage.encode(field, np.zeros(2, np.float32)))
+    cells = pa.array([b"damaged" if row % 17 == 3 else good for row in range(300)], pa.binary())
+    url = write_table(tmp_path, pa.table({"x": cells}), row_group_size=40)
+    loader = DataLoader(face(url, [field], on_error="skip").batch(16), batch_size=None)
+    for _ in range(2):  # also when the rows that fail are known
+        with pytest.raises(TypeError, match=r"each loader worker may end with a short batch"):
+            len(loader)
+        assert sum(len(batch["x"]) for batch in loader) == 282

@@ -18,7 +18,7 @@ from parquetry.common import UnischemaField
 from parquetry.common.errors import StateError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
-from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix, rank_state
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix, rank_state
 
 CANONICAL = 12
 
@@ -396,6 +396,20 @@ def test_state_after_names_the_epoch_that_runs_with_and_without_workers(url: str
                 state = pipe.state_after(np.int64(2))  # type: ignore[arg-type]  # as a counter may have it
                 assert state["iteration"] == epoch
                 assert ids(make(url).load_state_dict(json.dumps(state))) == epoch_of(make(url), epoch)[2:]
+
+
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetIterable])
+def test_state_after_refuses_what_it_cannot_know(url: str, face: Any) -> None:
+    rows = face(url, ["id"]).shuffle(10, seed=5)
+    next(iter(DataLoader(rows, batch_size=4, num_workers=2)))
+    with pytest.raises(StateError, match=r"whose workers make batches of them\. Call batch\(\) on the dataset"):
+        rows.state_after(4)
+    next(iter(DataLoader(rows, batch_size=4, num_workers=1)))
+    assert rows.state_after(4)["consumed"] == 4
+    with pytest.raises(StateError, match="expected a number of elements >= 0, got -1"):
+        rows.state_after(-1)
+    with pytest.raises(StateError, match=r"1 passes of \d+ elements, got 1000000 elements"):
+        rows.state_after(10**6)
 
 
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])

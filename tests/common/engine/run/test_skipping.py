@@ -256,6 +256,21 @@ def test_the_sidecar_gives_the_same_and_a_state_without_errors_goes_on(url: str)
         iter(images(url, on_error="raise").where([("id", ">", 0)])).load_state_dict(resumed.state_dict())
 
 
+def test_batches_go_on_from_a_state_saved_before_the_error(url: str) -> None:
+    raising, delivered = iter(images(url, on_error="raise").batch(4)), list[int]()
+    while True:
+        state = raising.state_dict()
+        try:
+            delivered += next(raising)["id"].tolist()
+        except DecodeError:
+            break
+    resumed = iter(images(url).batch(4))
+    resumed.load_state_dict(state)
+    assert delivered + [row for batch in resumed for row in batch["id"].tolist()] == [
+        row for row in range(ROWS) if row not in BAD
+    ]
+
+
 def test_an_error_that_no_row_causes_alone_is_that_of_the_batch(url: str) -> None:
     def refuses_eights(batch: dict[str, Any]) -> dict[str, Any]:
         if len(batch["id"]) == 5 and batch["id"][0] == 5:
