@@ -21,6 +21,7 @@ from ..errors import PipelineError
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.dtypes import decimal_text
 from ..schema.plain import PlainFields, Seed
+from .python_values import ExactTime, plain_storage, python_values
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
 _WORD = (1 << 64) - 1
@@ -93,13 +94,16 @@ class Contains(ColumnPredicate):
         owner = np.repeat(np.arange(len(column)), arrow_to_numpy(lengths))
         if pa.types.is_dictionary(flat.type):
             flat = flat.dictionary_decode()
+        kind = flat.type
+        if pa.types.is_float16(kind):  # Arrow cannot compare them
+            flat = pa.array(arrow_to_numpy(flat).astype(np.float32))
         result = np.full(len(column), self.every)
         for value in self.values:
             try:
-                wanted = pa.scalar(value).cast(flat.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                wanted = _as_member(value, kind)
+            except (ValueError, pa.ArrowNotImplementedError) as error:
                 raise PipelineError(
-                    f"contains('{self.field}'): expected values of type {flat.type}, got {value!r}."
+                    f"contains('{self.field}'): expected values of type {kind}, got {value!r}."
                 ) from error
             hits = arrow_to_numpy(pc.fill_null(pc.equal(flat, wanted), False))
             found = np.zeros(len(column), dtype=bool)
@@ -135,7 +139,14 @@ class HashSplit(ColumnPredicate):
 
     def mask(self, column: pa.Array) -> np.ndarray:
         bounds = [min(1.0, math.fsum(self.fractions[:count])) for count in range(len(self.fractions) + 1)]
-        position = (hash_column(column, self.seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+        try:
+            hashes = hash_column(column, self.seed)
+        except pa.ArrowNotImplementedError as error:
+            raise PipelineError(
+                f"hash_split('{self.field}'): expected a field of plain values that can be compared, got "
+                f"{column.type}. Name another field."
+            ) from error
+        position = (hashes >> np.uint64(11)).astype(np.float64) / float(1 << 53)
         last = 1.0 + 1e-9 if bounds[self.index + 1] > 1 - 1e-9 else bounds[self.index + 1]
         return (position >= bounds[self.index]) & (position < last)
 
@@ -161,15 +172,31 @@ class Inverted(ColumnPredicate):
         return {"kind": self.kind, "field": self.field, "predicate": self.predicate.to_json()}
 
 
+def _as_member(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Returns a value in the type that its list's members are compared in."""
+    if not pa.types.is_float16(kind):
+        return pa.scalar(value).cast(kind)
+    with np.errstate(over="ignore"):
+        return pa.scalar(np.float32(np.float16(value)))
+
+
 def hash_column(column: pa.Array, seed: int) -> np.ndarray:
-    """Returns a stable hash of every value (uint64): splitmix64 for integers, BLAKE2b of a canonical text otherwise."""
+    """Returns a stable hash of every value (uint64): splitmix64 for integers, BLAKE2b of a canonical text otherwise.
+
+    Values of extension types count as what they store, and text that is not UTF-8 as its bytes.
+
+    Raises:
+        pa.ArrowNotImplementedError: the values are lists or otherwise cannot be compared.
+    """
+    column = plain_storage(column)
     if pa.types.is_integer(column.type) and column.null_count == 0:
         values = arrow_to_numpy(column)
         return _splitmix(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64), seed)
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    table = np.array([_hash_value(value, seed) for value in encoded.dictionary.to_pylist()], dtype=np.uint64)
+    table = np.array([_hash_value(value, seed) for value in python_values(encoded.dictionary)], dtype=np.uint64)
     table = np.append(table, np.uint64(_hash_value(None, seed)))
-    result: np.ndarray = table[arrow_to_numpy(encoded.indices.fill_null(len(table) - 1))]
+    codes = encoded.indices.cast(pa.int64()).fill_null(len(table) - 1)  # int8 may not hold the number of null
+    result: np.ndarray = table[arrow_to_numpy(codes)]
     return result
 
 
@@ -203,12 +230,16 @@ def _before_widening(value: object) -> Any:
     """Converts a value that is a whole number or a day to that. A column may be widened to floats, decimals or times,
     and no row must change its part then.
     """
+    if isinstance(value, ExactTime) and (isinstance(value.whole, datetime.time) or _is_midnight(value.whole)):
+        value = value.whole  # pandas' own test for midnight ignores nanoseconds, and rows must keep their parts
     if isinstance(value, float | decimal.Decimal) and math.isfinite(value) and value.as_integer_ratio()[1] == 1:
         number = int(value)
         return number if abs(number) <= _WORD else value
-    if isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() == datetime.time():
-        return value.date()
-    return value
+    return value.date() if _is_midnight(value) else value
+
+
+def _is_midnight(value: object) -> bool:
+    return isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() == datetime.time()
 
 
 def contains(field: str, *values: object, every: bool = False) -> Contains:

@@ -19,6 +19,7 @@ from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
+from ..predicates.python_values import plain_storage
 from ..process.forks import arrow_to_numpy, pc
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
@@ -551,8 +552,17 @@ def _scattered(step: Ngram, groups: np.ndarray | None) -> str:
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
     """Returns a number for every value, -1 for null. Equal values have equal numbers across chunks."""
-    shared = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return np.concatenate([arrow_to_numpy(chunk.indices.fill_null(-1)) for chunk in shared.chunks])
+    column = plain_storage(column)
+    if pa.types.is_dictionary(column.type):
+        shared = pa.chunked_array(map(_with_wide_indices, column.chunks)).unify_dictionaries()
+    else:
+        shared = column.dictionary_encode()
+    return np.concatenate([arrow_to_numpy(chunk.indices.cast(pa.int64()).fill_null(-1)) for chunk in shared.chunks])
+
+
+def _with_wide_indices(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Returns the array with int64 indices. Those of a file may be int8, too narrow for the values of all files."""
+    return pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int64()), chunk.dictionary)
 
 
 def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:

@@ -21,6 +21,7 @@ from ..predicates.expression import (
     expression_to_json,
     row_values,
 )
+from ..predicates.python_values import plain_storage, python_values
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
@@ -319,14 +320,14 @@ def _weights_in(column: pa.ChunkedArray, called: str, describe: Callable[[int], 
 def _classes(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, list[Any]]:
     """Returns each row's index (int64) into the list of distinct values, and that list."""
     try:
-        encoded = _without_dictionary(column).dictionary_encode("encode").combine_chunks()
+        encoded = _without_dictionary(plain_storage(column)).dictionary_encode("encode").combine_chunks()
     except pa.ArrowNotImplementedError as error:
         raise PipelineError(
             f"weigh: expected field '{name}' to hold plain values that can be compared, got {column.type}. "
             "Name another field."
         ) from error
     encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
-    return arrow_to_numpy(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
+    return arrow_to_numpy(encoded.indices).astype(np.int64), python_values(encoded.dictionary)
 
 
 def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -383,3 +383,23 @@ def test_a_field_that_is_not_there_and_no_rows_are_the_usual_errors(drive: Pipel
     assert list(drive.take(0).weigh("price", 5)) == []
     with pytest.raises(EmptySelectionError, match="3 items are fewer than 4 shards"):
         next(iter(drive.weigh("price", 3, seed=1).shard(4, 0, even="drop")))
+
+
+_NOT_UTF8 = pa.array([b"\xff", b"ok", b"\xff"])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**61, 0, 2**61]).cast(pa.timestamp("us")),
+        pa.array([1000, 1001, 1000]).cast(pa.timestamp("ns")),
+        pa.array([2**30, 0, 2**30], pa.date32()),
+        pa.Array.from_buffers(pa.string(), 3, _NOT_UTF8.buffers()),
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16, b"b" * 16, b"a" * 16], pa.binary(16))),
+    ],
+    ids=["far timestamps", "nanoseconds", "far dates", "not UTF-8", "uuid"],
+)
+def test_values_without_a_class_in_python_are_balanced(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"id": range(3), "c": column}), tmp_path / "a.parquet")
+    found = Counter(ids(Pipeline(tmp_path).balance("c", 4).select("id")))
+    assert found == {0: 1, 1: 2, 2: 1}

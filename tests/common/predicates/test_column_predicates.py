@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import decimal
+import uuid
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,3 +88,48 @@ def test_decimals_of_many_digits_are_split(tmp_path: Path) -> None:
     whole = hash_column(column, 1)
     with decimal.localcontext(decimal.Context(prec=5)):
         assert (hash_column(column, 1) == whole).all()
+
+
+@pytest.mark.parametrize(("kind", "count"), [(pa.int8(), 128), (pa.uint8(), 256)], ids=str)
+def test_a_null_is_split_though_the_indices_have_no_number_left(kind: pa.DataType, count: int) -> None:
+    names = [f"name {number}" for number in range(count)]
+    column = pa.DictionaryArray.from_arrays(pa.array([*range(count), None], kind), names)
+    assert (hash_column(column, 7) == hash_column(pa.array([*names, None]), 7)).all()
+
+
+_UUIDS = [uuid.UUID(int=number << 64 | 5).bytes for number in range(4)]
+_EXTENSIONS = [
+    pa.ExtensionArray.from_storage(pa.uuid(), pa.array(_UUIDS, pa.binary(16))),
+    pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1, None, 1], pa.int8())),
+    pa.ExtensionArray.from_storage(pa.opaque(pa.int32(), "kind", "vendor"), pa.array([0, 1, 2, None], pa.int32())),
+]
+
+
+@pytest.mark.parametrize("column", _EXTENSIONS, ids=lambda column: column.type.extension_name)
+def test_extension_columns_are_split_by_what_they_store(tmp_path: Path, column: pa.ExtensionArray) -> None:
+    assert (hash_column(column, 0) == hash_column(column.storage, 0)).all()
+    pq.write_table(pa.table({"x": column}), tmp_path / "x.parquet")
+    assert sum(len(Pipeline(tmp_path).hash_split("x", [0.5, 0.5], part)) for part in (0, 1)) == 4
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1], [2]]),
+        pa.array([[1], [2]], pa.list_(pa.int32(), 1)),
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((2, 2, 2))),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_lists_cannot_be_split(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"x": column}), tmp_path / "x.parquet")
+    with pytest.raises(PipelineError, match=r"hash_split\('x'\): expected a field of plain values that can be"):
+        len(Pipeline(tmp_path).hash_split("x", [0.5, 0.5], 0))
+
+
+def test_contains_compares_half_floats() -> None:
+    column = pa.array([[1.0, 2.0], None, [None, 0.1], [65504.0]], pa.list_(pa.float16()))
+    assert contains("x", 1).mask(column).tolist() == [True, False, False, False]
+    assert contains("x", 0.1, 2.0).mask(column).tolist() == [True, False, True, False]
+    with pytest.raises(PipelineError, match="expected values of type halffloat, got 'a'"):
+        contains("x", "a").mask(column)

@@ -235,6 +235,28 @@ def test_windows_join_groups_and_times_of_files_of_different_types(tmp_path: Pat
         assert [int(row[0]["id"]) for row in windows] == [0, 1, 2]
 
 
+def test_groups_of_windows_may_be_more_than_the_indices_of_one_file_count(tmp_path: Path) -> None:
+    for file in range(2):
+        names = pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), [f"{file} {n}" for n in range(100)])
+        table = pa.table({"id": range(file * 100, file * 100 + 100), "c": names})
+        pq.write_table(table, tmp_path / f"{file}.parquet")
+    assert len(Pipeline(tmp_path).ngram(length=1, timestamp="id", max_gap=1, group_by="c")) == 200
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, None, None], pa.uint32()), ["a", "b"]),
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16] * 2 + [b"b" * 16, None, None], pa.binary(16))),
+    ],
+    ids=["unsigned indices", "uuid"],
+)
+def test_windows_take_groups_of_stored_types(tmp_path: Path, groups: pa.Array) -> None:
+    pq.write_table(pa.table({"id": range(5), "c": groups}), tmp_path / "a.parquet")
+    windows = Pipeline(tmp_path).ngram(length=2, group_by="c").select("id")
+    assert [row["id"].tolist() for row in windows] == [[0, 1], [3, 4]]
+
+
 def test_a_widened_column_of_a_delta_table_is_asked_in_the_type_of_the_table(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     table = tmp_path / "t"
