@@ -10,6 +10,7 @@ import base64
 import ctypes
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ import pyarrow as pa
 from ..errors import FieldNotFoundError, PipelineError
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import no_such_field
+from .python_values import plain_storage
 
 _COMPARE = {
     "=": operator.eq,
@@ -243,6 +245,16 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
 
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
     """Returns the value of the expression for each row; see `row_mask`. With ``condition``, it must be a bool."""
+    extended = any(isinstance(kind, pa.BaseExtensionType) for kind in table.schema.types)
+    if extended:
+        expression = _with_stored_literals(expression)
+        if any(map(_is_bool8, table.schema.types)):
+            with suppress(PipelineError):
+                return _row_values(_as_stored(table, flags=True), expression, condition)
+    return _row_values(_as_stored(table) if extended else table, expression, condition)
+
+
+def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> pa.ChunkedArray:
     node = parse_expression(expression)
     source = table if isinstance(node, Opaque) else _nested_columns(table, node)
     try:
@@ -259,6 +271,41 @@ def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = 
             f"{what} '{expression_text(expression)}' for columns {types}: expected literals and functions that fit the "
             f"column types, got: {error}. Write the literal in the column's type, or cast the column in the expression."
         ) from error
+
+
+def _is_bool8(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.bool8"
+
+
+def _as_stored(table: pa.Table, *, flags: bool = False) -> pa.Table:
+    """Returns the table with what its extension columns store, because Arrow compares no extension types.
+
+    Bool8 is stored as int8. With ``flags``, it is converted to bool instead.
+    """
+    columns = [
+        plain_storage(column).cast(pa.bool_()) if flags and _is_bool8(column.type) else plain_storage(column)
+        for column in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
+
+
+def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
+    """Returns the expression with literals of extension types, also in sets of values, as what those types store."""
+    if isinstance(parse_expression(expression), Opaque):
+        return expression
+    batch = pa.ipc.open_file(_serialize(expression)).get_batch(0)
+    if not batch.num_columns:
+        return expression
+    columns = [column.cast(_stored_type(column.type)) for column in batch.columns]
+    return _deserialized(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), _metadata_pairs(batch.schema))
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_list(kind):
+        return pa.list_(_stored_type(kind.value_type))
+    return pa.struct([(field.name, _stored_type(field.type)) for field in kind]) if pa.types.is_struct(kind) else kind
 
 
 def _opaque(expression: pc.Expression) -> PipelineError:

@@ -9,6 +9,7 @@ import operator
 import os
 import subprocess
 import sys
+import uuid
 from functools import reduce
 
 import numpy as np
@@ -478,3 +479,47 @@ def test_text_that_arrow_cuts_inside_a_character_is_shown(text: str, inside: boo
     assert "t" in expression_text(expression)
     long = pc.field("t").isin(["\u8a9e" * length for length in range(30, 60)])
     assert expression_text(long).startswith("is_in(")
+
+
+_UUIDS = [uuid.UUID(int=number << 64 | 5) for number in range(3)]
+_UUID_BYTES = pa.array([*(value.bytes for value in _UUIDS), None], pa.binary(16))
+_EXTENDED = pa.table(
+    {
+        "u": pa.ExtensionArray.from_storage(pa.uuid(), _UUID_BYTES),
+        "s.u": pa.ExtensionArray.from_storage(pa.uuid(), _UUID_BYTES),
+        "b": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1, None, 1], pa.int8())),
+        "o": pa.ExtensionArray.from_storage(pa.opaque(pa.string(), "kind", "vendor"), pa.array(["1", "2", "1", None])),
+        "n": [1, 2, 3, 4],
+    }
+)
+_SECOND = pa.ExtensionArray.from_storage(pa.uuid(), _UUID_BYTES[1:2])
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        (pc.field("u") == _UUIDS[1].bytes, [1]),
+        (pc.field("s", "u") == _UUIDS[1].bytes, [1]),
+        (pc.field("u") == _SECOND[0], [1]),
+        (pc.field("u") != _SECOND[0], [0, 2]),
+        (pc.field("u").isin(_SECOND), [1]),
+        (pc.field("u").isin([_UUIDS[0].bytes, _UUIDS[2].bytes]), [0, 2]),
+        (pc.field("u").is_null(), [3]),
+        (from_tuples(("u", "==", _UUIDS[2].bytes)), [2]),
+        (pc.field("b") == 1, [1, 3]),
+        (pc.field("b") == True, [1, 3]),  # noqa: E712  # an expression
+        (pc.field("b"), [1, 3]),
+        (~pc.field("b"), [0]),
+        (pc.field("b").isin([True]), [1, 3]),
+        (pc.field("b") & (pc.field("n") == 2), [1]),
+        ((pc.field("o") == "1") & (pc.field("n") > 1), [2]),
+    ],
+    ids=str,
+)
+def test_extension_columns_are_compared_by_what_they_store(expression: pc.Expression, rows: list[int]) -> None:
+    assert np.flatnonzero(row_mask(_EXTENDED, expression)).tolist() == rows
+
+
+def test_a_literal_that_does_not_fit_an_extension_column_is_refused_with_the_stored_type() -> None:
+    with pytest.raises(PipelineError, match=r"for columns u: fixed_size_binary\[16\]: expected literals"):
+        row_mask(_EXTENDED, pc.field("u") == 3)
