@@ -15,6 +15,7 @@ from ..schema.vocabulary import Vocabulary
 from .base import Stage
 from .columns import Columns, ResolveFields
 from .names import StoredName
+from .nulls import NullStep
 from .steps import Step
 
 
@@ -94,16 +95,16 @@ class Encode(Stage):
         for number in numbers:
             output = columns.outputs[number]
             self._check_type(output)
-            columns.steps.append(
-                EncodeStep(
-                    number=number,
-                    field=output,
-                    vocabulary=vocabulary,
-                    learned=columns.learned,
-                    unknown=None if self.unknown == "error" else self.unknown,
-                )
+            step = EncodeStep(
+                number=number,
+                field=output,
+                vocabulary=vocabulary,
+                learned=columns.learned,
+                unknown=None if self.unknown == "error" else self.unknown,
             )
-            columns.outputs[number] = replace(output, kind="dense", dtype=np.dtype(np.int64), time=None, as_time=False)
+            if not (self.learns and step.unknown is None and _put_before_mask(step, columns)):
+                columns.steps.append(step)
+            columns.outputs[number] = _encoded(output)
         columns.learned += self.learns
 
     def _check_type(self, output: OutputField) -> None:
@@ -138,6 +139,32 @@ class Encode(Stage):
     def __str__(self) -> str:
         shown = "" if self.vocabulary is None else f", {len(self.vocabulary):,} values"
         return f"encode('{self.field}'{shown}{'' if self.unknown == 'error' else f', unknown={self.unknown}'})"
+
+
+def _encoded(output: OutputField) -> OutputField:
+    return replace(output, kind="dense", dtype=np.dtype(np.int64), time=None, as_time=False)
+
+
+def _put_before_mask(step: EncodeStep, columns: Columns) -> bool:
+    """Puts a step before the ``nulls("mask")`` that made its column, if one did, and returns whether it did.
+
+    What stands for nulls behind a mask is no stored value, so a learned vocabulary lacks it.
+    """
+    made = columns.made[step.number]
+    if made is None:
+        return False
+    steps, place, number = made
+    mask = steps[place]
+    if not isinstance(mask, NullStep) or mask.policy != "mask" or mask.elements or mask.number != number:
+        return False
+    before = steps[place - 1] if place else None
+    if isinstance(before, EncodeStep) and before.learned == step.learned:  # another offset of the same window
+        return True
+    steps[place : place + 1] = [
+        replace(step, number=number, field=mask.field),
+        replace(mask, field=_encoded(mask.field)),
+    ]
+    return True
 
 
 def encoded_as(stages: Sequence[Stage], name: str) -> tuple[str, Vocabulary | None]:

@@ -219,3 +219,18 @@ def test_large_vocabularies_find_the_codes_that_small_ones_find(kind: Any, monke
     many = Vocabulary.of(values, "test")
     assert many.codes(sought).tolist() == expected.tolist()
     assert many.codes(sought[:0]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    "later", [lambda p: p, lambda p: p.batch(2), lambda p: p.ngram(length=2)], ids=["rows", "batches", "windows"]
+)
+def test_nulls_that_are_masked_before_a_learned_vocabulary_have_code_0(tmp_path: Path, later: Any) -> None:
+    rows = table(tmp_path, a=[1, 2, 3, 4], c=["b", "a", None, "b"])
+    found = list(later(rows.nulls("mask", "c")).encode("c"))
+    expected = list(later(rows.encode("c").nulls("mask", "c")))
+    assert [{name: np.asarray(row[name]).tolist() for name in row} for row in found] == [
+        {name: np.asarray(row[name]).tolist() for name in row} for row in expected
+    ]
+    assert found[0]["c"].dtype == np.int64
+    unknown = rows.nulls("mask", "c").encode("c", unknown=-1)
+    assert [int(row["c"]) for row in unknown] == [1, 0, -1, 1]
