@@ -18,16 +18,30 @@ from ...layout.nested import is_list, one_array, widened
 from ...process.forks import pc
 from ...schema.arrow_types import has_permuted_axes
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
-from ...schema.dtypes import decimal_text, is_bytes, is_text
+from ...schema.dtypes import decimal_text, dtype_to_json, is_bytes, is_text
 from ...schema.field import UnischemaField
+from ...selection.rows import RowNumbers
 from ..columns.arrow_views import as_arrow, as_numpy
 
+_MOST_SHOWN = 40
 _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
 """The type with 32-bit offsets for each type with 64-bit offsets."""
 
 
-def to_canonical(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+class _NotUtf8Error(pa.ArrowInvalid):
+    """Text at ``place`` of an array is not UTF-8."""
+
+    def __init__(self, place: int, value: bytes) -> None:
+        super().__init__(f"text that is not UTF-8 at index {place}")
+        self.place = place
+        self.value = value
+
+
+def to_canonical(field: UnischemaField, column: pa.Array | pa.ChunkedArray, rows: RowNumbers | None = None) -> pa.Array:
     """Returns the column in canonical form, as one array.
+
+    Args:
+        rows: the number of each value's row, for errors; ``None`` if they are unknown.
 
     Raises:
         DecodeError: values do not fit the field (out of range, or of another type).
@@ -40,9 +54,17 @@ def to_canonical(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> p
             fixed = isinstance(codec, TensorCodec) and array.type == wanted
             return array if fixed else _to_binary(array)
         return _values(field, array, axes=len(field.shape))
+    except _NotUtf8Error as error:
+        row = f", row {rows[error.place]}" if rows is not None and field.shape == () else ""
+        shown = repr(error.value[:_MOST_SHOWN]) + ("..." if len(error.value) > _MOST_SHOWN else "")
+        shape = f", {field.shape}" if field.shape else ""
+        raise DecodeError(
+            f"field '{field.name}'{row}: expected text in UTF-8, got {shown}. Read it as bytes: name "
+            f"UnischemaField({field.name!r}, 'bytes'{shape}) in fields=."
+        ) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise DecodeError(
-            f"field '{field.name}': expected a column that holds {field.dtype} {field.shape}, "
+            f"field '{field.name}': expected a column that holds {dtype_to_json(field.dtype)} {field.shape}, "
             f"found {column.type}: {error}"
         ) from error
 
@@ -142,7 +164,13 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         return decimal_texts(array)
     if is_text(field.dtype):
         text = _cast(array, pa.large_string())
-        text.validate(full=True)  # some writers store text that is not UTF-8, which could not be decoded later
+        try:
+            text.validate(full=True)  # some writers store text that is not UTF-8, which could not be decoded later
+        except pa.ArrowInvalid as error:
+            if "UTF8" not in str(error):
+                raise
+            place = _first_not_utf8(text)
+            raise _NotUtf8Error(place, text[place].as_buffer().to_pybytes()) from error
         return text
     if is_bytes(field.dtype):
         return _to_binary(array)
@@ -156,6 +184,23 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     if pa.types.is_decimal(array.type):
         return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
     return _cast(array, pa.from_numpy_dtype(dtype))
+
+
+def _first_not_utf8(text: pa.Array) -> int:
+    """Returns the place of the first value that is not UTF-8; there is one."""
+    low, high = 0, len(text)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _is_utf8(text.slice(low, middle - low)) else (low, middle)
+    return low
+
+
+def _is_utf8(text: pa.Array) -> bool:
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _unscaled(array: pa.Array) -> pa.Array:

@@ -267,7 +267,7 @@ class Fetcher:
                 column = self._partition_value(field.name, row_group, total if rows is None else len(rows))
             else:
                 column = stored.column(field.name)
-            columns.append(self._settled(row_group, field, column))
+            columns.append(self._settled(row_group, field, column, range(total) if rows is None else rows))
         return RowGroupColumns(tuple(columns))
 
     def _canonical_numbers(self, stored: pa.Table) -> dict[str, pa.Array]:
@@ -280,12 +280,18 @@ class Fetcher:
         named = zip(stored.column_names, batches[0].columns, strict=True)
         return {name: array for name, array in named if array.type == self._numbers.get(name)}
 
-    def _settled(self, row_group: int, field: UnischemaField, column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    def _settled(
+        self,
+        row_group: int,
+        field: UnischemaField,
+        column: pa.ChunkedArray | pa.Array,
+        rows: RowNumbers | None = None,
+    ) -> pa.Array:
         """Returns a stored column of a row group, or its partition value, in canonical form."""
         if field.name not in self._dataset.partitions:
             column = self._conformed(row_group, field, column)
         try:
-            return to_canonical(field, column)
+            return to_canonical(field, column, rows)
         except ParquetryError as error:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 

@@ -24,7 +24,7 @@ import pytest
 from builders import write_table
 from faces import THREADS
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
 
 COUNT = 300
@@ -343,8 +343,15 @@ def test_text_that_is_no_utf8_is_told_and_bytes_are_bytes(tmp_path: Path) -> Non
     raw = pa.array([b"fine", b"\xff\xfe", b"fine"])
     column = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
     pq.write_table(pa.table({"id": range(3), "x": column}), path, store_schema=True)
-    with pytest.raises(DecodeError, match=r"a\.parquet, row group 0: field 'x': .*Invalid UTF8 sequence"):
-        list(reader(path))
+    message = (
+        r"a\.parquet, row group 0: field 'x', row 1: expected text in UTF-8, got b'\\xff\\xfe'\. "
+        r"Read it as bytes: name UnischemaField\('x', 'bytes'\) in fields=\."
+    )
+    for rows in (reader(path), reader(path).where(pc.field("id") > 0)):
+        with pytest.raises(DecodeError, match=message):
+            list(rows)
+    read = Pipeline(path, fields=[UnischemaField("x", "bytes")])
+    assert [row["x"] for row in read] == raw.to_pylist()
     assert ids(reader(path, "id")) == [0, 1, 2]
     assert [row["x"] for row in reader(path).where(pc.field("id") != 1)] == ["fine", "fine"]
 
