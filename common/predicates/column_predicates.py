@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -238,7 +238,7 @@ def _before_widening(value: object) -> Any:
     return value.date() if _is_midnight(value) else value
 
 
-def _is_midnight(value: object) -> bool:
+def _is_midnight(value: object) -> TypeGuard[datetime.datetime]:
     return isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() == datetime.time()
 
 

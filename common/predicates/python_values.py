@@ -58,7 +58,8 @@ def python_values(values: pa.Array) -> list[Any]:
     if getattr(values.type, "unit", None) == "ns":
         return _with_nanoseconds(values)
     try:
-        return values.to_pylist()
+        plain: list[Any] = values.to_pylist()
+        return plain
     except (OverflowError, UnicodeDecodeError):
         return [_python_value(scalar) for scalar in values]
 
