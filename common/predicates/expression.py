@@ -159,6 +159,11 @@ def expression_to_json(expression: pc.Expression) -> str:
     try:
         return base64.b64encode(_serialize(expression)).decode("ascii")
     except pa.ArrowException as error:
+        if "extension<" in str(error):  # pyarrow 18, which ends the process if such an expression is shown
+            raise PipelineError(
+                f"serializing a predicate: expected literals that this pyarrow can store, got: {error}. Write a "
+                "literal of an extension type as what the type stores, such as the bytes of a UUID."
+            ) from error
         raise PipelineError(
             f"serializing predicate '{expression_text(expression)}': expected columns by name and Arrow functions, "
             f"got: {error}. Refer to columns by name, or use where(fn, fields=[...])."

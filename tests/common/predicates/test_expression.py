@@ -500,8 +500,6 @@ _SECOND = pa.ExtensionArray.from_storage(pa.uuid(), _UUID_BYTES[1:2])
     [
         (pc.field("u") == _UUIDS[1].bytes, [1]),
         (pc.field("s", "u") == _UUIDS[1].bytes, [1]),
-        (pc.field("u") == _SECOND[0], [1]),
-        (pc.field("u") != _SECOND[0], [0, 2]),
         (pc.field("u").isin(_SECOND), [1]),
         (pc.field("u").isin([_UUIDS[0].bytes, _UUIDS[2].bytes]), [0, 2]),
         (pc.field("u").is_null(), [3]),
@@ -514,10 +512,19 @@ _SECOND = pa.ExtensionArray.from_storage(pa.uuid(), _UUID_BYTES[1:2])
         (pc.field("b") & (pc.field("n") == 2), [1]),
         ((pc.field("o") == "1") & (pc.field("n") > 1), [2]),
     ],
-    ids=str,
 )
 def test_extension_columns_are_compared_by_what_they_store(expression: pc.Expression, rows: list[int]) -> None:
     assert np.flatnonzero(row_mask(_EXTENDED, expression)).tolist() == rows
+
+
+def test_a_literal_of_an_extension_type_is_compared_or_refused_with_what_to_write() -> None:
+    expression = pc.field("u") != _SECOND[0]
+    if pa.__version__.startswith("18."):
+        with pytest.raises(PipelineError, match="such as the bytes of a UUID"):
+            expression_to_json(expression)
+        return
+    stored = expression_from_json(expression_to_json(expression))
+    assert np.flatnonzero(row_mask(_EXTENDED, stored)).tolist() == [0, 2]
 
 
 def test_a_literal_that_does_not_fit_an_extension_column_is_refused_with_the_stored_type() -> None:
