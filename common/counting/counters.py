@@ -206,6 +206,9 @@ class Counters:
         else:
             row[Count.WAIT_S] += seconds
         row[Count.LAST] = end
+        path = self.traced
+        if path is not None:
+            tracing.note(path, Count.WAIT_S.name, end - seconds, end)
 
     def totals(self) -> dict[Count, float]:
         """Returns the sums over all rows since the epoch began."""
@@ -413,9 +416,6 @@ class Tally:
         row[Count.HAND_OVER_S] += self._handed_s
         if self._waits:
             self._counters.waited(self._waited_s, self._latest)
-        path = self._counters.traced
-        if path is not None and self._waits:
-            tracing.note(path, Count.WAIT_S.name, self._latest - self._waited_s, self._latest)
         self._rows = self._elements = 0
         self._waited_s = self._handed_s = 0.0
         self._told = self._latest

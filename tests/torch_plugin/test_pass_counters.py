@@ -88,11 +88,21 @@ def test_loaders_tell_of_workers_that_cost_more(
     assert caplog.text.count("cost more than they bring") == 1
 
 
-def test_a_trace_has_the_work_of_loader_workers(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe, ParquetMap])
+def test_a_trace_has_the_work_of_loader_workers_and_the_waits_for_them(
+    url: str, tmp_path: Path, face: Any, workers: int
+) -> None:
+    data = face(url, ["id"])
+    batched = {"batch_size": 7} if face is ParquetMap else {"batch_size": None}
+    loader = DataLoader(data if face is ParquetMap else data.batch(7), num_workers=workers, **batched)
     with trace(tmp_path / "trace.json"):
-        list(DataLoader(ParquetPipe(url, ["id"]).batch(7), batch_size=None, num_workers=1))
+        assert len(list(loader)) == 9
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {event["name"] for event in events if event["pid"] != os.getpid()} >= {"decode", "load a row group"}
+    working = {event["name"] for event in events if (event["pid"] != os.getpid()) == bool(workers)}
+    assert working >= {"decode", "load a row group"}
+    waits = [event for event in events if event["name"] == "wait for an element"]
+    assert [event["pid"] for event in waits] == [os.getpid()] * 9
 
 
 def test_a_node_is_counted(url: str) -> None:
