@@ -270,7 +270,7 @@ def _images(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
 def _looks_like_images(dataset: StoredDataset, field: FieldReport) -> bool:
     if field.codec is not None or field.shape != () or field.dtype != "bytes" or field.partition:
         return False
-    values = [value for value in _first_values(dataset, field.name, 8) if value]
+    values = [value for value in _first_values(dataset, field.name, 8) if value and isinstance(value, bytes)]
     return 2 * sum(is_image_file(memoryview(value)) for value in values) > len(values)
 
 

@@ -7,7 +7,7 @@ errors. Row groups are read in parallel, and each is decoded a few rows at a tim
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..engine.read.fetch import Fetcher, fetch_threads
-from ..errors import DatasetError, ParquetryError, SchemaError
+from ..errors import ELEMENT_ERRORS, DatasetError, ParquetryError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
@@ -32,6 +32,7 @@ from .inspecting import Source, pipeline_of, with_lists_as_stored
 from .values import scalar_value
 
 _ROWS_AT_A_TIME = 64
+_MOST_TOLD = 1000  # damages of a row group that are told one by one; a column may fail in every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,20 +198,44 @@ class _Checker:
             found("decoding", error)
             return damages, 0, size
         first, last = int(self._before[row_group]), int(self._before[row_group + 1])
+        more: list[int] = []  # rows that fail, beyond those that are told one by one
+        before = ""
         for start in range(first, last, _ROWS_AT_A_TIME):
-            try:
-                elements = self._elements[start : min(start + _ROWS_AT_A_TIME, last)]
-            except ParquetryError as error:
-                found("decoding", error)
-                continue
-            some = elements[: max(0, self._round_trips - (start - first))]
+            sound: list[Any] = []
+            for number, outcome in self._decoded(start, min(start + _ROWS_AT_A_TIME, last)):
+                if not isinstance(outcome, ParquetryError):
+                    sound += outcome
+                elif str(outcome) == before:
+                    return damages, tried, size  # the message names no row: the whole row group fails
+                elif len(damages) < _MOST_TOLD:
+                    before = str(outcome)
+                    found("decoding", outcome)
+                else:
+                    more.append(number - first)
+            some = sound[: max(0, self._round_trips - (start - first))]
             for row in some:
                 for field in self._again:
                     tried += 1
                     problem = _round_trip(field, row[field.name])
                     if problem is not None:
                         found("codec", problem)
+        if more:
+            found("decoding", f"{len(more):,} more rows fail: {_ranges_text(more)}.")
         return damages, tried, size
+
+    def _decoded(self, start: int, stop: int) -> Iterator[tuple[int, list[Any] | ParquetryError]]:
+        """Yields runs of elements with the number of the first, and an error in place of each element that fails."""
+        try:
+            yield start, self._elements[start:stop]
+        except ELEMENT_ERRORS as error:
+            if stop - start == 1:
+                yield start, error
+            else:
+                middle = (start + stop) // 2
+                yield from self._decoded(start, middle)
+                yield from self._decoded(middle, stop)
+        except ParquetryError as error:
+            yield start, error
 
     def _read_pages(self, file: int, group: int) -> int:
         with self._dataset.open(file) as source:
@@ -227,6 +252,17 @@ class _Checker:
             yield from _out_of_bounds(name, column, known, row_group)
 
 
+def _ranges_text(numbers: Sequence[int]) -> str:
+    """Writes ascending numbers as ranges.
+
+    >>> _ranges_text([3, 5, 6, 7])
+    '3, 5-7'
+    """
+    starts = [number for before, number in zip([None, *numbers], numbers, strict=False) if number - 1 != before]
+    ends = [number for number, after in zip(numbers, [*numbers[1:], None], strict=True) if number + 1 != after]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
 def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, row_group: int) -> Iterator[str]:
     if known.minimum is None or known.maximum is None or column.null_count == len(column):
         return
@@ -236,7 +272,10 @@ def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, 
         found = pc.min_max(column)
     except pa.ArrowNotImplementedError:
         return  # the type has no order
-    least, most = scalar_value(found["min"]), scalar_value(found["max"])
+    try:
+        least, most = scalar_value(found["min"]), scalar_value(found["max"])
+    except UnicodeDecodeError:
+        return  # decoding tells it
     low, high = scalar_value(known.minimum[row_group]), scalar_value(known.maximum[row_group])
     if low is not None and least is not None and least < low:
         yield f"field '{name}': expected values >= {low!r} as the footer says, got {least!r}."

@@ -70,6 +70,11 @@ def test_images_that_are_compressed_again_or_not_declared_are_told(tmp_path: Pat
     assert codes(str(tmp_path / "c")) == set()
 
 
+def test_uuids_are_not_images(tmp_path: Path) -> None:
+    column = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16)))
+    assert codes(write_table(tmp_path, pa.table({"u": column}))) == set()
+
+
 def test_raw_images_slow_compression_and_texts_without_dictionary_are_told(tmp_path: Path) -> None:
     raw = UnischemaField("photo", np.uint8, (8, 8, 3))
     write_dataset(tmp_path / "raw", Unischema("photos", [raw]), [{"photo": np.zeros((8, 8, 3), np.uint8)}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from builders import build, write_table
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.layout.index import write_index
-from parquetry.common.reports import verify
+from parquetry.common.reports import verify, verifying
 
 REAL = Path(__file__).parents[2] / "data" / "petastorm"
 
@@ -115,12 +117,42 @@ def test_lists_of_different_lengths_and_with_nulls_inside_are_sound(tmp_path: Pa
     assert verify(write_table(tmp_path, pa.table(lists))).damages == ()
 
 
-def test_rows_behind_a_damage_are_read_too(tmp_path: Path) -> None:
+def _with_bad_rows(tmp_path: Path, rows: int, bad: Collection[int], row_group_rows: int | None = None) -> str:
     field = UnischemaField("image", np.uint8, (4, 4), CompressedImageCodec("png"))
     url = str(tmp_path / "set")
-    write_dataset(url, Unischema("s", [field]), [{"image": np.zeros((4, 4), np.uint8)}] * 130)
+    write_dataset(url, Unischema("s", [field]), [{"image": np.zeros((4, 4), np.uint8)}] * rows)
     path = next(Path(url).glob("*.parquet"))
     table = pq.read_table(path)
-    broken = [value.as_py()[:40] if row in (3, 129) else value.as_py() for row, value in enumerate(table["image"])]
-    pq.write_table(pa.table({"image": broken}, schema=table.schema), path)
-    assert [damage.check for damage in verify(url).damages] == ["decoding", "decoding"]
+    broken = [value.as_py()[:40] if row in bad else value.as_py() for row, value in enumerate(table["image"])]
+    pq.write_table(pa.table({"image": broken}, schema=table.schema), path, row_group_size=row_group_rows)
+    return url
+
+
+@pytest.mark.parametrize("bad", [{3, 129}, {0, 1, 2, 63, 64, 65, 90, 129}, set(range(130))])
+def test_each_row_that_does_not_decode_is_found(tmp_path: Path, bad: set[int]) -> None:
+    url = _with_bad_rows(tmp_path, 130, bad, row_group_rows=100)
+    damages = verify(url).damages
+    assert {damage.check for damage in damages} == {"decoding"}
+    found = [int(re.findall(r"row (\d+):", damage.what)[0]) + 100 * (damage.row_group or 0) for damage in damages]
+    assert found == sorted(bad)
+
+
+def test_damages_beyond_the_most_that_are_told_are_told_as_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "_MOST_TOLD", 2)
+    damages = verify(_with_bad_rows(tmp_path, 130, {3, 5, 8, 64, 65, 66})).damages
+    assert len(damages) == 3
+    assert damages[-1].what == "4 more rows fail: 8, 64-66."
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_text_that_is_not_utf8_is_found_once_per_row_group(tmp_path: Path, indexed: bool) -> None:
+    table = pa.table({"text": pa.array([b"\xff", b"a", b"b", b"c"]).view(pa.string())})
+    write_table(tmp_path, table, row_group_size=2)
+    write_table(tmp_path, table.slice(2), "sound.parquet")
+    if indexed:
+        write_index(tmp_path)
+    (damage,) = verify(str(tmp_path)).damages
+    assert (damage.check, damage.file, damage.row_group) == ("decoding", str(tmp_path / "part.parquet"), 0)
+    assert "Invalid UTF8" in damage.what
