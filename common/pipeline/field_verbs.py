@@ -227,7 +227,7 @@ class FieldVerbs:
         return self._with_stage(Pad(required_names("fixed", names), tuple(shape), None, False))
 
     def permute(self, *names: str, dims: Sequence[str]) -> Self:
-        """Reorders the axes of fields that declare ``dims``.
+        """Reorders the axes of fields that declare ``dims``, and of images, whose axes are H, W and C without it.
 
             >>> next(iter(drive.permute("image", dims=("C", "H", "W")).batch(8)))["image"].shape
             (8, 3, 4, 5)

@@ -28,7 +28,8 @@ INTERPOLATIONS: tuple[str, ...] = ("nearest", "bilinear", "bicubic", "area")
 RESIZABLE = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
 CROPS = 1  # purposes of random numbers
 FLIPS = 2  # plus the axis
-_AXES = ("H", "W", "C")
+AXES = ("H", "W", "C")
+"""The axes of an image."""
 
 
 class ImageOp:
@@ -145,7 +146,7 @@ class ImageStage(Stage):
         self._check_image(output)
         op = self.operation(output, key)
         shape = (*self.shape_after(op, output), *output.shape[2:])
-        dims = output.dims or _AXES[: len(output.shape)]
+        dims = output.dims or AXES[: len(output.shape)]
         after = replace(output, shape=shape, dtype=self.dtype_after(output), dims=dims)
         together = (call,) if call is not None and op.cuts and op.draws else ()
         return ImageStep(number=number, ops=(op,), axes=None, field=output, output=after, together=together)
@@ -163,16 +164,16 @@ class ImageStage(Stage):
                 f"{self.verb}: field '{output.name}': expected images of shape (H, W) or (H, W, C), got {output.kind} "
                 f"{output.dtype} {output.shape}. Name image fields only."
             )
+        dims = tuple(name[:1].upper() for name in output.dims or AXES[: len(output.shape)])
+        if "C" in dims and dims != AXES:
+            raise PipelineError(
+                f"{self.verb}: field '{output.name}': expected axes (H, W, C), got {output.dims}. Call {self.verb}() "
+                "before permute(), or permute() the stored axes first in a separate pipeline."
+            )
         if len(output.shape) == 3 and output.shape[2] is None:
             raise PipelineError(
                 f"{self.verb}: field '{output.name}': expected a fixed number of channels, got shape {output.shape}. "
                 "Declare it in the field's shape, or with fixed()."
-            )
-        dims = tuple(name[:1].upper() for name in output.dims or _AXES[: len(output.shape)])
-        if "C" in dims and dims != _AXES:
-            raise PipelineError(
-                f"{self.verb}: field '{output.name}': expected axes (H, W, C), got {output.dims}. Call {self.verb}() "
-                "before permute(), or permute() the stored axes first in a separate pipeline."
             )
 
 

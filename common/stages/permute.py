@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
+from ..schema.images import CompressedImageCodec
 from .base import Stage
 from .columns import Columns, refuse_nested
-from .image_base import ImageStep, last_image_step
+from .image_base import AXES, ImageStep, last_image_step
 from .steps import Step
 
 
@@ -27,7 +28,7 @@ class PermuteStep(Step):
 
 @dataclass(frozen=True)
 class Permute(Stage):
-    """Reorders the axes of some fields by the names in their ``dims``."""
+    """Reorders the axes of some fields by the names in their ``dims``; stored images without names have H, W, C."""
 
     verb: ClassVar[str] = "permute"
     sendable: ClassVar[bool] = True
@@ -42,9 +43,11 @@ class Permute(Stage):
         columns.open()
         chosen = columns.matching(self.patterns)
         refuse_nested("permute", columns, chosen)
+        fields, stored = columns.open(), columns.stored
         for number in chosen:
-            output = columns.outputs[number]
-            axes = self._axes(output)
+            output, own = columns.outputs[number], stored[number]
+            is_image = own is not None and isinstance(fields[own].storage, CompressedImageCodec)
+            axes = self._axes(output, output.dims or (AXES[: len(output.shape)] if is_image else None))
             shape = tuple(output.shape[axis] for axis in axes)
             columns.outputs[number] = replace(output, shape=shape, dims=tuple(self.dims))
             place = last_image_step(columns.steps, number)
@@ -54,10 +57,15 @@ class Permute(Stage):
             else:
                 columns.steps.append(PermuteStep(number=number, axes=axes))
 
-    def _axes(self, output: OutputField) -> tuple[int, ...]:
-        if output.dims is None or sorted(output.dims) != sorted(self.dims):
+    def _axes(self, output: OutputField, names: tuple[str, ...] | None) -> tuple[int, ...]:
+        if names is None:
             raise PipelineError(
-                f"permute: field '{output.name}': expected a permutation of its axis names {output.dims}, "
-                f"got {self.dims}. Declare axis names with UnischemaField(dims=...)."
+                f"permute: field '{output.name}': expected a field with axis names, got one without. Declare them with "
+                f"fields=[UnischemaField('{output.path[-1]}', ..., dims=...)] when you read the dataset."
             )
-        return tuple(output.dims.index(name) for name in self.dims)
+        if sorted(names) != sorted(self.dims):
+            raise PipelineError(
+                f"permute: field '{output.name}': expected dims= to be a permutation of its axis names {names}, got "
+                f"{self.dims}."
+            )
+        return tuple(names.index(name) for name in self.dims)

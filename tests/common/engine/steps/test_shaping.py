@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 from drive_rows import ROWS, ids, write_drive
 
-from parquetry.common import Pipeline
+from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
+from parquetry.common.schema.field import Shape
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,22 @@ def test_axes_are_put_in_order_by_name(drive: Pipeline) -> None:
     assert np.array_equal(batch["image"], expected)
 
 
+@pytest.mark.parametrize("shape", [(4, 5, 3), (None, None, 3), (4, 5), (None, None)])
+def test_stored_images_have_the_axes_h_w_c_unless_they_declare_others(tmp_path: Path, shape: Shape) -> None:
+    images = np.random.default_rng(3).integers(0, 255, (2, 4, 5, 3)[: 1 + len(shape)], np.uint8)
+    field = UnischemaField("image", np.uint8, shape, CompressedImageCodec("png"))
+    write_dataset(tmp_path / "set", Unischema("s", [field]), ({"image": image} for image in images))
+    dims = ("C", "H", "W")[-len(shape) :]
+    turned = Pipeline(str(tmp_path / "set")).permute("image", dims=dims)
+    expected = np.moveaxis(images, -1, 1) if len(shape) == 3 else images
+    assert [row["image"].tolist() for row in turned] == expected.tolist()
+    with pytest.raises(PipelineError, match=r"expected a field with axis names, got one without. Declare them with"):
+        _ = Pipeline(str(tmp_path / "set")).cast("int16", "image").permute("image", dims=dims).element
+    if "C" in dims:
+        with pytest.raises(PipelineError, match=r"expected axes \(H, W, C\), got .* Call resize\(\) before permute\(\)"):
+            _ = turned.resize("image", (2, 2)).element
+
+
 def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
     drive = Pipeline(url)
     with pytest.raises(PipelineError, match="expected 'error', 'drop', 'fill' or 'mask', got 'ignore'"):
@@ -128,7 +147,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         _ = drive.pad("points", shape=(5, 3), value=[1, 2]).element
     with pytest.raises(PipelineError, match="expected a decimal field"):
         _ = drive.decimals("float64", "id").element
-    with pytest.raises(PipelineError, match="expected a permutation of its axis names"):
+    with pytest.raises(PipelineError, match="expected dims= to be a permutation of its axis names"):
         _ = drive.permute("image", dims=("H", "W")).element
     with pytest.raises(PipelineError, match="expected a shape that fits"):
         _ = drive.pad("points", shape=(5, 4)).element
