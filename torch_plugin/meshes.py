@@ -52,11 +52,16 @@ def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, i
     """Returns ``(num_shards, index)`` of this process in a mesh's data-parallel dimensions, or in a process group.
 
     Raises:
-        PipelineError: both are given; this process is not a member; the mesh has model-parallel dimensions, or ranks
-            that hold parts of one model; or its names leave that open.
+        PipelineError: both are given; ``mesh`` is no mesh; this process is not a member; the mesh has model-parallel
+            dimensions, or ranks that hold parts of one model; or its names leave that open.
     """
     if mesh is not None and group is not None:
         raise PipelineError("shard: expected mesh= or group=, got both. Leave one out.")
+    if mesh is not None and not hasattr(mesh, "get_coordinate"):
+        raise PipelineError(
+            f"shard(mesh=...): expected a DeviceMesh, got {mesh!r:.300}. Make one with init_device_mesh(), or pass "
+            "numbers: shard(num_shards, index)."
+        )
     size, index = (dist.get_world_size(group), dist.get_rank(group)) if mesh is None else _place_in_mesh(mesh)
     if index < 0:
         kind = "group" if mesh is None else "mesh"

@@ -50,6 +50,7 @@ def explain(pipeline: Explained) -> str:
             parts.append(indent(explain(source), "  "))
         parts.append(_mixing(pipeline.mixture))
         return "\n".join([*parts, *_elements(plan)])
+    _ = plan.program  # fails if a stage does not fit its fields, which the selection would tell less clearly
     return "\n".join(
         [
             str(pipeline),

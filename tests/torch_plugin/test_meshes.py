@@ -108,6 +108,14 @@ def test_what_cannot_deal_rows_is_refused(url: str, rank: Any) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("mesh", [3, "dp"])
+def test_what_is_no_mesh_is_refused(url: str, face: Any, mesh: Any) -> None:
+    for make in (lambda: face(url, mesh=mesh), lambda: face(url).shard(mesh=mesh)):
+        with pytest.raises(PipelineError, match=f"expected a DeviceMesh, got {mesh!r}"):
+            make()
+
+
+@pytest.mark.parametrize("face", FACES)
 def test_rows_dealt_to_ranks_that_hold_one_model_together_are_warned_of(
     url: str, face: Any, rank: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,6 +81,15 @@ def check_stream(found: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=24)
 
 
+@pytest.mark.parametrize("verb", ["concat", "pack_rows"])
+@pytest.mark.parametrize("column", [[1, 2], [[[1]], None]])
+def test_explain_tells_that_a_field_is_no_list_of_numbers(tmp_path: Path, verb: str, column: list[Any]) -> None:
+    pq.write_table(pa.table({"x": column}), tmp_path / "rows.parquet")
+    joined = getattr(Pipeline(str(tmp_path / "rows.parquet")), verb)(8, "x")
+    with pytest.raises(PipelineError, match=rf"{verb}: expected a field of lists of numbers"):
+        joined.explain()
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     data=st.data(),

@@ -125,7 +125,9 @@ def test_stored_images_have_the_axes_h_w_c_unless_they_declare_others(tmp_path: 
     with pytest.raises(PipelineError, match=r"expected a field with axis names, got one without. Declare them with"):
         _ = Pipeline(str(tmp_path / "set")).cast("int16", "image").permute("image", dims=dims).element
     if "C" in dims:
-        with pytest.raises(PipelineError, match=r"expected axes \(H, W, C\), got .* Call resize\(\) before permute\(\)"):
+        with pytest.raises(
+            PipelineError, match=r"expected axes \(H, W, C\), got .* Call resize\(\) before permute\(\)"
+        ):
             _ = turned.resize("image", (2, 2)).element
 
 
