@@ -136,8 +136,10 @@ class Options:
         Raises:
             PipelineError: a name is not an option, or a value is out of range.
         """
-        if changes.keys() - set(_NAMES):
-            raise PipelineError(f"with_options: expected {sorted(_NAMES)}, got {sorted(changes.keys() - set(_NAMES))}.")
+        unknown = sorted(changes.keys() - set(_NAMES))
+        if unknown:
+            near = did_you_mean(unknown[0], _NAMES)
+            raise PipelineError(f"with_options: expected {sorted(_NAMES)}, got {unknown}.{near}")
         checked = type(self).of({**self.given(), **changes})
         return replace(self, **{name: getattr(checked, name) for name in changes})
 

@@ -22,6 +22,7 @@ from ..process.forks import arrow_to_numpy, pc
 from ..schema.dtypes import decimal_text
 from ..schema.plain import PlainFields, Seed
 from .python_values import ExactTime, plain_storage, python_values
+from ..tracebacks import shortens
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
 _WORD = (1 << 64) - 1
@@ -242,11 +243,13 @@ def _is_midnight(value: object) -> TypeGuard[datetime.datetime]:
     return isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() == datetime.time()
 
 
+@shortens
 def contains(field: str, *values: object, every: bool = False) -> Contains:
     """Returns a predicate for ``where``: the list in ``field`` holds any of ``values`` (``every``: all of them)."""
     return Contains(field, tuple(values), every)
 
 
+@shortens
 def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> HashSplit:
     """Returns a predicate for ``where``: part ``index`` of a split by a field's hash. A seed of ``None`` means 0."""
     return HashSplit(field, tuple(fractions), index, 0 if seed is None else seed)

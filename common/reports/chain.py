@@ -240,7 +240,8 @@ class _Reader:
             raise self._refused(node, "one of + - * / & | ~", 'field("a") * 2')
         nodes = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
         operands = [self.value(each) for each in nodes]
-        if not (any(isinstance(each, pc.Expression) for each in operands) or all(map(_is_number, operands))):
+        inverts = isinstance(node.op, ast.Invert) and isinstance(operands[0], ColumnPredicate)
+        if not (inverts or any(isinstance(each, pc.Expression) for each in operands) or all(map(_is_number, operands))):
             raise self._refused(node, "numbers, or a field() expression", 'field("a") * 2')
         return self._computed(node, found, operands)
 

@@ -140,7 +140,7 @@ def fill_value(output: OutputField, value: object, shape: Shape = ()) -> Any:
         raise PipelineError(f"field '{output.name}': expected a fill value of type {wanted.__name__}, got {value!r}.")
     try:
         given = np.asarray(value)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN as an integer
             result = given.astype(output.dtype)
         exact = bool(np.all(result == given)) if output.dtype.kind != "f" else not _overflows(given, result)
     except (TypeError, ValueError, OverflowError):

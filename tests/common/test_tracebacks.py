@@ -13,7 +13,16 @@ import pyarrow.compute as pc
 import pytest
 from drive_rows import write_drive
 
-from parquetry.common import Pipeline, RaggedArray, Unischema, UnischemaField, mix, write_dataset
+from parquetry.common import (
+    Pipeline,
+    RaggedArray,
+    Unischema,
+    UnischemaField,
+    contains,
+    hash_split,
+    mix,
+    write_dataset,
+)
 from parquetry.common.errors import FieldNotFoundError, ParquetryError, PipelineError, TransformError
 from parquetry.common.tracebacks import did_you_mean, shortens
 
@@ -121,10 +130,13 @@ def test_a_keyword_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline
         (lambda p: p.shard(world_size=2, rank=0), "num_shards"),
         (lambda p: Pipeline(p.urls, columns=["id"]), "fields"),
         (lambda p: Pipeline(p.urls, num_workers=2), "workers"),
+        (lambda p: p.with_options(worker=2), "workers"),
+        (lambda p: hash_split("id", [0.5, 0.5], 0, sed=1), "seed"),
+        (lambda p: contains("id", 1, evry=True), "every"),
     ],
 )
 def test_a_name_of_another_library_names_ours(drive: Pipeline, call: Any, meant: str) -> None:
-    with pytest.raises((AttributeError, TypeError), match=rf"Did you mean '{meant}'\?$"):
+    with pytest.raises((AttributeError, TypeError, PipelineError), match=rf"Did you mean '{meant}'\?$"):
         call(drive)
 
 

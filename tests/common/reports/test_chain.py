@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, contains
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, contains, hash_split
 from parquetry.common.errors import PipelineError
 from parquetry.common.reports import apply_chain
 from parquetry.common.reports.chain import VERBS
@@ -27,6 +27,8 @@ SPEED = pc.field("speed")
         ('filter(field("speed").isin([1, 2]) & pc.starts_with(field("name"), "n"))', BASE.where(SPEED.isin([1, 2]) & pc.starts_with(pc.field("name"), "n"))),
         ('where([("speed", ">", 3)])', BASE.where([("speed", ">", 3)])),
         ('where(contains("tags", "a"))', BASE.where(contains("tags", "a"))),
+        ('where(~contains("tags", "a"))', BASE.where(~contains("tags", "a"))),
+        ('where(~hash_split("id", [0.5, 0.5], 0))', BASE.where(~hash_split("id", [0.5, 0.5], 0))),
         ('ngram({0: ["id"], 1: ["id"]}, timestamp="ts", max_gap=timedelta(seconds=2))', BASE.ngram({0: ["id"], 1: ["id"]}, timestamp="ts", max_gap=datetime.timedelta(seconds=2))),
         ('select(UnischemaField("image", "uint8", (None, None, 3), CompressedImageCodec("jpeg")))', BASE.select(UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("jpeg")))),
         ('cast(np.float16, "speed").repeat(None)', BASE.cast(np.float16, "speed").repeat()),

@@ -139,6 +139,9 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         drive.nulls("fill", "name")
     with pytest.raises(PipelineError, match="expected a fill value that float32 can hold, got 'x'"):
         _ = drive.nulls("fill", "speed", value="x").element
+    for value in (float("nan"), float("inf"), 0.5):
+        with pytest.raises(PipelineError, match=rf"field 'id': expected a fill value that int64 can hold, got {value}"):
+            _ = drive.nulls("fill", "id", value=value).element
     with pytest.raises(PipelineError, match=r"field 'speed': expected one fill value, got shape \(2,\)"):
         _ = drive.nulls("fill", "speed", value=[0.0, 1.0]).element
     with pytest.raises(PipelineError, match=r"field 'speed': expected a fill value that float32 can hold, got 1e\+300"):
