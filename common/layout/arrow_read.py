@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
-from .footers import remedy, why
+from .footers import CLEANED, REMOVED, remedy, why
 from .row_groups import StoredFiles
 from .store_answers import StoreError
 from .store_faults import asking_again, is_local, reading_damage_again
@@ -158,6 +158,9 @@ def _opened_group(
         raise
     except StoreError as error:
         raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from error
+    except FileNotFoundError as error:
+        cleaned = "" if dataset.table is None or dataset.table.is_manifest else CLEANED
+        raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from error
     except DAMAGE as error:
         raise DatasetError(
             f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice)}"

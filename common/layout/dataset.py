@@ -31,7 +31,7 @@ from .evolution import DistinctSchemas, unify_schemas
 from .file_versions import FileVersion, changed, check_used, opened
 from .files import DataFile, FileListing, list_files
 from .filesystem import resolve
-from .footers import footer_digest, parse_footer, read_footer, read_footers, remedy, why
+from .footers import REMOVED, footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .nested import wide, without_view_types
@@ -124,10 +124,13 @@ class StoredDataset:
     @cached_property
     def listed_bytes(self) -> np.ndarray:
         """The total bytes of the files that each row group of a manifest lists."""
-        with self.open(0) as source:
-            sizes = arrow_to_numpy(
-                pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
-            )
+        try:
+            with self.open(0) as source:
+                sizes = arrow_to_numpy(
+                    pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
+                )
+        except FileNotFoundError as error:
+            raise DatasetError(f"file {self.files[0].path}: {REMOVED}.") from error
         ends = np.cumsum(self.row_groups.rows)
         return np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends], prepend=0)
 

@@ -26,10 +26,8 @@ _MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as m
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
-_REMOVED = (
-    "It was removed after it was listed, or cleaned up (vacuum, expired snapshots) although this version of the table "
-    "needs it. Create the pipeline again, or open a newer version."
-)
+REMOVED = "no longer exists. It was removed after it was listed. Create the pipeline again"
+CLEANED = ", with a newer version of the table if it was cleaned up (vacuum, expired snapshots)"
 _kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
 _lock = ForkLock()
@@ -106,7 +104,7 @@ def naming_file(file: DataFile) -> Iterator[None]:
     except StoreError as error:
         raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {error.advice}") from error
     except FileNotFoundError as error:
-        raise DatasetError(f"file {file.path}: no longer exists. {_REMOVED}") from error
+        raise DatasetError(f"file {file.path}: {REMOVED}{CLEANED}.") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be read as "

@@ -93,8 +93,7 @@ def column_slices(
         return sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
 
     options: dict[str, Any] = {
-        "advice": "The file is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version "
-        "of the table.",
+        "advice": "The file is damaged. Write it again, or use another version of the table.",
         "coerce_int96_timestamp_unit": "us",  # as in tables; nanoseconds would overflow outside 1677 to 2262
     }
     if slice_bytes is None:

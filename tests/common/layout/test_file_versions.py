@@ -95,6 +95,14 @@ def test_a_file_that_changes_in_mid_epoch_is_an_error(data: Path, change: Any) -
     assert max(found, default=0) < 20 * ROWS
 
 
+def test_a_file_that_is_removed_asks_for_a_new_pipeline(data: Path) -> None:
+    pipeline = Pipeline(data)
+    assert len(pipeline) == 2 * ROWS
+    (data / "1.parquet").unlink()
+    with pytest.raises(DatasetError, match=r"1\.parquet, row group 0: the file no longer exists\. .* again\.$"):
+        numbers(pipeline)
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_next_epoch_holds_a_file_to_the_plan_and_a_new_pipeline_reads_it(data: Path, change: Any) -> None:
     path = data / "0.parquet"

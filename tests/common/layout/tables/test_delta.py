@@ -418,12 +418,15 @@ def test_a_directory_that_is_no_table_is_an_error(tmp_path: Path) -> None:
         Pipeline.from_delta(tmp_path)
 
 
-def test_a_missing_data_file_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_missing_data_file_is_an_error(tmp_path: Path, planned: bool) -> None:
     deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
     pipeline = Pipeline.from_delta(tmp_path / "t")
+    if planned:
+        _ = len(pipeline), pipeline.explain()
     next((tmp_path / "t").glob("*.parquet")).unlink()
     with pytest.raises(DatasetError, match=r"no longer exists\. .* \(vacuum, expired snapshots\)"):
-        len(pipeline)
+        list(pipeline)
 
 
 def test_an_empty_table_says_that_nothing_is_there(tmp_path: Path) -> None:
