@@ -10,11 +10,14 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import logging
 import os
 import posixpath
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Literal, TypeAlias, get_args
 
@@ -52,6 +55,7 @@ _ROWS: dict[str, Callable[[BinaryIO, str], Iterator[dict[str, Feature]]]] = {
     "webdataset": webdataset_rows,
 }
 _SAMPLES = 256
+_LOGGER = logging.getLogger(__name__)
 _ROWS_AT_A_TIME = 64
 
 
@@ -203,10 +207,38 @@ class _SourceFiles:
         return cls(form=form, filesystem=filesystem, versions=tuple(found))
 
     @contextmanager
-    def rows(self, version: FileVersion) -> Iterator[tuple[Iterator[dict[str, Feature]], pa.NativeFile]]:
+    def rows(
+        self, version: FileVersion, skipped: _Skipped | None = None
+    ) -> Iterator[tuple[Iterator[dict[str, Feature]], pa.NativeFile]]:
         """Opens a file. Yields an iterator over its records, and the stream that it reads."""
         with opened(self.filesystem, version) as stream:
-            yield _ROWS[self.form](stream, version.path), stream
+            if skipped is not None and self.form == "webdataset":
+                yield webdataset_rows(stream, version.path, partial(skipped.add, version.path)), stream
+            else:
+                yield _ROWS[self.form](stream, version.path), stream
+
+
+class _Skipped:
+    """Counts the members of tar files that belong to no sample. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._example = 0, ""
+
+    def add(self, file: str, member: str) -> None:
+        with self._lock:
+            self._count += 1
+            self._example = self._example or f"{member!r} in {file}"
+
+    def warn(self) -> None:
+        """Warns once of what was counted."""
+        if self._count:
+            _LOGGER.warning(
+                "convert: left out %d files that belong to no sample, because their names have no extension or begin "
+                "with a dot, such as %s",
+                self._count,
+                self._example,
+            )
 
 
 def _listed(url: str, filesystem: pafs.FileSystem, path: str) -> list[FileVersion]:
@@ -299,31 +331,38 @@ class _RecordPlan:
         sources = [(version.store, version.path) for version in self.files.versions]
         job = CopyJob(filesystem, root, self.fingerprint, sources=sources, overwrite=overwrite)
         sizes = [sum(version.size_bytes for version in stripe) for stripe in self.stripes]
+        skipped = _Skipped()
         with job.alone():
             resumed = job.run(
-                sizes, lambda number: self._write(job, number), what=what, unit="B", workers=workers, progress=progress
+                sizes,
+                lambda number: self._write(job, number, skipped),
+                what=what,
+                unit="B",
+                workers=workers,
+                progress=progress,
             )
+            skipped.warn()
             stored = arrow_schema(self.schema, without=self.layout["partition_by"])
             compatible = self.layout["petastorm_compatible"]
             files = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible)
         rows = Pipeline(target, storage_options=target_options).dataset.row_groups.rows.sum()
         return CopyReport(rows=int(rows), files=files, schema=self.schema, resumed_stripes=resumed)
 
-    def _write(self, job: CopyJob, number: int) -> Generator[int, None, None]:
+    def _write(self, job: CopyJob, number: int, skipped: _Skipped) -> Generator[int, None, None]:
         """Writes one stripe. Yields the number of source bytes read in each step."""
         with DatasetWriter(job.place(number), self.schema, filesystem=job.filesystem, **self.layout) as writer:
             for version in self.stripes[number]:
                 try:
-                    yield from self._write_file(writer, version)
+                    yield from self._write_file(writer, version, skipped)
                 except EncodeError as error:
                     raise EncodeError(
                         f"file {version.path}: {error} Declare the field with fields=[UnischemaField(...)], "
                         "or name only the fields that you want."
                     ) from error
 
-    def _write_file(self, writer: DatasetWriter, version: FileVersion) -> Iterator[int]:
+    def _write_file(self, writer: DatasetWriter, version: FileVersion, skipped: _Skipped) -> Iterator[int]:
         done = 0
-        with self.files.rows(version) as (records, stream):
+        with self.files.rows(version, skipped) as (records, stream):
             for number, record in enumerate(records, 1):
                 self._check_known(number, record)
                 writer.write(to_row(self.schema, record, self.sources, self.defaults))

@@ -1,7 +1,7 @@
 """Reads WebDataset tar files. The files of a sample are adjacent and differ only in their extensions.
 
 The input is a stream. The output is the key of each sample, and its parts by extension. Only files that WebDataset also
-skips are skipped silently. Format: https://github.com/webdataset/webdataset
+skips are skipped; a function is told those that look like data. Format: https://github.com/webdataset/webdataset
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -26,10 +26,15 @@ _NO_UTF8 = re.compile("[\udc80-\udcff]")  # surrogates stand for bytes that are 
 _ZEROS_AT_A_TIME = 1 << 20
 
 
-def webdataset_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
+def webdataset_rows(
+    stream: BinaryIO, where: str, skipped: Callable[[str], None] = lambda name: None
+) -> Iterator[dict[str, Feature]]:
     """Yields the parts of each sample: the content of its files, with integers and arrays decoded.
 
     Names are the extensions in lower case, with ``_`` for dots (``seg.png`` is ``seg_png``), and ``__key__``.
+
+    Args:
+        skipped: is called with the name of each file that has no extension or begins with a dot.
 
     Raises:
         DatasetError: the file is not a tar file, or is truncated or damaged; a part is a link; or a sample has two
@@ -37,7 +42,7 @@ def webdataset_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]
     """
     seen: dict[int, frozenset[str]] = {}
     kinds: dict[frozenset[str], frozenset[str]] = {}  # shared, because most samples have the same parts
-    for number, (key, sample) in enumerate(_samples(stream, where)):
+    for number, (key, sample) in enumerate(_samples(stream, where, skipped)):
         parts = kinds.setdefault(frozenset(sample), frozenset(sample))
         if seen.setdefault(hash(key), parts).isdisjoint(parts):
             raise DatasetError(
@@ -47,11 +52,11 @@ def webdataset_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]
         yield {KEY: [key.encode("utf-8", "surrogateescape")], **sample}
 
 
-def _samples(stream: BinaryIO, where: str) -> Iterator[tuple[str, dict[str, Feature]]]:
+def _samples(stream: BinaryIO, where: str, skipped: Callable[[str], None]) -> Iterator[tuple[str, dict[str, Feature]]]:
     sample: dict[str, Feature] = {}
     key, count = "", 0
     try:
-        for member, content in _files(RecordStream(stream), where):
+        for member, content in _files(RecordStream(stream), where, skipped):
             folder, name = posixpath.split(posixpath.normpath(member.name))
             stem, _, extension = name.partition(".")
             if sample and posixpath.join(folder, stem) != key:
@@ -84,7 +89,7 @@ class _Member(tarfile.TarInfo):
             raise  # zeros mark the end of the archive
 
 
-def _files(stream: RecordStream, where: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+def _files(stream: RecordStream, where: str, skipped: Callable[[str], None]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """Yields the members that are parts of samples, with their content."""
     file = cast(BinaryIO, stream)
     with tarfile.TarFile(fileobj=file, tarinfo=_Member, encoding="utf-8", errors="surrogateescape") as archive:
@@ -92,7 +97,10 @@ def _files(stream: RecordStream, where: str) -> Iterator[tuple[tarfile.TarInfo, 
         while more and (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them only to resolve links
             stem, _, extension = posixpath.basename(posixpath.normpath(member.name)).partition(".")
-            if member.isdir() or not stem or not extension or stem.startswith("__"):
+            if member.isdir() or stem.startswith("__"):
+                continue
+            if not stem or not extension:
+                skipped(member.name)
                 continue
             if not member.isfile() or member.issparse():
                 kind = "a sparse file" if member.issparse() else "a link" if member.linkname else "something else"

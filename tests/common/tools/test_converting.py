@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -267,6 +268,19 @@ def test_webdataset_samples_become_rows(tmp_path: Path, name: str) -> None:
     assert report.schema["seg_png"].shape == (None, None)
     assert report.schema["seg_png"].nullable
     assert stored(tmp_path / "out", "image")[3] == samples[-1]["d/3.png"]
+
+
+def test_files_of_a_tar_that_belong_to_no_sample_are_counted_in_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = {"README": b"?", "x.y/c": b"?", ".hid.cls": b"?", "__k__.json": b"{}"}
+    for name in ("a.tar", "b.tar"):
+        write_tar(tmp_path / name, [{"0.cls": b"1", **others}])
+    run(str(tmp_path / "*.tar"), tmp_path / "out", stripe_bytes=1)
+    (warning,) = [record.message for record in caplog.records if "belong to no sample" in record.message]
+    assert re.search(r"left out 6 files .*, such as 'README' in .*[ab]\.tar", warning)
+    run(str(tmp_path / "a.tar"), tmp_path / "one")
+    assert stored(tmp_path / "one", "cls") == [1]
 
 
 def test_a_damaged_tar_is_refused(tmp_path: Path) -> None:
