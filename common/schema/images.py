@@ -55,8 +55,8 @@ class CompressedImageCodec(Codec):
         quality: 1 to 100, for JPEG and WebP.
         convert: how to decode files whose channels or depth differ from the field's. ``True`` converts them: grayscale,
             color, CMYK, palettes, 8 and 16 bits; alpha is dropped, or added as opaque. ``False`` makes them an error.
-            ``None`` converts only what decoders convert by themselves, which is JPEG (grayscale, color, CMYK) and
-            palettes. EXIF orientation is always ignored.
+            ``None`` converts only what decoders convert by themselves: JPEG (grayscale, color, CMYK), palettes, 16-bit
+            color, and WebP without alpha, as libwebp drops opaque alpha. EXIF orientation is always ignored.
 
     Write rows as arrays, or as the ``bytes`` of an image file, which are stored unchanged. The file must have this
     format, and its header must fit the field. With ``convert=True``, all three formats are accepted.
