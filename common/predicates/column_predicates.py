@@ -21,8 +21,8 @@ from ..errors import PipelineError
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.dtypes import decimal_text
 from ..schema.plain import PlainFields, Seed
-from .python_values import ExactTime, plain_storage, python_values
 from ..tracebacks import shortens
+from .python_values import ExactTime, plain_storage, python_values
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
 _WORD = (1 << 64) - 1
