@@ -215,7 +215,7 @@ class ElementIterator(Generic[Given]):
         return steps
 
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator[Pipeline]:
-        chosen = pipeline or self._pipeline
+        chosen = self._pipeline if pipeline is None else pipeline  # a pipeline without rows is false
         at_once = chosen.element.batched and not self._packs and not self._by_rows
         return StepIterator(
             chosen,

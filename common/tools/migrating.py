@@ -96,7 +96,8 @@ def migrate(
     old = [key for key in _OLD_KEYS if key in metadata]
     if schema is not None and change is None and (keep_petastorm or not old):
         return Migration(path=where, schema=schema, indexes=(), removed=(), changed=False)
-    schema = schema or schema_from_petastorm(metadata, where=where) or _schema_of_files(dataset)
+    if schema is None:
+        schema = schema_from_petastorm(metadata, where=where) or _schema_of_files(dataset)
     indexes = row_group_indexes_from_petastorm(metadata, where=where)
     removed = () if keep_petastorm else tuple(key.decode() for key in old)
     kept = {key: value for key, value in metadata.items() if keep_petastorm or key not in _OLD_KEYS}

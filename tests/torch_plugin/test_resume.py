@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -396,6 +397,19 @@ def test_state_after_names_the_epoch_that_runs_with_and_without_workers(url: str
                 state = pipe.state_after(np.int64(2))  # type: ignore[arg-type]  # as a counter may have it
                 assert state["iteration"] == epoch
                 assert ids(make(url).load_state_dict(json.dumps(state))) == epoch_of(make(url), epoch)[2:]
+
+
+def test_loader_workers_go_on_from_the_state_of_an_endless_rank(url: str) -> None:
+    def endless() -> ParquetPipe:
+        return ParquetPipe(url, ["id"]).shuffle(10, seed=5).repeat().batch(7)
+
+    rank = iter(endless())
+    expected = [next(rank) for _ in range(8)]
+    begun = iter(endless())
+    next(begun)
+    resumed = endless().load_state_dict(begun.state_dict())
+    found = itertools.islice(DataLoader(resumed, batch_size=None, num_workers=2), 7)
+    assert ids(found) == ids(expected[1:])
 
 
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetIterable])
