@@ -46,9 +46,6 @@ except ImportError:  # it is elsewhere in this torch version
     Jagged = None
 
 ToTensor = Callable[[np.ndarray], torch.Tensor]
-_LENGTHS_ARE_INTS = not hasattr(
-    Jagged, "_maybe_min_seqlen"
-)  # torch 2.4; later releases keep tensors with these lengths
 _LIVE_TENSORS = 512  # with more new tensors at a time, the garbage collector scans them again and again
 
 
@@ -146,15 +143,13 @@ def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: in
     if Jagged is None:
         return torch.nested.nested_tensor_from_jagged(rows, offsets, min_seqlen=shortest, max_seqlen=longest)
     made = Jagged(rows, offsets)
-    kept = {"min_seqlen": shortest, "max_seqlen": longest}
-    made._metadata_cache.update(kept if _LENGTHS_ARE_INTS else {key: torch.empty(kept[key], 0) for key in kept})
+    made._metadata_cache.update(min_seqlen=torch.empty(shortest, 0), max_seqlen=torch.empty(longest, 0))
     return cast(torch.Tensor, made)
 
 
 def reduce_jagged(tensor: Any) -> Any:
     """Pickles a jagged tensor for another process: with its lengths, and as little else as possible."""
-    kept = (tensor._metadata_cache.get(key) for key in ("min_seqlen", "max_seqlen"))
-    shortest, longest = (each.shape[0] if isinstance(each, torch.Tensor) else each for each in kept)
+    shortest, longest = tensor._maybe_min_seqlen, tensor._maybe_max_seqlen
     plain = tensor.lengths() is None and tensor._ragged_idx == 1 and not tensor.requires_grad
     if not plain or shortest is None or longest is None:
         return tensor.__reduce_ex__(2)
