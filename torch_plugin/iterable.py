@@ -148,7 +148,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if self._resume is not None:
             result.load_state_dict(self._resume)
             self._resume = None
-        self._read_by_workers = False
+        self._read_by_workers = self._mixed_by_workers = False
         self._progress = result.progress
         self._begun = copy.copy(result.progress)
         return result

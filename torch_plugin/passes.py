@@ -50,7 +50,7 @@ class Pass:
         dealer: the trainer that deals the rows of the pass, if the dataset does not.
         trainer: the epoch of the trainer that iterates the loader, if known.
         samplers: the loader's samplers, if they choose rows by number.
-        stacks: whether the loader makes batches of what it gets.
+        stacks: whether the loader makes batches of several elements.
         alone: whether the loader's processes do nothing but the work of the dataset.
     """
 
@@ -164,7 +164,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 dealer=dealer,
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
-                stacks=loader.batch_size is not None,
+                stacks=loader.batch_size is not None and loader.batch_size > 1,
                 alone=dataset is own and loader.collate_fn in _NO_WORK and not loader.pin_memory,
             )
             dataset.pass_begins(begun)

@@ -402,15 +402,20 @@ class StoredDataset:
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
     declared = _declared_schema(replace(dataset._listing, filesystem=dataset.filesystem))
     schemas = _distinct_schemas(dataset) if declared is None else [_arrow_schema(dataset, 0)]
+    if declared is not None and not {key for file in dataset.files for key, _ in file.partition}.isdisjoint(
+        schemas[0][1].names
+    ):
+        schemas = _distinct_schemas(dataset)
     names = [{*arrow.names, *(path for path, _ in flatten_fields(arrow))} for _, arrow in schemas]
-    stored = set.intersection(*names) if names else set()
+    stored = set[str]().union(*names)
     refused: dict[str, str] = {}
     schema = declared
     if schema is None:
         columns, conflicts = dataset._unified
         schema, unusable = infer_fields(columns)
         refused = {**conflicts, **unusable}
-    partitions, inferred = partition_columns(dataset.files, schema, stored)
+    partly = {name for name in stored if not all(name in each for each in names)}
+    partitions, inferred = partition_columns(dataset.files, schema, stored, partly)
     if inferred:
         schema = Unischema(schema.name, [*schema, *inferred])
     return schema, refused, partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,18 +12,19 @@ import pyarrow as pa
 from ..errors import DatasetError
 from ..process.forks import pc
 from ..schema.arrow_types import arrow_scalar_type
+from ..schema.dtypes import FieldDtype
 from ..schema.field import Unischema, UnischemaField
 from .files import DataFile, partition_of
 
 
 def partition_columns(
-    files: Sequence[DataFile], schema: Unischema | None, stored: set[str]
+    files: Sequence[DataFile], schema: Unischema | None, stored: set[str], partly: Collection[str] = ()
 ) -> tuple[dict[str, pa.Array], list[UnischemaField]]:
     """Returns the value of every partition column for each file, and fields for the columns no schema declares.
 
     Directories above the dataset's root count only for columns that the schema declares, or that other files of the
-    dataset have below their roots. A column that every file stores is not a partition column; of one that only some
-    files store, the directories count, as in `pyarrow.dataset`.
+    dataset have below their roots. A stored column is not a partition column, with one exception: if only some files
+    store it (``partly``) and all are in directories of this name, the directories count, as in `pyarrow.dataset`.
 
     Raises:
         DatasetError: a file lacks the directory of a partition column, or the text does not cast to the type.
@@ -34,13 +35,18 @@ def partition_columns(
     below = {key for file in files for key, _ in partition_of(posixpath.dirname(file.relative))}
     for number, file in enumerate(files):
         for key, text in file.partition:
-            if key in stored or (key not in declared and key not in below):
+            if (key in stored and key not in partly) or (key not in declared and key not in below):
                 continue
             texts.setdefault(key, [None] * len(files))[number] = text
             seen.setdefault(key, set()).add(number)
     columns: dict[str, pa.Array] = {}
     inferred: list[UnischemaField] = []
     for key, values in texts.items():
+        if key in partly:
+            found = _of_stored_column(schema, key, values) if len(seen[key]) == len(files) else None
+            if found is not None:
+                columns[key] = found
+            continue
         if len(seen[key]) < len(files):
             missing = next(file.path for number, file in enumerate(files) if number not in seen[key])
             raise DatasetError(
@@ -54,6 +60,22 @@ def partition_columns(
             inferred.append(field)
         columns[key] = _cast(field, values)
     return columns, inferred
+
+
+def _of_stored_column(schema: Unischema | None, key: str, values: list[str | None]) -> pa.Array | None:
+    """Returns the values of directories in the type of a stored column; ``None`` if they are not of this type."""
+    field = schema[key] if schema is not None and key in schema else None
+    if field is None or field.shape or field.storage.coded or not _is_written_as_text(field.dtype):
+        return None
+    try:
+        return _cast(field, values)
+    except (DatasetError, pa.ArrowNotImplementedError):
+        return None
+
+
+def _is_written_as_text(dtype: FieldDtype) -> bool:
+    """Whether directory names can say values of this dtype."""
+    return dtype is decimal.Decimal or getattr(dtype, "kind", "-") in "iufbUM"
 
 
 def _infer(key: str, values: list[str | None]) -> UnischemaField:

@@ -178,7 +178,10 @@ def _as_member(value: Any, kind: pa.DataType) -> pa.Scalar:
     if not pa.types.is_float16(kind):
         return pa.scalar(value).cast(kind)
     with np.errstate(over="ignore"):
-        return pa.scalar(np.float32(np.float16(value)))
+        half = np.float16(value)
+    if isinstance(value, int) and float(half) != value:
+        raise ValueError("not a half float")
+    return pa.scalar(np.float32(half))
 
 
 def hash_column(column: pa.Array, seed: int) -> np.ndarray:

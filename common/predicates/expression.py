@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import ctypes
 import operator
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -253,10 +253,11 @@ def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = 
     extended = any(isinstance(kind, pa.BaseExtensionType) for kind in table.schema.types)
     if extended:
         expression = _with_stored_literals(expression)
-        if any(map(_is_bool8, table.schema.types)):
-            with suppress(PipelineError):
-                return _row_values(_as_stored(table, flags=True), expression, condition)
-    return _row_values(_as_stored(table) if extended else table, expression, condition)
+    if not extended:
+        return _row_values(table, expression, condition)
+    flags = [field.name for field in table.schema if _is_bool8(field.type)]
+    numbers = _compared_with_numbers(parse_expression(expression))
+    return _row_values(_as_stored(table, flags={*flags} - numbers), expression, condition)
 
 
 def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> pa.ChunkedArray:
@@ -282,16 +283,29 @@ def _is_bool8(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.bool8"
 
 
-def _as_stored(table: pa.Table, *, flags: bool = False) -> pa.Table:
+def _as_stored(table: pa.Table, *, flags: set[str]) -> pa.Table:
     """Returns the table with what its extension columns store, because Arrow compares no extension types.
 
-    Bool8 is stored as int8. With ``flags``, it is converted to bool instead.
+    Bool8 is stored as int8. The columns ``flags`` are converted to bool.
     """
     columns = [
-        plain_storage(column).cast(pa.bool_()) if flags and _is_bool8(column.type) else plain_storage(column)
-        for column in table.columns
+        plain_storage(column).cast(pa.bool_()) if name in flags else plain_storage(column)
+        for name, column in zip(table.column_names, table.columns, strict=True)
     ]
     return pa.table(columns, names=table.column_names)
+
+
+def _compared_with_numbers(node: Node) -> set[str]:
+    """Returns the columns that an expression compares with numbers, also in sets of values."""
+    found = set[str]()
+    for each in walk(node):
+        if isinstance(each, Call):
+            members = each.option("value_set")
+            kinds = [arg.value.type for arg in each.args if isinstance(arg, Literal)]
+            kinds += [] if members is None else [members.type.value_type]
+            if any(map(pa.types.is_integer, kinds)) or any(map(pa.types.is_floating, kinds)):
+                found.update(arg.name for arg in each.args if isinstance(arg, FieldRef))
+    return found
 
 
 def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
@@ -429,6 +443,8 @@ def _predicate(value: Any) -> pc.Expression:
             operand = pa.array(np.asarray([operand]))[0]  # pc.scalar() refuses datetime64[D]
         elif _is_unsigned(operand):
             operand = pa.scalar(operand, pa.uint64())
+        elif isinstance(operand, uuid.UUID):
+            operand = operand.bytes
         return _COMPARE[op](pc.field(name), pc.scalar(operand))
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise refuse(f"expected a value that Arrow can hold ({error})") from error

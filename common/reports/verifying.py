@@ -33,6 +33,7 @@ from .values import scalar_value
 
 _ROWS_AT_A_TIME = 64
 _MOST_TOLD = 1000  # damages of a row group that are told one by one; a column may fail in every row
+_MOST_RANGES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +261,8 @@ def _ranges_text(numbers: Sequence[int]) -> str:
     """
     starts = [number for before, number in zip([None, *numbers], numbers, strict=False) if number - 1 != before]
     ends = [number for number, after in zip(numbers, [*numbers[1:], None], strict=True) if number + 1 != after]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
+    return ", ".join([*shown[:_MOST_RANGES], *(["..."] if len(shown) > _MOST_RANGES else [])])
 
 
 def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, row_group: int) -> Iterator[str]:

@@ -114,8 +114,8 @@ class ListCodec(Codec):
     """Plain Parquet lists with one level per axis. The default for 1-D fields.
 
     Args:
-        arrow: the stored Arrow type of the elements, if it should differ from the dtype's default, such as
-            ``pa.decimal128(9, 2)`` for decimals.
+        arrow: the stored type of decimals, timestamps or dates inside the lists, if it should differ from the dtype's
+            default, such as ``pa.decimal128(9, 2)``.
     """
 
     kind: ClassVar[str] = "list"
@@ -125,7 +125,15 @@ class ListCodec(Codec):
     def check_field(self, field: CodedField) -> None:
         if len(field.shape) == 0:
             raise SchemaError(f"codec of field '{field.name}': ListCodec expected at least one axis, got shape ().")
-        _check_stored_type(self.arrow, field)
+        kind = self.arrow
+        if kind is None:
+            return
+        if not (pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise SchemaError(
+                f"codec of field '{field.name}': ListCodec expected arrow= to be a type of decimals, timestamps or "
+                f"dates, got {kind}."
+            )
+        _check_stored_type(kind, field)
 
     def arrow_type(self, field: CodedField) -> pa.DataType:
         result = self.arrow if self.arrow is not None else arrow_scalar_type(field.dtype, field=field.name)

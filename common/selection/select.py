@@ -554,7 +554,8 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
     """Returns a number for every value, -1 for null. Equal values have equal numbers across chunks."""
     column = plain_storage(column)
     if pa.types.is_dictionary(column.type):
-        shared = pa.chunked_array(map(_with_wide_indices, column.chunks)).unify_dictionaries()
+        kind = pa.dictionary(pa.int64(), column.type.value_type)
+        shared = pa.chunked_array(map(_with_wide_indices, column.chunks), kind).unify_dictionaries()
     else:
         shared = column.dictionary_encode()
     return np.concatenate([arrow_to_numpy(chunk.indices.cast(pa.int64()).fill_null(-1)) for chunk in shared.chunks])

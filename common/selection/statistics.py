@@ -30,8 +30,8 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
         paths = [dataset.stored_name(file, name) for file in range(len(dataset.files))]
         found = footer_statistics(dataset.footers, paths, wanted)
     null_count = found.null_count
-    if "." in name:  # Arrow counts no nulls of a dictionary whose enclosing struct is null
-        null_count = np.where(null_count == 0, -1, null_count)
+    if "." in name and _may_be_dictionary_of_text(wanted):
+        null_count = np.where(null_count == 0, -1, null_count)  # Arrow does not count the nulls of enclosing structs
     return ColumnStatistics(
         minimum=convert_bounds(found.minimum, wanted),
         maximum=convert_bounds(found.maximum, wanted),
@@ -39,6 +39,13 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
         num_rows=dataset.row_groups.rows,
         exact=found.exact,
     )
+
+
+def _may_be_dictionary_of_text(kind: pa.DataType | None) -> bool:
+    """Whether a file may hold the column as a dictionary, which Parquet does only for text and bytes."""
+    if kind is None or pa.types.is_dictionary(kind):
+        return True
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def column_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:

@@ -27,7 +27,9 @@ from .refused import NOTHING_REFUSED, RefusedRows
 from .rows import RowSet
 from .select import Report, Selection
 
-_VERSION = 2  # in version 1, filters saw each file's own types
+# Version 1: filters saw each file's own types. Version 2: null structs passed filters on a dictionary inside, parts of
+# durations depended on pandas, and files that lacked a stored partition column had nulls there.
+_VERSION = 3
 _LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
 _MOST_FILES = 256
 _PART, _PART_ROWS = "values-", 1 << 20

@@ -6,6 +6,7 @@ groups, so an interrupted copy resumes where it stopped (see `copy_job`).
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import json
 import os
@@ -410,17 +411,18 @@ def _keeping(field: UnischemaField, kind: pa.DataType | None) -> UnischemaField:
     if field.storage.coded:
         return field.replace(codec=field.storage)  # the bytes are copied, so keep the codec even if defaults change
     kind = None if kind is None else _element_type(kind)
-    exact = kind if kind is not None and _needs_its_type(kind, in_lists=bool(field.shape)) else None
+    exact = kind if kind is not None and _keeps_its_type(kind, field) else None
     if field.shape and (exact is not None or isinstance(field.storage, ReadListCodec)):
         return field.replace(codec=ListCodec(arrow=exact))
     return field if exact is None else field.replace(codec=ScalarCodec(exact))
 
 
-def _needs_its_type(kind: pa.DataType, *, in_lists: bool) -> bool:
-    """Whether the type that a field's dtype has by default could not hold all values of this type."""
-    if pa.types.is_time(kind):
-        return in_lists  # Arrow casts no list of times to a list of durations
-    return bool(pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+def _keeps_its_type(kind: pa.DataType, field: UnischemaField) -> bool:
+    """Whether the field holds decimals or times, whose stored type its dtype does not tell."""
+    if pa.types.is_decimal(kind):
+        return field.dtype is decimal.Decimal
+    times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    return bool(times and isinstance(field.dtype, np.dtype) and field.dtype.kind == "M")
 
 
 def _element_type(kind: pa.DataType) -> pa.DataType:
@@ -434,7 +436,7 @@ def _cast(field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = field.storage.arrow_type(field)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if _holds_tensors(column.type):  # Arrow cannot cast them to lists of lists
+    if _holds_uncastable(column.type):
         column = pa.chunked_array([to_canonical(field, each) for each in column.chunks] or pa.array([], kind))
     try:
         if pa.types.is_time(column.type) and pa.types.is_duration(kind):  # Arrow has no such cast
@@ -445,7 +447,9 @@ def _cast(field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
         raise DecodeError(f"field '{field.name}': expected values that {kind} can hold: {error}") from error
 
 
-def _holds_tensors(kind: pa.DataType) -> bool:
+def _holds_uncastable(kind: pa.DataType) -> bool:
+    """Whether the type has tensors, or times inside lists, which Arrow casts neither to lists nor to durations."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return True
-    return bool(pa.types.is_nested(kind)) and any(_holds_tensors(kind.field(n).type) for n in range(kind.num_fields))
+    inner = [kind.field(number).type for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return any(pa.types.is_time(each) or _holds_uncastable(each) for each in inner)

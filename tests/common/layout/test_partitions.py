@@ -64,3 +64,29 @@ def test_directories_count_for_a_column_that_only_some_files_store(tmp_path: Pat
     pipeline = Pipeline(tmp_path)
     assert [(row["x"], row["k"]) for row in pipeline] == [(1, 1), (2, 2)]
     assert [row["x"] for row in pipeline.where([("k", "=", 2)])] == [2]
+
+
+def test_directories_that_are_not_of_a_stored_columns_type_leave_it_as_it_is(tmp_path: Path) -> None:
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16)))
+    for name, column in (("text", pa.array([5])), ("uuid", ids), ("lists", pa.array([[1]]))):
+        write_table(tmp_path / name / "k=b", pa.table({"x": [1], "k": column}))
+        write_table(tmp_path / name / "k=c", pa.table({"x": [2]}))
+        rows = list(Pipeline(tmp_path / name))
+        assert [row["x"] for row in rows] == [1, 2]
+        assert rows[0]["k"] is not None
+        assert rows[1]["k"] is None
+
+
+def test_a_file_outside_the_directories_of_a_stored_column_is_read(tmp_path: Path) -> None:
+    write_table(tmp_path / "k=1", pa.table({"x": [1], "k": [1]}))
+    write_table(tmp_path, pa.table({"x": [2]}))
+    assert sorted((int(row["x"]), row["k"]) for row in Pipeline(tmp_path)) == [(1, 1), (2, None)]
+
+
+@pytest.mark.parametrize("first_stores", [True, False])
+def test_a_declared_schema_changes_nothing_of_that(tmp_path: Path, first_stores: bool) -> None:
+    for number, stores in ((1, first_stores), (2, not first_stores)):
+        write_table(tmp_path / f"k={number}", pa.table({"x": [number], **({"k": [number]} if stores else {})}))
+    schema = Unischema("S", [UnischemaField("x", np.int64), UnischemaField("k", np.int64, nullable=True)])
+    generate_metadata(tmp_path, schema)
+    assert [(row["x"], row["k"]) for row in Pipeline(tmp_path)] == [(1, 1), (2, 2)]

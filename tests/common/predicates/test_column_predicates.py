@@ -132,5 +132,7 @@ def test_contains_compares_half_floats() -> None:
     column = pa.array([[half(1), half(2)], None, [None, half(0.1)], [half(65504)]], pa.list_(pa.float16()))
     assert contains("x", 1).mask(column).tolist() == [True, False, False, False]
     assert contains("x", 0.1, 2.0).mask(column).tolist() == [True, False, True, False]
+    with pytest.raises(PipelineError, match="expected values of type halffloat, got 2049"):  # 2048 is the nearest
+        contains("x", 2049).mask(column)
     with pytest.raises(PipelineError, match="expected values of type halffloat, got 'a'"):
         contains("x", "a").mask(column)

@@ -144,6 +144,8 @@ def test_damages_beyond_the_most_that_are_told_are_told_as_ranges(
     damages = verify(_with_bad_rows(tmp_path, 130, {3, 5, 8, 64, 65, 66})).damages
     assert len(damages) == 3
     assert damages[-1].what == "4 more rows fail: 8, 64-66."
+    monkeypatch.setattr(verifying, "_MOST_RANGES", 1)
+    assert verify(str(tmp_path / "set")).damages[-1].what == "4 more rows fail: 8, ...."
 
 
 @pytest.mark.parametrize("indexed", [False, True])

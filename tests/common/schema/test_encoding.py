@@ -322,6 +322,14 @@ COLUMNS = [
     (F("x", np.float32, (3,)), np.arange(6, dtype=np.float32).reshape(2, 3)),
     (F("x", np.float32, (None,)), np.arange(6, dtype=np.float32).reshape(2, 3)),
     (F("x", "datetime64[D]", (None,)), np.arange(6).astype("datetime64[D]").reshape(2, 3)),
+    (
+        F("x", decimal.Decimal, (None,), ListCodec(arrow=pa.decimal128(9, 2))),
+        np.array([[decimal.Decimal("1.25")]], object),
+    ),
+    (
+        F("x", "datetime64[s]", (2,), ListCodec(arrow=pa.timestamp("s", "UTC"))),
+        np.arange(4).astype("datetime64[s]").reshape(2, 2),
+    ),
     (F("x", np.int8, (None, 2, None), ListCodec()), np.arange(12, dtype=np.int8).reshape(2, 1, 2, 3)),
     (F("x", np.int8, (None,)), np.zeros((2, 0), np.int8)),
     (F("x", np.float32, (None, 2), NdarrayCodec()), np.zeros((2, 3, 2), np.float32)),

@@ -77,6 +77,14 @@ def test_a_dtype_that_is_no_tensor_is_refused(dtype: Any) -> None:
         ({"shape": (2,), "codec": ScalarCodec()}, r"ScalarCodec expected shape \(\), got \(2,\)"),
         ({"codec": ScalarCodec(pa.string())}, "expected an Arrow type that can hold int32, got string"),
         ({"codec": ListCodec()}, r"ListCodec expected at least one axis, got shape \(\)"),
+        (
+            {"shape": (2,), "codec": ListCodec(arrow=pa.time64("us"))},
+            "expected arrow= to be a type of decimals, timestamps or dates, got time64",
+        ),
+        (
+            {"shape": (2,), "codec": ListCodec(arrow=pa.date32())},
+            "expected an Arrow type that can hold int32, got date32",
+        ),
         ({"shape": (None,), "codec": TensorCodec()}, "TensorCodec expected a fixed shape of numbers"),
         ({"dtype": str, "shape": (2,), "codec": TensorCodec()}, "TensorCodec expected a fixed shape of numbers"),
         ({"shape": (2, 2), "codec": CompressedImageCodec()}, "png images expected dtype uint8 or uint16, got int32"),

@@ -551,7 +551,7 @@ LARGE = decimal.Decimal(10) ** 30  # needs more digits than the default type lea
         pytest.param(pa.array([[LARGE**2]], pa.list_(pa.decimal256(76, 0))), pa.decimal256(76, 0), id="decimal256"),
         pytest.param(pa.array([[("a", LARGE)]], pa.map_(pa.string(), pa.decimal128(38, 0))), None, id="map"),
         pytest.param(pa.array([[1]], pa.list_(pa.timestamp("us", "UTC"))), pa.timestamp("us", "UTC"), id="zone"),
-        pytest.param(pa.array([[1]], pa.list_(pa.time64("us"))), pa.time64("us"), id="times"),
+        pytest.param(pa.array([[1]], pa.list_(pa.time64("us"))), None, id="times"),
         pytest.param(pa.array([[1]], pa.list_(pa.date32())), pa.date32(), id="dates"),
         pytest.param(tensors(), None, id="tensors"),
         pytest.param(tensors(nulls=True), None, id="tensors with a null"),
@@ -565,3 +565,17 @@ def test_values_inside_lists_keep_their_type(column: pa.Array, element: pa.DataT
     if element is not None:
         (file,) = (tmp_path / "to").glob("*.parquet")
         assert pq.read_schema(file).field("x").type.value_type == element
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"),
+    [
+        (pa.array([[decimal.Decimal("1.5")]], pa.list_(pa.decimal128(5, 1))), "float64"),
+        (pa.array([[1]], pa.list_(pa.timestamp("us"))), "int64"),
+    ],
+    ids=str,
+)
+def test_lists_that_are_read_as_another_dtype_are_stored_as_that(column: pa.Array, dtype: str, tmp_path: Path) -> None:
+    rows = Pipeline(write_table(tmp_path / "from", pa.table({"x": column})), [UnischemaField("x", dtype, (None,))])
+    copy(rows, tmp_path / "to")
+    assert repr(list(Pipeline(tmp_path / "to"))) == repr(list(rows))
