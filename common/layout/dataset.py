@@ -402,9 +402,8 @@ class StoredDataset:
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
     declared = _declared_schema(replace(dataset._listing, filesystem=dataset.filesystem))
     schemas = _distinct_schemas(dataset) if declared is None else [_arrow_schema(dataset, 0)]
-    if declared is not None and not {key for file in dataset.files for key, _ in file.partition}.isdisjoint(
-        schemas[0][1].names
-    ):
+    directories = {key for file in dataset.files for key, _ in file.partition}
+    if declared is not None and not directories.isdisjoint(schemas[0][1].names):  # other files may lack the column
         schemas = _distinct_schemas(dataset)
     names = [{*arrow.names, *(path for path, _ in flatten_fields(arrow))} for _, arrow in schemas]
     stored = set[str]().union(*names)
