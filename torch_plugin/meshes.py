@@ -52,7 +52,7 @@ def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, i
     """Returns ``(num_shards, index)`` of this process in a mesh's data-parallel dimensions, or in a process group.
 
     Raises:
-        PipelineError: both are given; ``mesh`` is no mesh; this process is not a member; the mesh has model-parallel
+        PipelineError: both are given; ``mesh`` is not a mesh; this process is not a member; the mesh has model-parallel
             dimensions, or ranks that hold parts of one model; or its names leave that open.
     """
     if mesh is not None and group is not None:

@@ -23,7 +23,9 @@ from oracle import examples
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, contains, hash_split
 from parquetry.common.errors import DecodeError, EmptySelectionError
+from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
+from parquetry.common.selection.statistics import column_statistics
 from parquetry.common.tools import generate_metadata
 
 a = pc.field("a")
@@ -304,3 +306,10 @@ def test_a_null_struct_makes_its_dictionaries_null_whatever_the_statistics_say(t
             assert [row["s.v"] for row in rows] == ["a", "c"]
         assert [row["s.v"] for row in pipeline.where(pc.field("s.v").is_null())] == [None]
         assert [row["s.v"] for row in pipeline.nulls("drop", "s.v")] == ["a", "c"]
+
+
+def test_only_text_inside_a_struct_has_an_unknown_number_of_nulls(tmp_path: Path) -> None:
+    struct = pa.array([{"n": 1, "t": "a"}, {"n": 2, "t": "b"}])
+    dataset = StoredDataset([write_table(tmp_path, pa.table({"s": struct, "t": ["a", "b"]}))])
+    counts = {name: column_statistics(dataset, name).null_count.tolist() for name in ("s.n", "s.t", "t")}
+    assert counts == {"s.n": [0], "s.t": [-1], "t": [0]}
