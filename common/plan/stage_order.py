@@ -285,7 +285,7 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
 
 def check_skippable(order: StageOrder) -> None:
     """Raises `PipelineError` for stages whose elements cannot use later rows in place of rows that fail."""
-    after = next(iter(order.batch_views), None)
+    after = next((view for view in order.batch_views if view.verb != "take"), None)
     if after is not None:
         raise PipelineError(
             f"on_error='skip': expected a pipeline whose rows can replace each other, got {after.verb}() after "

@@ -49,3 +49,23 @@ def test_states_between_merged_batches(url: str, face: Any, max_errors: int | No
     assert ids(pipeline, face.passes(pipeline)()) == expected
     for steps in (0, 1, 2, 9, 10, 30, 31, 63, 64, 100, len(expected) - 1, len(expected)):
         assert ids(pipeline, face.resumed(pipeline, steps)) == expected[steps:], steps
+
+
+@pytest.mark.parametrize("even", [None, "pad", "drop"])
+@pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
+def test_take_after_batch_lets_full_batches_through(url: str, face: Any, even: Any) -> None:
+    rows = Pipeline(url, ["id", POINTS], on_error="skip").shuffle(50, seed=3, reshuffle_each_iteration=False)
+    whole = (rows if even is None else rows.shard(2, 1, even=even)).batch(BATCH)
+    taken = whole.take(40)
+
+    def ids(elements: Any) -> list[list[int]]:
+        return [[row["id"] for row in plain_element(taken.element, element)] for element in elements]
+
+    expected = ids(whole)[:40]
+    assert all(len(batch) == BATCH for batch in expected)
+    assert ids(face.passes(taken)()) == expected
+    for steps in (0, 1, 17, 39, 40):
+        assert ids(face.resumed(taken, steps)) == expected[steps:], steps
+    assert ids(face.passes(whole.take(1_000).take(2))()) == expected[:2]
+    assert ids(face.passes(whole.take(0))()) == []
+    assert ids(face.passes(whole.take(1_000))()) == ids(whole)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NoReturn
 
@@ -69,6 +70,9 @@ class SkippingPlanner:
         self._target = self._length if plan.keeps_step and not plan.program.drops else None
         if self._target is not None and self._drops_remainder and self._size is not None:
             self._target -= self._target % self._size
+        self._most = self._most_batches()
+        if self._target is not None and self._most is not None and self._size is not None:
+            self._target = min(self._target, self._most * self._size)
         self._begin = self._first_place(cursor)
         self._limit = max_errors
         self._over: list[LeftOutRow] = []  # after the last job, up to the one that `max_errors` does not allow
@@ -146,7 +150,7 @@ class SkippingPlanner:
         self._count(self._over)
         if self._over:
             self._end(self._over[-1])
-        rest = self._rest() if self._target is None else []
+        rest = self._rest() if self._target is None and not self._has_taken_all(self._begin) else []
         allowed = self._allowed_of(rest, self._skipped - len(self._refused))
         self._count([row for _, row in rest[: allowed + 1]])
         if allowed < len(rest):
@@ -168,6 +172,10 @@ class SkippingPlanner:
         """Whether this part was read to its end. ``rest`` are the rows left out after the last job."""
         read = self._begin.rows + len(rest)  # without a part batch that was dropped
         return self._length is not None and read >= self._length
+
+    def _most_batches(self) -> int | None:
+        """Returns how many batches of this part ``take`` after ``batch`` lets through; ``None`` without one."""
+        return self._plan.steps(replace(self._cursor, start=0)).length if self._plan.order.batch_views else None
 
     def _first_place(self, cursor: Cursor) -> Begin:
         return Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped.rows)
@@ -194,6 +202,8 @@ class SkippingPlanner:
         delivered = self._delivered(begin.elements)
         if self._target is not None and delivered >= self._target:
             raise StopIteration
+        if self._has_taken_all(begin):
+            raise StopIteration
         if self._size is None:
             positions, skips = self._fresh_run(begin.rows, delivered)
             if not len(positions):
@@ -208,7 +218,13 @@ class SkippingPlanner:
         positions = positions[: full * self._size or None]
         return self._job(begin, positions, [skip for skip in skips if skip[0] < positions[-1]], max(full, 1))
 
+    def _has_taken_all(self, begin: Begin) -> bool:
+        """Whether ``take`` after ``batch`` ends the epoch here."""
+        return self._most is not None and begin.elements >= self._most
+
     def _wanted(self, delivered: int, most: int) -> int:
+        if self._most is not None and self._size is not None:
+            most = min(most, self._most * self._size - delivered)
         return most if self._target is None else min(most, self._target - delivered)
 
     def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Skip]]:
@@ -395,7 +411,8 @@ class SkippingPlanner:
     def _pass_items(self) -> float:
         """Returns the number of rows (or of joined items) of this part in one pass over the data."""
         if self._length is not None and self._rows.passes:
-            return self._length / self._rows.passes
+            cut = self._length if self._most is None else self._most * (self._size or 1)
+            return min(self._length, cut) / self._rows.passes
         return (self._plan.one_pass.length or 0) / self._parts
 
     @property

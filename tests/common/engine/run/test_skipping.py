@@ -288,7 +288,8 @@ def test_an_error_that_no_row_causes_alone_is_that_of_the_batch(url: str) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows.batch(2).take(3), r"got take\(\) after batch\(\)\. Call it before"),
+        (lambda rows: rows.batch(2).skip(3), r"got skip\(\) after batch\(\)\. Call it before"),
+        (lambda rows: rows.batch(2).skip(3).take(3), r"got skip\(\) after batch\(\)\. Call it before"),
         (lambda rows: rows.batch(2).repeat(2), r"got repeat\(\) after batch\(\)\. Call it before"),
     ],
 )
@@ -297,6 +298,18 @@ def test_stages_whose_elements_cannot_be_filled_are_refused(
 ) -> None:
     with pytest.raises(PipelineError, match=f"on_error='skip': expected .*{message}"):
         iter(change(Pipeline(url, ["id", "drive"], on_error="skip"))).__next__()
+
+
+def test_only_rows_of_taken_batches_count(url: str) -> None:
+    iterator = iter(images(url, max_errors=1).batch(4).take(1))
+    assert ids(iterator) == [[1, 2, 3, 4]]
+    assert iterator.stats().skipped_rows == 1
+    with pytest.raises(PipelineError, match="expected at most 1 rows"):
+        ids(images(url, max_errors=1).batch(4).take(2))
+    assert len(ids(images(url, max_errors=0.26).batch(4).take(1))) == 1  # of four rows
+    with pytest.raises(PipelineError, match="expected at most 0 rows"):
+        ids(images(url, max_errors=0.2).batch(4).take(1))
+    assert ids(images(url).repeat().batch(4).take(7)) == ids(images(url).repeat(9).batch(4))[:7]
 
 
 def test_rows_by_number_are_not_left_out(url: str) -> None:
