@@ -8,6 +8,7 @@ import numpy as np
 
 from ..order.buckets import BucketOrder, Buckets
 from ..order.epoch import EpochOrder, OrderSpec
+from ..order.tokens import counted
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
@@ -101,11 +102,27 @@ class BucketItems(RowItems):
         return BucketOrder(self._buckets, spec, epoch)
 
     def draws(self, order: BucketOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
-        """Returns the rows of the batch at the single global position in ``index``."""
-        [(stream, block, items, _)] = by_block(order, index)
-        _, starts = order.block_batches(stream, block)
-        rows = np.arange(starts[items[0]], starts[items[0] + 1])
-        return [Draw(key=BlockKey(epoch=order.epoch, stream=stream, block=block), items=rows, places=None, turn=turn)]
+        """Returns the rows of the batches at global positions ``index`` of an epoch. Places count their rows."""
+        blocks = by_block(order, index)
+        begins = None
+        if len(blocks) > 1:
+            sizes = self.rows_of(order, index)
+            begins = np.cumsum(sizes) - sizes
+        result = []
+        for stream, block, batches, mine in blocks:
+            _, starts = order.block_batches(stream, block)
+            first, count = starts[batches], starts[batches + 1] - starts[batches]
+            places = None if begins is None else counted(begins[mine], count)
+            key = BlockKey(epoch=order.epoch, stream=stream, block=block)
+            result.append(Draw(key=key, items=counted(first, count), places=places, turn=turn))
+        return result
+
+    def rows_of(self, order: BucketOrder, index: np.ndarray) -> np.ndarray:  # type: ignore[override]  # its own order
+        rows = np.empty(len(index), np.int64)
+        for stream, block, batches, mine in by_block(order, index):
+            _, starts = order.block_batches(stream, block)
+            rows[slice(None) if mine is None else mine] = starts[batches + 1] - starts[batches]
+        return rows
 
     def block_rows(self, order: BucketOrder, key: BlockKey) -> BlockRows:  # type: ignore[override]  # its own order
         return self.rows_at(order.block_batches(key.stream, key.block)[0][:, None])

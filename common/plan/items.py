@@ -61,6 +61,10 @@ class RowItems:
             for stream, block, items, places in by_block(order, index)
         ]
 
+    def rows_of(self, order: EpochOrder, index: np.ndarray) -> np.ndarray:
+        """Returns the number of rows of the items at global positions ``index`` of an epoch (int64)."""
+        return np.ones(len(index), np.int64)
+
     def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:
         """Returns the rows that a block needs, each once, in storage order."""
         if self._selection.starts is None:

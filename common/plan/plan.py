@@ -31,6 +31,7 @@ from ..order.positions import (
     rows_viewed,
     viewed,
 )
+from ..order.tokens import counted
 from ..process.forks import cached_property
 from ..schema.codecs import ReadListCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
@@ -63,6 +64,7 @@ Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 8 << 20
+_SPLIT_BYTES = 1 << 20  # batches that are made one by one reuse memory that is still in the cache
 _MOST_MERGED = 128
 _GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed among this many rows
 
@@ -144,6 +146,13 @@ class BasePlan:
     def rows_drawn(self, draws: Sequence[Draw], items: int) -> int:
         """Returns the number of rows in the draws of ``items`` items. It is ``items``, unless items are batches."""
         return sum(len(draw.items) for draw in draws) if self.order.makes_batches else items
+
+    def item_rows(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Returns the number of rows of each item (int64), which is 1 unless items are batches.
+
+        The arguments are those of `Plan.draws`.
+        """
+        return np.ones(len(index), np.int64)
 
     @property
     def cardinality(self) -> int:
@@ -258,24 +267,32 @@ class BasePlan:
         part: RowView = rows if cursor.workers == 1 else ShardView(rows, cursor.workers, cursor.worker, "none")
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
-    def merged_steps(self, most_bytes: int, workers: int = 1) -> int:
-        """How many full batches the engine makes at once if they are small. It affects only the speed.
+    @cached_property
+    def splits_jobs(self) -> bool:
+        """Whether batches that the engine plans together are still made one by one.
 
-        It is 1 if a step needs the batch as a whole (a user function on batches, padding to the largest value).
+        They are if they differ in size, or if a step needs the batch as a whole, such as padding to the largest value.
+        """
+        return self.order.makes_batches or any(step.needs_whole_batch for step in self.program.item_steps)
+
+    def merged_steps(self, most_bytes: int, workers: int = 1) -> int:
+        """How many full batches the engine makes in one job if they are small. It affects only the speed.
+
+        It is 1 if a user function gets whole batches.
 
         Args:
             most_bytes: the memory that is left for them.
             workers: the number of loader workers. The batches of each are that far apart, and so are their blocks.
         """
-        whole = any(step.needs_whole_batch for step in self.program.item_steps)
-        if self.batch_view is None or self.order.makes_batches or whole:
+        if self.batch_view is None or (self.splits_jobs and (self.program.has_user_code or self.program.costly)):
             return 1
         most = _MOST_MERGED // 4 if self._is_slow else _MOST_MERGED
         return int(np.clip(self.merged_bytes(most_bytes, workers) // self.step_bytes, 1, most))
 
     def merged_bytes(self, most_bytes: int, workers: int = 1) -> int:
         """How many bytes the steps may take that the engine makes at once. See `merged_steps`."""
-        return min((_MERGED_BYTES // 2 if self._is_slow else _MERGED_BYTES) // workers, most_bytes)
+        most = _SPLIT_BYTES if self.splits_jobs else _MERGED_BYTES
+        return min((most // 2 if self._is_slow else most) // workers, most_bytes)
 
     @property
     def _is_slow(self) -> bool:
@@ -613,9 +630,20 @@ class Plan(BasePlan):
             if chosen is None:
                 result += self.items.draws(order, turn, index)
                 continue
+            places = chosen
+            if self.order.makes_batches:
+                rows = self.item_rows(iteration, passes, index)
+                places = counted((np.cumsum(rows) - rows)[chosen], rows[chosen])
             for draw in self.items.draws(order, turn, index[chosen]):
-                result.append(replace(draw, places=chosen if draw.places is None else chosen[draw.places]))
+                result.append(replace(draw, places=places if draw.places is None else places[draw.places]))
         return result
+
+    def item_rows(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> np.ndarray:
+        rows = np.empty(len(index), np.int64)
+        for number, chosen in distinct(passes):
+            places = slice(None) if chosen is None else chosen
+            rows[places] = self.items.rows_of(self.epoch_order(self.epoch_of(iteration, number)), index[places])
+        return rows
 
     def block_rows(self, key: BlockKey) -> BlockRows:
         """Returns the rows that a block needs, each once, in storage order."""

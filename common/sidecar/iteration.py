@@ -77,7 +77,8 @@ class Iteration:
         self._cursor = cursor
         most_slots = most_slots or 2 * prepared.workers + 4
         slot_bytes = prepared.memory_limit // most_slots
-        merge = plan.merged_steps(slot_bytes, cursor.workers) if wanted.merge else 1
+        is_cut = wanted.merge and not plan.splits_jobs  # a message holds batches of equal size
+        merge = plan.merged_steps(slot_bytes, cursor.workers) if is_cut else 1
         self._merging = Merging(merge, plan.merged_bytes(slot_bytes, cursor.workers))
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(most_slots, affordable)

@@ -23,7 +23,7 @@ def failing_items(job: Job, error: BaseException, handles: Sequence[Handle], mak
     If the error names an item, that one and those after it are tried. Otherwise, the job is repeated in halves until a
     single item fails. An error that no item causes alone belongs to none of them.
     """
-    whole = _Trial(replace(job, steps=1, elements=job.count, place=None), handles, make)
+    whole = _Trial(replace(job, steps=1, elements=job.count, place=None, bounds=()), handles, make)
     return whole.failing(error)
 
 

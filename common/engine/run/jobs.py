@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -98,6 +99,7 @@ class Job:
         elements: the number of elements: batches, or the rows of a chunk.
         draws: which items to take from which block.
         place: the position of the job, if rows that fail are left out.
+        bounds: if the steps are made one by one, the row at which each begins, and ``count``.
     """
 
     number: int
@@ -106,6 +108,7 @@ class Job:
     elements: int
     draws: tuple[Draw, ...]
     place: Place | None = None
+    bounds: tuple[int, ...] = ()
 
     def halves(self) -> list[tuple[Job, list[int]]]:
         """Returns the `part` with each half of the elements, in order."""
@@ -115,20 +118,22 @@ class Job:
     def part(self, first: int, last: int) -> tuple[Job, list[int]]:
         """Returns a job with the elements from ``first`` to ``last``, and the numbers of the draws that it uses."""
         rows = self.count // self.elements
+        begin, end = (self.bounds[first], self.bounds[last]) if self.bounds else (first * rows, last * rows)
         kept = []
         for number, draw in enumerate(self.draws):
             places = np.arange(len(draw.items)) if draw.places is None else draw.places
-            mine = (places >= first * rows) & (places < last * rows)
+            mine = (places >= begin) & (places < end)
             if mine.any():
-                kept.append((number, draw.some(mine, places[mine] - first * rows)))
+                kept.append((number, draw.some(mine, places[mine] - begin)))
         elements = last - first
         part = replace(
             self,
             steps=min(self.steps, elements),
-            count=elements * rows,
+            count=end - begin,
             elements=elements,
             draws=tuple(draw for _, draw in kept),
             place=None if self.place is None else self.place.part(first, last, self.elements, rows),
+            bounds=tuple(bound - begin for bound in self.bounds[first : last + 1]),
         )
         return part, [number for number, _ in kept]
 
@@ -194,7 +199,11 @@ class JobPlanner:
         self._merging.planned(steps, len(draws))
         elements = len(index) if self._plan.batch_view is None else steps
         count = self._plan.rows_drawn(draws, len(index))
-        job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws)
+        bounds: tuple[int, ...] = ()
+        if steps > 1 and self._plan.splits_jobs:
+            sizes = self._plan.item_rows(self._iteration, passes, index).reshape(steps, -1).sum(axis=1)
+            bounds = (0, *np.cumsum(sizes).tolist())
+        job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws, bounds=bounds)
         self._next_step += steps
         self._number += 1
         return job
@@ -494,6 +503,26 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
                 repeats=rows.repeats_of(draw.items),
             )
         )
+    return result
+
+
+def sources_by_step(job: Job, sources: Sequence[Source]) -> list[tuple[Sequence[Source], int]]:
+    """Returns the rows that are made together, and their number: those of each step, or of the whole job."""
+    if not job.bounds:
+        return [(sources, job.count)]
+    return [(_between(sources, first, last), last - first) for first, last in pairwise(job.bounds)]
+
+
+def _between(sources: Sequence[Source], first: int, last: int) -> list[Source]:
+    """Returns the rows from ``first`` to ``last`` of a job."""
+    result = []
+    for source in sources:
+        if source.places is None:
+            result.append(source.some(slice(first, last), None))
+            continue
+        chosen = np.flatnonzero((source.places >= first) & (source.places < last))
+        if len(chosen):
+            result.append(source.some(chosen, source.places[chosen] - first))
     return result
 
 

@@ -6,6 +6,7 @@ it is taken, costs a fraction of doing both for each step: the arrays reuse memo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,39 +24,41 @@ def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
 class StepRun:
     """The steps in some columns, in order.
 
-        >>> run = StepRun(split_columns, [Dense(np.arange(6))], steps=3, rows=2)
-        >>> run.take(), run.left
-        ([Dense(values=array([0, 1]), valid=None)], 2)
+        >>> run = StepRun(split_columns, [([Dense(np.arange(6))], 3, 2)])
+        >>> run.take(), run.rows, run.left
+        ([Dense(values=array([0, 1]), valid=None)], 2, 2)
 
     Attributes:
         left: how many steps were not taken yet.
-        rows: the number of rows of each step.
+        rows: the number of rows of the step taken last.
 
     Args:
-        form: converts the columns; called once.
-        columns: the rows of all steps, end to end.
-        steps: the number of steps.
-        rows: the number of rows of each.
+        form: converts columns; called once for each part.
+        parts: what was made at once: the columns, how many steps of equal size they hold, and the rows of each step.
     """
 
-    __slots__ = ("_values", "left", "rows")
+    __slots__ = ("_here", "_parts", "_values", "left", "rows")
 
-    def __init__(self, form: Form, columns: Sequence[Column], steps: int, rows: int) -> None:
-        self._values: Iterator[Any] = iter(form(columns, steps))
-        self.left = steps
-        self.rows = rows
+    def __init__(self, form: Form, parts: Iterable[tuple[Sequence[Column], int, int]]) -> None:
+        self._parts = deque((iter(form(columns, steps)), steps, rows) for columns, steps, rows in parts)
+        self.left = sum(steps for _, steps, _ in self._parts)
+        self._values: Iterator[Any] = iter(())
+        self._here = self.rows = 0
 
     def take(self) -> Any:
         """Returns the next step. There must be one.
 
-        With the last one, the columns are let go, so that only the steps you hold keep their memory.
+        With the last one of a part, its columns are let go, so that only the steps you hold keep their memory.
         """
+        if not self._here:
+            self._values, self._here, self.rows = self._parts.popleft()
+        self._here -= 1
         self.left -= 1
         value = next(self._values)
-        if not self.left:
+        if not self._here:
             self._values = iter(())
         return value
 
 
-NO_STEPS = StepRun(lambda columns, steps: (), (), 0, 0)
+NO_STEPS = StepRun(lambda columns, steps: (), ())
 """A run that has ended."""

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .bad_rows import Failing
 from .failing import check_blocks, failing_items
-from .jobs import BlockStore, Handle, Job, JobPlanner, Merging, sources_of
+from .jobs import BlockStore, Handle, Job, JobPlanner, Merging, sources_by_step, sources_of
 from .refilling import planner_class
 from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Form, StepRun, split_columns
@@ -94,7 +95,7 @@ class ThreadedEngine:
             workers=cursor.workers,
         )
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
-        self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
+        self._pending: deque[tuple[Future[list[list[Column]]], list[Handle], Job]] = deque()
         self._run = NO_STEPS
         self._run_of: Job | None = None
 
@@ -133,7 +134,7 @@ class ThreadedEngine:
             raise StopIteration
         future, handles, job = self._pending.popleft()
         try:
-            columns = future.result()
+            made = future.result()
             if self._skipping is not None:
                 self._skipping.passed(job)
         except ELEMENT_ERRORS as error:
@@ -154,7 +155,12 @@ class ThreadedEngine:
         self._store.release(handles)
         self._counters.bind()
         begin = time.perf_counter()
-        self._run, self._run_of = StepRun(self._form, columns, job.steps, job.count // job.steps), job
+        if job.bounds:
+            sizes = [last - first for first, last in pairwise(job.bounds)]
+            parts = [(columns, 1, rows) for columns, rows in zip(made, sizes, strict=True)]
+        else:
+            parts = [(made[0], job.steps, job.count // job.steps)]
+        self._run, self._run_of = StepRun(self._form, parts), job
         took(Count.HAND_OVER_S, begin)
 
     def _make_apart(self, job: Job, handles: list[Handle]) -> None:
@@ -220,17 +226,21 @@ class ThreadedEngine:
         self._store.read_ahead()
         self._held.set(len(self._pending) * self._job_bytes)
 
-    def _make(self, job: Job, handles: list[Handle]) -> list[Column]:
+    def _make(self, job: Job, handles: list[Handle]) -> list[list[Column]]:
+        """Returns the columns of a job; if it has ``bounds``, those of each step."""
         self._counters.bind()
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
             with reading():
-                columns = assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
-            made_bytes = sum(map(column_bytes, columns))
+                made = [
+                    assemble(self._program, rows, count, region, strict_nulls=self._strict_nulls)
+                    for rows, count in sources_by_step(job, sources)
+                ]
+            made_bytes = sum(column_bytes(column) for columns in made for column in columns)
             add(Count.DELIVERED_BYTES, made_bytes)
             self._merging.made(job.steps, made_bytes)
-            return columns
+            return made
         finally:
             self._job_bytes = max(self._job_bytes, region.wanted_bytes)
             region.end()

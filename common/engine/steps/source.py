@@ -63,6 +63,19 @@ class Source:
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
 
+    def some(self, chosen: Numbers, places: np.ndarray | None) -> Source:
+        """Returns only the ``chosen`` items, with new places."""
+        return Source(
+            block=self.block,
+            cells=self.cells[chosen],
+            places=places,
+            source=self.source,
+            turn=self.turn,
+            items=None if self.items is None else self.items[chosen],
+            spans=None if self.spans is None else self.spans[chosen],
+            repeats=None if self.repeats is None else self.repeats[chosen],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:

@@ -595,9 +595,9 @@ class SidecarSource:
         begin = time.perf_counter()
         if self._batched:
             steps = header.num_elements
-            self._run = StepRun(self._form, columns, steps, leading(columns[0]) // steps)
+            self._run = StepRun(self._form, [(columns, steps, leading(columns[0]) // steps)])
         else:
-            self._run = StepRun(self._form, columns, 1, header.num_elements)
+            self._run = StepRun(self._form, [(columns, 1, header.num_elements)])
         self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
 
     def _note_skipped(self) -> None:

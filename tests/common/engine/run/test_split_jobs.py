@@ -1,0 +1,103 @@
+"""Batches that are planned in one job but made one by one: padded ones, and those of ``bucket``."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import NdarrayCodec, Pipeline, UnischemaField, mix
+from parquetry.common.engine.run import threads
+from parquetry.common.errors import DecodeError
+from parquetry.common.testing import assert_same
+
+ROWS = 700
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    random = np.random.default_rng(0)
+    lists = [list(range(row, row + random.integers(0, 30))) for row in range(ROWS)]
+    table = pa.table({"id": range(ROWS), "tokens": pa.array(lists, pa.list_(pa.int32()))})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=90)
+    return str(tmp_path)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of batches in each job that is made."""
+    steps: list[int] = []
+    real = threads.sources_by_step
+
+    def noted(job: Any, sources: Any) -> Any:
+        made = real(job, sources)
+        steps.append(len(made))
+        return made
+
+    monkeypatch.setattr(threads, "sources_by_step", noted)
+    return steps
+
+
+def pipelines(url: str) -> dict[str, Pipeline]:
+    rows = Pipeline(url, executor="threads").shuffle(200, seed=1, reshuffle_each_iteration=False)
+    sharded = Pipeline(url, executor="threads").shard(2, 1, canonical_shards=6).shuffle(100, seed=2)
+    return {
+        "padded": rows.batch(8).pad("tokens"),
+        "padded with a rest": rows.repeat(3).batch(9).pad("tokens").take(100),
+        "padded mix": mix([rows, rows.take(300)], seed=3).batch(8).pad("tokens"),
+        "padded windows": Pipeline(url, executor="threads").ngram(length=3, timestamp="id").batch(4).pad("tokens"),
+        "buckets": rows.bucket("tokens", boundaries=[5, 10, 20], batch_size=8),
+        "buckets of tokens": rows.bucket("tokens", boundaries=[5, 10, 20], max_tokens=100).repeat(2),
+        "buckets of ranks": sharded.bucket("tokens", buckets=3, batch_size=5).repeat(3),
+        "buckets in order": Pipeline(url, executor="threads").bucket("tokens", boundaries=[9], batch_size=4),
+    }
+
+
+@pytest.mark.parametrize("name", pipelines("unused"))
+def test_they_are_the_batches_that_their_numbers_name(url: str, jobs: list[int], name: str) -> None:
+    pipeline = pipelines(url)[name]
+    found = list(pipeline)
+    assert max(jobs) > 1
+    assert len(found) == len(pipeline) > 30
+    for number in {*range(0, len(found), 7), len(found) - 1}:
+        assert_same(pipeline[number], found[number])
+
+
+@pytest.mark.parametrize("name", ["padded", "buckets of ranks"])
+def test_a_state_between_them_goes_on_after_it(url: str, jobs: list[int], name: str) -> None:
+    expected = list(pipelines(url)[name])
+    for steps in (1, 2, 3, 11, 12, 29):
+        iterator = iter(pipelines(url)[name])
+        for _ in range(steps):
+            next(iterator)
+        resumed = iter(pipelines(url)[name])
+        resumed.load_state_dict(iterator.state_dict())
+        for element, same in itertools.zip_longest(resumed, expected[steps:]):
+            assert_same(element, same)
+    assert max(jobs) > 1
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_only_the_batch_with_a_damaged_row_fails(tmp_path: Path, jobs: list[int], bucket: bool) -> None:
+    field = UnischemaField("points", np.float32, (None,), NdarrayCodec())
+    values = [bytes(field.storage.encode(field, np.zeros(row % 4, np.float32))) for row in range(ROWS)]
+    values[333] = b"damaged"
+    tokens = pa.array([[1] * (row % 7) for row in range(ROWS)], pa.list_(pa.int64()))
+    table = pa.table({"id": range(ROWS), "points": pa.array(values, pa.binary()), "tokens": tokens})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    rows = Pipeline(tmp_path, ["id", field, "tokens"], executor="threads")
+    batches = rows.bucket("tokens", boundaries=[2, 4], batch_size=5) if bucket else rows.batch(5).pad("tokens")
+    iterator, found = iter(batches), list[int]()
+    numbers = (number for batch in iterator for number in batch["id"].tolist())
+    with pytest.raises(DecodeError, match="row 333"):
+        found.extend(numbers)
+    assert len(found) % 5 == 0
+    found += [number for batch in iterator for number in batch["id"].tolist()]
+    assert max(jobs) > 1
+    assert 333 not in found
+    assert len(found) == len({*found}) == ROWS - 5
