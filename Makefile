@@ -13,7 +13,7 @@
 #   make fuzz         every parser on mutated and hostile bytes, SECONDS=300 for each; failing inputs go to build/fuzz; the
 #                     op's client, too, if clang with libFuzzer is installed
 #   make test-common  the tests of common, in an environment with neither framework
-#   make test-tf217   the tests of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
+#   make test-tf217   the tests of the TensorFlow plug-in, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one it runs with
 #   make test-trainers  PyTorch trainers: Accelerate, the Hugging Face Trainer, Lightning, Ray; also the notebooks, and
 #                     stores that answer on this machine: S3, Google Cloud Storage, HTTP

@@ -34,10 +34,10 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
 def start_steps(
     pipeline: Pipeline, make: Callable[[], Any], first: Callable[[Any, dict[str, Any] | None], None]
 ) -> dict[str, Callable[[], Any]]:
-    """Returns the steps to time for starting one face of a pipeline.
+    """Returns the steps to time for starting one dataset class over a pipeline.
 
     Args:
-        make: builds the face (a pipeline, a dataset, a pipe).
+        make: builds it (a pipeline, a dataset, a pipe).
         first: takes the first element from a new iterator, resumed from a state if there is one.
     """
     faces: list[Any] = []

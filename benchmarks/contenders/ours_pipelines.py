@@ -1,4 +1,4 @@
-"""The pipeline of each workload, shared by every face of parquetry."""
+"""The pipeline of each workload, shared by every dataset class of parquetry."""
 
 from __future__ import annotations
 
