@@ -156,7 +156,7 @@ def _until_limit(pipeline: Pipeline, iterator: Iterator[Any]) -> tuple[list[list
             rows = plain_element(pipeline.element, element)
             found.append([row["id"] for row in (rows if isinstance(rows, list) else [rows])])
     except Exception as error:
-        if not re.search("max_errors=.* expected at most|expected a row that does not fail", str(error)):
+        if not re.search(r"max_errors=.* expected at most|all of \d+ consecutive (rows|batches) failed", str(error)):
             raise
         return found, True
     return found, False

@@ -150,9 +150,11 @@ class StageOrder:
         if stage.hides_length:
             self._refuse_after(stage, Decision.BATCHES)
             if self.makes_batches and self.join is not None:
-                raise _misplaced(stage, self.join.verb, "dropping rows would change the batches")
+                raise _incompatible(stage, self.join.verb, "a function that drops rows would change its batches")
         if not hidden:
             return
+        if stage.makes_batches:
+            raise _incompatible(stage, "transform(drops=True)", "a function that drops rows would change its batches")
         if stage.decides in (Decision.CUT, Decision.PART, Decision.ROW_GROUPS, Decision.WINDOWS, Decision.JOINS):
             raise _misplaced(stage, "transform(drops=True)", "the number of rows that the function keeps is unknown")
         if stage.decides is Decision.PASSES:
@@ -165,22 +167,22 @@ class StageOrder:
         if self._selects(Decision.WINDOWS):
             raise _misplaced(stage, "ngram", "windows are formed from the filtered rows")
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "it uses the filtered rows")
+            raise _misplaced(stage, self.join.verb, f"{self.join.verb}() uses the filtered rows")
         self._select(self._as_stored(stage))
 
     def _add_windows(self, stage: Stage) -> None:
         self._refuse_twice(stage, self._selects(Decision.WINDOWS))
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "it uses rows, not windows")
+            raise _incompatible(stage, self.join.verb, f"{self.join.verb}() uses rows, not windows")
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         self._select(self._as_stored(stage))
 
     def _add_join(self, stage: Stage) -> None:
         """Adds a stage whose items, like windows, are formed from the filtered rows, before the order."""
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "at most one stage can form items or draw rows")
+            raise _incompatible(stage, self.join.verb, "at most one verb can form items or draw rows")
         if self._selects(Decision.WINDOWS):
-            raise _misplaced(stage, "ngram", "windows are already items")
+            raise _incompatible(stage, "ngram", f"{stage.called}() uses rows, not windows")
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self.part:
             raise _misplaced(stage, "shard().take", "a fixed part is cut from rows")
@@ -202,7 +204,7 @@ class StageOrder:
         self._refuse_twice(stage, self._selects(Decision.ROW_GROUPS) or self.shard is not None)
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "its items span row groups")
+            raise _misplaced(stage, self.join.verb, f"the items of {self.join.verb}() span row groups")
         if self.mixed:
             raise _misplaced(stage, "mix", "a mix has no row groups of its own")
         self.selection.append(stage)
@@ -213,7 +215,7 @@ class StageOrder:
         self._refuse_after(stage, Decision.BATCHES)
         cuts = self._has_view(Decision.CUT)
         if self.join is not None and (cuts or self.join.decides is Decision.JOINS):
-            raise _misplaced(stage, self.join.verb, "it uses rows in shuffled order")
+            raise _misplaced(stage, self.join.verb, f"{self.join.verb}() uses rows in shuffled order")
         if cuts and self._has_view(Decision.PASSES):
             raise _misplaced(stage, "repeat().take", "a truncated pass cannot be shuffled as a whole")
         if cuts:
@@ -261,7 +263,7 @@ class StageOrder:
     def _refuse_after(self, stage: Stage, *decisions: Decision) -> None:
         for view in self.views:
             if view.decides in decisions:
-                raise _misplaced(stage, view.verb, "it would have another meaning there")
+                raise _misplaced(stage, view.verb, "its meaning would change after that call")
 
     @staticmethod
     def _refuse_twice(stage: Stage, present: bool) -> None:
@@ -288,8 +290,8 @@ def check_skippable(order: StageOrder) -> None:
     after = next((view for view in order.batch_views if view.verb != "take"), None)
     if after is not None:
         raise PipelineError(
-            f"on_error='skip': expected a pipeline whose rows can replace each other, got {after.verb}() after "
-            "batch(). Call it before batch(), where it counts rows."
+            f"on_error='skip': cannot be combined with {after.verb}() after batch(). Call it before batch(), where it "
+            "counts rows."
         )
 
 
@@ -315,6 +317,12 @@ _ALIASES = {"balance": "weigh", "filter": "where", "fixed": "pad", "hash_split":
 
 
 def _misplaced(stage: Stage, after: str, why: str) -> PipelineError:
-    return PipelineError(
-        f"{stage.called}: expected a call before {after}(), got one after it: {why}. Call {stage.called}() earlier."
-    )
+    return PipelineError(f"{stage.called}() must come before {_as_call(after)}: {why}.")
+
+
+def _incompatible(stage: Stage, other: str, why: str) -> PipelineError:
+    return PipelineError(f"{stage.called}() cannot be combined with {_as_call(other)}: {why}.")
+
+
+def _as_call(verb: str) -> str:
+    return verb if verb.endswith(")") else f"{verb}()"

@@ -1,4 +1,4 @@
-"""The state of an iterator: a small JSON text that records the position in a pipeline, the same in every face.
+"""The state of an iterator: a small JSON text that records the position in a pipeline, the same in every dataset class.
 
 It contains no data and no buffers. The order is a function of (seed, epoch, position), so the position is enough. If
 the number of ranks changes, the position is counted in rows that all ranks together have taken (`plan.Origin`).
@@ -194,7 +194,7 @@ def parse_state(
             if name == "canonical_shards" and plan.order.shard is None:
                 hint = " If one process continues for several, call shard(1, 0)."
             raise StateError(
-                f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
+                f"state: saved for a different {what}: this pipeline has {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from.{hint}"
             )
     _check_skipped(plan, found, own)
@@ -240,7 +240,7 @@ def read_state(value: Any) -> State:
     if any(len(each) != _AHEAD for each in state.ahead):
         raise StateError(f"state: expected seven numbers for each bucket in 'ahead', got {members}.")
     if state.shards[0] >= state.shards[1] or state.worker >= state.workers:
-        raise StateError(f"state: expected a rank and a loader worker below their number, got {members}.")
+        raise StateError(f"state: expected rank < number of ranks and worker < number of workers, got {members}.")
     return state
 
 
@@ -322,8 +322,8 @@ def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> St
     pipeline = _shortened(plan, order_only=False) if strict else found.pipeline
     if order is None or pipeline is None:
         raise StateError(
-            "state: expected one of this version for a pipeline with functions or long lists of values, because an "
-            "earlier version gave different filters the same name. Start the epoch again"
+            "state: saved by an older release whose pipeline hash cannot tell functions or long value lists apart. "
+            "Start the epoch again"
             + (", or use strict=False if the transforms are the same." if order is not None else ".")
         )
     return replace(

@@ -177,8 +177,7 @@ class Bucket(Stage):
         Pad(patterns, None, self.pad_value).pad(columns, self.boundaries if self.pad_to == "bucket" else ())
         if columns.form is not None and len(columns.outputs) > before:
             raise PipelineError(
-                "bucket: expected a call before as_tuple(), got one after it: the tuples have no place for "
-                f"'{columns.outputs[-1].name}'. Call bucket() earlier."
+                f"bucket() must come before as_tuple(): the tuples have no place for '{columns.outputs[-1].name}'."
             )
 
 

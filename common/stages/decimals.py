@@ -42,8 +42,8 @@ class Decimals(Stage):
         fields = columns.open()
         if columns.row_steps or columns.item_steps or columns.window is not None:
             raise PipelineError(
-                "decimals: expected a call before ngram(), transform(), nulls() and pad(), got one after them. Call "
-                "decimals() earlier."
+                "decimals() must come before ngram(), transform(), nulls() and pad(): it changes how stored values are "
+                "decoded."
             )
         for number in columns.matching(self.patterns):
             own = fields[number]

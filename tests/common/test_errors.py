@@ -166,11 +166,11 @@ def test_a_file_with_damaged_pages_is_named(tmp_path: Path) -> None:
         (lambda p: p.with_options(workers=0), r"expected workers to be an integer >= 1 or None, got 0"),
         (lambda p: p.with_options(executor="fork"), r"expected executor to be one of .* or None, got 'fork'"),
         (lambda p: p.batch(2).batch(2), r"batch: expected at most one in a pipeline, got a second"),
-        (lambda p: p.batch(2).shuffle(2), r"shuffle: expected a call before batch\(\), got one after it"),
-        (lambda p: p.shuffle(2).take(3).where(pc.field("id") > 1), r"where: expected a call before take\(\), got one after it"),
-        (lambda p: p.ngram(length=2).where(pc.field("id") > 1), r"where: expected a call before ngram\(\), got one after it"),
-        (lambda p: p.transform(dict).where(pc.field("id") > 1), r"where: expected a call before transform\(\).*stored values of 'id'"),
-        (lambda p: p.repeat(2).take(3).shuffle(2), r"shuffle: expected a call before repeat\(\)\.take\(\), got one after it"),
+        (lambda p: p.batch(2).shuffle(2), r"shuffle\(\) must come before batch\(\)"),
+        (lambda p: p.shuffle(2).take(3).where(pc.field("id") > 1), r"where\(\) must come before take\(\)"),
+        (lambda p: p.ngram(length=2).where(pc.field("id") > 1), r"where\(\) must come before ngram\(\)"),
+        (lambda p: p.transform(dict).where(pc.field("id") > 1), r"where\(\) must come before transform\(\).*stored values of 'id'"),
+        (lambda p: p.repeat(2).take(3).shuffle(2), r"shuffle\(\) must come before repeat\(\)\.take\(\)"),
     ],
 )  # fmt: skip
 def test_a_stage_that_makes_no_sense_is_refused_where_it_is_called(built: Built, make: Any, message: str) -> None:

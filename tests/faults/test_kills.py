@@ -234,4 +234,4 @@ def test_rows_left_out_are_counted_once_by_readers_that_take_over(
     assert stats.restarts <= 2  # a reader that has delivered everything needs no replacement
     assert len(set(stats.skipped)) == len(stats.skipped) == 100
     IDLE.close()
-    assert "This epoch left out 300 rows that failed" in capsys.readouterr().err
+    assert "Skipped 300 bad rows in this epoch" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_no_error_or_log_of_an_epoch_shows_a_secret(
         len(Pipeline(url(store)))
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in logged.getvalue()
-    assert ("asking again" in logged.getvalue()) == (status == 503)
+    assert ("transient store error, retrying" in logged.getvalue()) == (status == 503)
 
 
 def test_no_process_shows_a_secret(store: S3Server) -> None:

@@ -257,7 +257,7 @@ def test_a_store_that_never_answers_is_an_error(store: FaultyStore, monkeypatch:
     answers = threading.Event()
     monkeypatch.setattr(deadlines, "SILENT_S", 0.01)
     store.faults = iter([lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")] * 1000)
-    with pytest.raises(DatasetError, match=r"failed 8 times, most recently: the store timed out: expected an answer"):
+    with pytest.raises(DatasetError, match=r"failed 8 times, most recently: the store timed out: expected a response"):
         list(_pipeline(store))
     answers.set()
 

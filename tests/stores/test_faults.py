@@ -27,7 +27,7 @@ SAID = {
     "503": r"(?i)cannot be read, the store failed \d times, most recently: .*(Slow.?Down|SERVICE_UNAVAILABLE|503)",
     "reset": r"cannot be read, the store failed \d times",
     "cut": r"cannot be read, the store failed \d times",
-    "silent": r"cannot be read, the store failed \d times, most recently: the store timed out: expected an answer",
+    "silent": r"cannot be read, the store failed \d times, most recently: the store timed out: expected a response",
 }
 """What the error says if a fault stays. Whatever else is wrong with an answer may look like a damaged file."""
 OTHERWISE = r"cannot be read, the store failed \d times, most recently: |The file is damaged or was replaced"

@@ -97,7 +97,7 @@ def test_its_state_is_that_of_every_face(url: str) -> None:
     iterator = iter(pipe)
     iterator.load_state_dict(node.state_dict())
     assert [id_of(batch) for batch in iterator] == [id_of(batch) for batch in node]
-    with pytest.raises(StateError, match="another pipeline"):
+    with pytest.raises(StateError, match="saved for a different pipeline"):
         make(url).where([("id", ">", 3)]).batch(7).reset(node.state_dict())
 
 

@@ -122,9 +122,9 @@ def test_after_batch_the_verbs_are_torchs(url: str) -> None:
     assert isinstance(shuffled, Shuffler)
     assert sorted(ids(shuffled)) == [list(range(start, start + 20)) for start in (0, 20, 40)]
     assert sorted(len(element["id"]) for element in batched.filter(lambda_free_last)) == [20]
-    with pytest.raises(PipelineError, match=r"where: expected a call before batch\(\)"):
+    with pytest.raises(PipelineError, match=r"where\(\) must come before batch\(\)"):
         batched.filter(pc.field("id") > 3)
-    with pytest.raises(PipelineError, match=r"shuffle: expected a call before batch\(\)"):
+    with pytest.raises(PipelineError, match=r"shuffle\(\) must come before batch\(\)"):
         batched.shuffle(10, seed=1)
 
 
@@ -290,9 +290,9 @@ def test_a_state_carries_the_seed_that_was_drawn(url: str) -> None:
 )
 def test_a_state_of_another_pipe_is_refused_with_the_difference(url: str, other: Any, difference: str) -> None:
     state = ParquetPipe(url, ["id"]).shuffle(10, seed=3).batch(7).state_dict()
-    with pytest.raises(StateError, match=f"belongs to another {difference}"):
+    with pytest.raises(StateError, match=f"saved for a different {difference}"):
         other(url).load_state_dict(state)
-    with pytest.raises(StateError, match=f"belongs to another {difference}"):
+    with pytest.raises(StateError, match=f"saved for a different {difference}"):
         iter(other(url)).load_state_dict(state)
 
 

@@ -97,7 +97,7 @@ def test_other_fields_are_taken_on_request_only(url: str) -> None:
         return face(url, ["id", "flag"]).shuffle(10, seed=5).batch(7)
 
     for target in (other(), iter(other()), other(ParquetNode)):
-        with pytest.raises(StateError, match="belongs to another pipeline"):
+        with pytest.raises(StateError, match="saved for a different pipeline"):
             target.load_state_dict(state)
         target.load_state_dict(state, strict=False)
         assert ids(target) == rest
@@ -330,7 +330,9 @@ def test_states_that_are_no_position_of_the_rank_are_refused(url: str) -> None:
 def test_a_state_of_one_worker_is_refused_in_a_single_process(url: str) -> None:
     state = {**make(url).state_dict(), "worker": 1, "workers": 2}
     for target in (make(url), iter(make(url)), ParquetNode.from_pipeline(make(url).pipeline)):
-        with pytest.raises(StateError, match="another number of loader workers: expected 1, the state has 2"):
+        with pytest.raises(
+            StateError, match="a different number of loader workers: this pipeline has 1, the state has 2"
+        ):
             target.load_state_dict(state)
 
 

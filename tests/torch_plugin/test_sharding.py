@@ -218,7 +218,7 @@ def test_an_own_seed_of_a_mix_is_warned_of(url: str, caplog: pytest.LogCaptureFi
             pipe = mix([ParquetPipe(url, ["id"]).shuffle(10, seed=3), ParquetPipe(url, ["id"])], seed=seed)
             apply_sharding(pipe, 2, 0)
             next(iter(pipe))
-    assert "mix() without seed= drew one in this process" in caplog.text
+    assert "mix() picked a random seed in this process" in caplog.text
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -91,6 +91,5 @@ def check_blocks(handles: Sequence[Handle]) -> None:
         error = handle.future.exception()
         if isinstance(error, ELEMENT_ERRORS):
             raise DatasetError(
-                f"on_error='skip': expected rows that fail one by one, got a row that makes the whole block that it is "
-                f"loaded with fail: {error}"
+                f"on_error='skip': cannot skip a bad row that prevents its whole block from loading: {error}"
             ) from error

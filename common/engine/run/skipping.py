@@ -160,11 +160,11 @@ class SkippingPlanner:
         self.bad.save()
         seen = self._skipped - self._before
         if seen:
-            first = "" if self._first is None else f" The first: {self._told(self._first)}."
+            first = "" if self._first is None else f" First: {self._told(self._first)}."
             _LOGGER.warning(
-                "This epoch left out %d %s failed (on_error='skip').%s See stats() for more.",
+                "Skipped %d bad %s in this epoch (on_error='skip').%s See stats() for more.",
                 seen,
-                "row that" if seen == 1 else "rows that",
+                "row" if seen == 1 else "rows",
                 first,
             )
 
@@ -306,9 +306,10 @@ class SkippingPlanner:
     def _check_some_do_not_fail(self, barren: int, skips: Sequence[Skip]) -> None:
         """Ends an iteration that would search for a good row forever, after ``barren`` consecutive bad ones."""
         if self._is_barren(barren):
+            what = "batches" if self._plan.order.makes_batches else "rows"
             raise PipelineError(
-                f"on_error='skip': expected a row that does not fail, got none among {barren} in a row. "
-                f"The last: {self._told(skips[-1][1])}."
+                f"on_error='skip': all of {barren} consecutive {what} failed. The last error: "
+                f"{self._told(skips[-1][1])}."
             )
 
     def _is_barren(self, barren: int) -> bool:

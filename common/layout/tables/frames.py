@@ -93,8 +93,8 @@ def keep_table(table: pa.Table) -> str:
             kept.keep(digest, table.nbytes, lambda hidden: _write(table, hidden))
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(
-            f"data frame: cannot be kept in {directory}: {error}. Make room there, set PARQUETRY_CACHE_DIR, or leave "
-            "out columns that Parquet has no type for."
+            f"data frame: cannot be kept in {directory}: {error}. Free disk space there, set PARQUETRY_CACHE_DIR, or "
+            "leave out columns that Parquet has no type for."
         ) from error
     return path
 

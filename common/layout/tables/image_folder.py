@@ -199,6 +199,7 @@ def _keep(
             )
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(
-            f"{what}: its manifest cannot be kept in {directory}: {error}. Make room there, or set PARQUETRY_CACHE_DIR."
+            f"{what}: its manifest cannot be kept in {directory}: {error}. Free disk space there, or set "
+            "PARQUETRY_CACHE_DIR."
         ) from error
     return path, digest

@@ -302,7 +302,8 @@ class SidecarClient:
         self._drain.join(timeout=_DEATH_S)
         self.close()
         return SidecarDiedError(
-            f"sidecar (process {self._process.pid}) died: {how}. Its last words:\n{self._stderr.rstrip() or '(none)'}\n"
+            f"sidecar (process {self._process.pid}) died: {how}. Last stderr output:\n"
+            f"{self._stderr.rstrip() or '(none)'}\n"
             "Begin a new iteration to start another; resume from a saved state if you have one."
         )
 
@@ -542,7 +543,7 @@ class SidecarSource:
             self._counters.row()[Count.RESTARTS] += 1
             _LOGGER.warning(
                 "%s Starting another at element %d, %d of %d in a row.",
-                str(error).partition(" Its last words")[0],
+                str(error).partition(" Last stderr output")[0],
                 self.position,
                 self._restarted,
                 self._restarts,

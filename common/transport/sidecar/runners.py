@@ -240,12 +240,12 @@ class WorkerRunner:
         times = f"{deaths + kills} times in one batch ({worker.status})"
         if worker.was_killed:
             raise SidecarError(
-                f"decode worker died {times}: expected it to finish. Either the system kills workers because memory "
-                "runs out (use fewer workers or a lower memory_limit), or another program does."
+                f"decode worker died {times}. Either the system kills workers because memory runs out (use fewer "
+                "workers or a lower memory_limit), or another program does."
             )
         raise SidecarError(
-            f"decode worker died {times}: expected it to finish. A user function or codec that ends its process is "
-            "the usual cause; run with executor='threads' to see it."
+            f"decode worker died {times}. A user function or codec that ends its process is the usual cause; run with "
+            "executor='threads' to see it."
         )
 
 

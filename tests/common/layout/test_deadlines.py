@@ -56,7 +56,7 @@ def test_a_straggler_is_overtaken(stuck: threading.Event, caplog: pytest.LogCapt
 
     with counting(counters):
         assert answer_of(read, "file a, row group 3") == "soon"
-    assert "file a, row group 3: no answer from the store" in caplog.text
+    assert "file a, row group 3: no response from the store" in caplog.text
     assert counters.totals()[Count.RETRIES] == 1
 
 
@@ -75,7 +75,7 @@ def test_a_second_read_that_fails_leaves_time_for_the_first(stuck: threading.Eve
 
 def test_silence_is_a_time_out(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "SILENT_S", 0.05)
-    with pytest.raises(TimeoutError, match="expected an answer within 0 s, got none"):
+    with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
         answer_of(lambda: stuck.wait(WITHIN_S), "a file")
 
 

@@ -87,7 +87,7 @@ def test_rows_are_dealt_once_and_before_batches(pipeline: Pipeline) -> None:
         mine.shard(2, 0)
     with pytest.raises(PipelineError, match="expected at most one"):
         pipeline.shard(2, 0).shard(2, 0, policy="rowgroup_modulo")
-    with pytest.raises(PipelineError, match=r"expected a call before batch\(\)"):
+    with pytest.raises(PipelineError, match=r"must come before batch\(\)"):
         pipeline.batch(2).shard(2, 0, policy="rowgroup_modulo")
     with pytest.raises(PipelineError, match="expected policy="):
         pipeline.shard(2, 0, policy="bogus")  # type: ignore[arg-type]

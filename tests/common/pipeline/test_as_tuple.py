@@ -80,9 +80,7 @@ def test_windows_stand_by_their_offsets_where_there_are_several(drive: Pipeline)
     ],
 )
 def test_verbs_that_add_remove_or_rename_fields_are_refused_after_it(drive: Pipeline, verb: Any, wanted: str) -> None:
-    with pytest.raises(
-        PipelineError, match=rf"{wanted}: expected a call before as_tuple\(\), got one after it.*Call {wanted}"
-    ):
+    with pytest.raises(PipelineError, match=rf"{wanted}\(\) must come before as_tuple\(\)"):
         verb(drive.as_tuple("id", "speed", "points"))
 
 

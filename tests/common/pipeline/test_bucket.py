@@ -291,11 +291,11 @@ def test_arguments_that_do_not_go_together_are_refused(rows: Pipeline, options: 
     ("verbs", "message"),
     [
         (lambda p: p.batch(2), r"batch: expected rows, got the batches of bucket\(\)"),
-        (lambda p: p.shuffle(2), r"shuffle: expected a call before bucket\(\)"),
-        (lambda p: p.where(pc.field("id") > 1), r"where: expected a call before bucket\(\)"),
-        (lambda p: p.ngram(length=2), r"ngram: expected a call before bucket\(\)"),
-        (lambda p: p.weigh("count"), r"weigh: expected a call before bucket\(\)"),
-        (lambda p: p.transform(lambda row: row, drops=True), r"transform: expected a call before bucket\(\)"),
+        (lambda p: p.shuffle(2), r"shuffle\(\) must come before bucket\(\)"),
+        (lambda p: p.where(pc.field("id") > 1), r"where\(\) must come before bucket\(\)"),
+        (lambda p: p.ngram(length=2), r"ngram\(\) cannot be combined with bucket\(\)"),
+        (lambda p: p.weigh("count"), r"weigh\(\) cannot be combined with bucket\(\)"),
+        (lambda p: p.transform(lambda row: row, drops=True), r"transform\(\) cannot be combined with bucket\(\)"),
         (lambda p: mix([p, p]), "mix: expected pipelines of rows"),
     ],
 )
@@ -308,7 +308,7 @@ def test_lengths_have_no_place_in_a_tuple(rows: Pipeline) -> None:
     pairs = rows.as_tuple("tokens", "count")
     with pytest.raises(
         PipelineError,
-        match=r"bucket: expected a call before as_tuple\(\), .*the tuples have no place for 'tokens__length'",
+        match=r"bucket\(\) must come before as_tuple\(\): the tuples have no place for 'tokens__length'",
     ):
         _ = pairs.bucket("tokens", [3], batch_size=4).element
     first = next(iter(pairs.bucket("count", [3], batch_size=4)))

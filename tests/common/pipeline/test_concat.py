@@ -320,7 +320,7 @@ def test_fields_that_are_no_token_lists_are_refused(tmp_path: Path) -> None:
         pipeline.cast(np.int32, "tokens").concat(2, "tokens")
     with pytest.raises(PipelineError, match="Call concat"):
         _ = pipeline.nulls("error", "tokens").concat(2, "tokens").element
-    with pytest.raises(PipelineError, match=r"shuffle: expected a call before concat\(\)"):
+    with pytest.raises(PipelineError, match=r"shuffle\(\) must come before concat\(\)"):
         pipeline.concat(2, "tokens").shuffle(3)
 
 

@@ -181,7 +181,7 @@ def test_fields_that_cannot_be_encoded_are_refused_before_anything_is_read(drive
         _ = drive.encode("nam.", ["a"]).element
     with pytest.raises(PipelineError, match="expected unknown to be a 64-bit integer or one of"):
         drive.encode("name", ["a"], unknown="other")  # type: ignore[arg-type]
-    with pytest.raises(PipelineError, match=r"encode: expected a call before nulls\(\).*the stored values of 'name'"):
+    with pytest.raises(PipelineError, match=r"encode\(\) must come before nulls\(\).*the stored values of 'name'"):
         drive.nulls("fill", "name", value="?").encode("name")
     with pytest.raises(PipelineError, match="expected stored values, got the output of cast"):
         drive.cast("float32", "id").vocabulary("id")

@@ -77,7 +77,7 @@ def test_a_mix_without_a_seed_warns_where_ranks_would_differ(drive: Pipeline, ca
         with caplog.at_level(logging.WARNING, "parquetry"):
             caplog.clear()
             make()
-        assert "mix(seed=None) drew the seed" in caplog.text
+        assert "mix(seed=None) picked the random seed" in caplog.text
 
 
 def test_one_seed_brings_back_a_mix_in_which_nobody_chose_one(drive: Pipeline) -> None:
@@ -100,7 +100,7 @@ def test_one_seed_brings_back_a_mix_in_which_nobody_chose_one(drive: Pipeline) -
         assert [row["id"] for row in resumed] == [row["id"] for row in one.skip(17)]
     chosen = mix([drive.select("id").shuffle(7, seed=1), drive.select("id")], seed=2, stop="all")
     assert chosen.drawn_seed is None
-    with pytest.raises(StateError, match="it belongs to another"):
+    with pytest.raises(StateError, match="saved for a different"):
         iter(chosen).load_state_dict(iterator.state_dict())
 
 
@@ -150,7 +150,7 @@ def test_a_schedule_is_a_part_of_the_value(drive: Pipeline) -> None:
     assert "it ends when a drawn source has no more rows" in scheduled(drive, stop="first").explain()
     assert mix([drive, drive], [1, 2], seed=1) == mix([drive, drive], [(0, [1, 2])], seed=1)
     for other in ([1, 1], [(0, [1, 0]), (11, [1, 1]), (25, [1, 6])], [(0, [1, 0]), (10, [1, 1]), (25, [1, 5])]):
-        with pytest.raises(StateError, match="belongs to another pipeline"):
+        with pytest.raises(StateError, match="saved for a different pipeline"):
             iter(one).load_state_dict(iter(scheduled(drive, weights=other)).state_dict())
 
 

@@ -256,7 +256,9 @@ def test_an_iterator_that_was_closed_has_not_ended(built: Built) -> None:
 
 def test_canonical_shards_that_were_chosen_are_not_changed_by_a_state(built: Built) -> None:
     state = iter(built.pipeline("id").shard(4, 0)).state_dict()
-    with pytest.raises(StateError, match="belongs to another canonical_shards: expected 6, the state has 4"):
+    with pytest.raises(
+        StateError, match="saved for a different canonical_shards: this pipeline has 6, the state has 4"
+    ):
         iter(built.pipeline("id").shard(2, 0, canonical_shards=6)).load_state_dict(state)
 
 
@@ -289,11 +291,11 @@ def test_stages_without_a_common_position_refuse_other_ranks(built: Built, chang
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda p: p.shuffle(5, seed=1).batch(4).repeat(3), r"belongs to another pipeline \(stages that decide which rows come in which order\)"),
-        (lambda p: p.where(pc.field("id") > 2).shuffle(4, seed=1).batch(4), "belongs to another pipeline"),
-        (lambda p: p.shuffle(4, seed=2).batch(4), "belongs to another shuffle seed: expected 2, the state has 1"),
-        (lambda p: p.shuffle(4, seed=1).shard(1, 0, canonical_shards=3).batch(4), "belongs to another canonical_shards: expected 3"),
-        (lambda p: p.batch(4), "belongs to another shuffle seed: expected None, the state has 1"),
+        (lambda p: p.shuffle(5, seed=1).batch(4).repeat(3), r"saved for a different pipeline \(stages that decide which rows come in which order\)"),
+        (lambda p: p.where(pc.field("id") > 2).shuffle(4, seed=1).batch(4), "saved for a different pipeline"),
+        (lambda p: p.shuffle(4, seed=2).batch(4), "saved for a different shuffle seed: this pipeline has 2, the state has 1"),
+        (lambda p: p.shuffle(4, seed=1).shard(1, 0, canonical_shards=3).batch(4), "saved for a different canonical_shards: this pipeline has 3"),
+        (lambda p: p.batch(4), "saved for a different shuffle seed: this pipeline has None, the state has 1"),
     ],
 )  # fmt: skip
 def test_a_state_of_another_pipeline_is_refused_with_the_difference(built: Built, other: Any, message: str) -> None:
@@ -304,7 +306,7 @@ def test_a_state_of_another_pipeline_is_refused_with_the_difference(built: Built
 
 def test_a_state_of_another_dataset_is_refused(built: Built, tmp_path: Path) -> None:
     other = build(tmp_path, [[3, 1, 4], [2], [0], [5, 3]], names=RESUME_NAMES)
-    with pytest.raises(StateError, match="belongs to another dataset"):
+    with pytest.raises(StateError, match="saved for a different dataset"):
         iter(other.pipeline()).load_state_dict(iter(built.pipeline()).state_dict())
 
 
@@ -322,8 +324,11 @@ def test_a_dataset_that_was_moved_is_the_same_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: {**state, "version": 99}, "belongs to another format version: expected 2, the state has 99"),
-        (lambda state: {**state, "worker": 1, "workers": 2}, "belongs to another number of loader workers"),
+        (
+            lambda state: {**state, "version": 99},
+            "saved for a different format version: this pipeline has 2, the state has 99",
+        ),
+        (lambda state: {**state, "worker": 1, "workers": 2}, "saved for a different number of loader workers"),
         (lambda state: {**state, "consumed": -1}, "expected whole numbers >= 0"),
         (lambda state: {**state, "consumed": "3"}, "expected consumed to be a 64-bit integer, got '3'"),
         (lambda state: {**state, "iteration": -1}, "expected whole numbers >= 0"),

@@ -125,7 +125,7 @@ def test_states_are_found_wherever_a_trainer_put_them(tmp_path: Path) -> None:
     assert (first.state.consumed, first.fits, first.why_not) == (1, True, None)
     (other, _) = show_state(path, pipeline.with_stages(()).where([("id", ">", 3)]))
     assert other.fits is False
-    assert "belongs to another pipeline" in str(other.why_not)
+    assert "saved for a different pipeline" in str(other.why_not)
     path.write_text("{}")
     with pytest.raises(StateError, match="found no state"):
         show_state(path)

@@ -311,7 +311,7 @@ def test_expected_rows_give_a_writer_contiguous_files(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path, NUMBERS, files=2) as out:
         out.expect_rows(4)
         out.write_rows(rows_of(7))
-        with pytest.raises(PipelineError, match=r"expect_rows: expected a call before the first row"):
+        with pytest.raises(PipelineError, match=r"expect_rows\(\) must come before the first row"):
             out.expect_rows(7)
     assert [group_rows(tmp_path / name) for name in data_files(tmp_path)] == [[2], [5]]
     assert values(tmp_path) == list(range(7))

@@ -95,7 +95,7 @@ def test_batches_are_filled_from_the_queue_of_their_bucket(data: st.DataObject) 
                     pipeline, iteration, strict_nulls=False, worker=worker, workers=workers
                 )
                 if expected is None:
-                    with pytest.raises(PipelineError, match="expected a row that does not fail, got none"):
+                    with pytest.raises(PipelineError, match=r"all of \d+ consecutive batches failed"):
                         taken(steps)
                     continue
                 assert taken(steps) == expected

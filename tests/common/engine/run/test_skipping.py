@@ -77,8 +77,8 @@ def test_rows_that_do_not_decode_are_left_out_named_and_told(url: str, caplog: p
     assert f"4 rows left out (4 decode, 0 null, 0 transform); the first: DecodeError in {url}, row group 0" in str(
         stats
     )
-    (warning,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert warning.startswith("This epoch left out 4 rows that failed (on_error='skip'). The first: DecodeError")
+    (warning,) = [record.getMessage() for record in caplog.records if "bad rows" in record.getMessage()]
+    assert warning.startswith("Skipped 4 bad rows in this epoch (on_error='skip'). First: DecodeError")
 
 
 def test_the_next_epoch_and_the_next_run_know_them(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,15 +288,18 @@ def test_an_error_that_no_row_causes_alone_is_that_of_the_batch(url: str) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows.batch(2).skip(3), r"got skip\(\) after batch\(\)\. Call it before"),
-        (lambda rows: rows.batch(2).skip(3).take(3), r"got skip\(\) after batch\(\)\. Call it before"),
-        (lambda rows: rows.batch(2).repeat(2), r"got repeat\(\) after batch\(\)\. Call it before"),
+        (lambda rows: rows.batch(2).skip(3), r"cannot be combined with skip\(\) after batch\(\)\. Call it before"),
+        (
+            lambda rows: rows.batch(2).skip(3).take(3),
+            r"cannot be combined with skip\(\) after batch\(\)\. Call it before",
+        ),
+        (lambda rows: rows.batch(2).repeat(2), r"cannot be combined with repeat\(\) after batch\(\)\. Call it before"),
     ],
 )
 def test_stages_whose_elements_cannot_be_filled_are_refused(
     url: str, change: Callable[[Pipeline], Pipeline], message: str
 ) -> None:
-    with pytest.raises(PipelineError, match=f"on_error='skip': expected .*{message}"):
+    with pytest.raises(PipelineError, match=f"on_error='skip': {message}"):
         iter(change(Pipeline(url, ["id", "drive"], on_error="skip"))).__next__()
 
 
@@ -339,7 +342,7 @@ def test_an_endless_epoch_without_a_good_row_ends(tmp_path: Path, verbs: Any) ->
     pq.write_table(table, tmp_path / "bad.parquet")
     field = UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("png"))
     rows = Pipeline(tmp_path / "bad.parquet", ["id", field], executor="threads", on_error="skip")
-    with pytest.raises(PipelineError, match="expected a row that does not fail, got none among"):
+    with pytest.raises(PipelineError, match=r"all of \d+ consecutive rows failed"):
         next(iter(verbs(rows)))
 
 
@@ -395,4 +398,4 @@ def test_who_takes_over_counts_no_row_that_was_counted_already(url: str, caplog:
         other.passed(job)
     other.finish()
     assert counters.totals()[Count.SKIPPED_DECODE] == len(counters.noted()) == len(BAD)
-    assert "left out 4 rows that failed" in caplog.text
+    assert "Skipped 4 bad rows" in caplog.text

@@ -157,7 +157,7 @@ def test_a_state_belongs_to_one_version(tmp_path: Path) -> None:
     again.load_state_dict(state)
     assert sorted([*first, *(row["id"] for row in again)]) == list(range(10))
     deltalake.DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})  # the same files, a new version
-    with pytest.raises(StateError, match="another dataset"):
+    with pytest.raises(StateError, match="saved for a different dataset"):
         iter(Pipeline.from_delta(path).shuffle(4, seed=1)).load_state_dict(state)
 
 

@@ -99,7 +99,7 @@ def test_the_current_snapshot_is_found_once_and_kept(table: Any) -> None:
     resumed = iter(again)
     resumed.load_state_dict(state)
     assert len(list(resumed)) == 14
-    with pytest.raises(StateError, match="another dataset"):
+    with pytest.raises(StateError, match="saved for a different dataset"):
         iter(Pipeline.from_iceberg(table).shuffle(5, seed=1)).load_state_dict(state)
 
 

@@ -248,7 +248,7 @@ def test_a_sidecar_that_fails_at_once_shows_its_last_words(
     broken.write_text("#!/bin/sh\necho a library is missing >&2\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    with pytest.raises(SidecarError, match=r"(?s)died: exit status 3. Its last words:\na library is missing"):
+    with pytest.raises(SidecarError, match=r"(?s)died: exit status 3. Last stderr output:\na library is missing"):
         next(iter(built.pipeline("id", executor="sidecar")))
 
 

@@ -104,7 +104,7 @@ def test_what_a_sidecar_writes_is_forwarded_though_it_ends_no_line(
     pipeline: Pipeline, sidecar_program: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sidecar_program("os.write(2, b'x' * 20_000 + b'\\r 50 % \\xc3'); os.write(2, b'\\xa9'); os._exit(4)")
-    with pytest.raises(SidecarError, match=r"exit status 4. Its last words:\nx+\r 50 % é\nBegin a new") as caught:
+    with pytest.raises(SidecarError, match=r"exit status 4. Last stderr output:\nx+\r 50 % é\nBegin a new") as caught:
         next(iter(pipeline.with_options(restarts=0)))
     assert capsys.readouterr().err == "x" * 20_000 + "\r 50 % é"
     assert len(str(caught.value)) < 10_000
