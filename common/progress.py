@@ -1,4 +1,4 @@
-"""Long-running work: `progress` and `pulse` show a bar, and an `Interest` ends waits that nobody needs any more.
+"""Long-running work: `progress` and `pulse` show a bar, and an `Interest` is a cancellation token for threads.
 
 The bar is created only after some time, because it starts a thread, which would interfere with processes that fork.
 """
@@ -87,7 +87,7 @@ def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], wh
 def thread_pool(threads: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """Runs work in threads while the block runs. If the block raises, as for Ctrl-C, the work is cancelled.
 
-    Inside a thread that has an interest, the pool's threads have the same one.
+    Inside a thread that has an `Interest`, the pool's threads share it.
     """
     outer: Interest | None = getattr(_here, "interest", None)
     interest = outer or Interest()
@@ -102,13 +102,13 @@ def thread_pool(threads: int, name: str) -> Iterator[ThreadPoolExecutor]:
 
 
 class Interest:
-    """Whether somebody still wants the work of some threads. Thread-safe.
+    """A cancellation token that threads share. Thread-safe.
 
-    When it ends, or the interpreter exits, waits of these threads (between attempts, for a store's answer, for another
-    process) raise an error at once. A thread without an interest waits to the end.
+    When it is cancelled (`end`), or the interpreter exits, waits in these threads (between attempts, for a store's
+    response, for another process) raise an error at once. A thread without a token waits to the end.
 
     Attributes:
-        ended: done when it has ended.
+        ended: done when it is cancelled.
     """
 
     def __init__(self) -> None:
@@ -116,23 +116,23 @@ class Interest:
         _interests.add(self)
 
     def bind(self) -> None:
-        """Makes the waits of this thread end with the interest.
+        """Makes the waits of this thread end when the token is cancelled.
 
         It never raises: a pool whose initializer fails loses the mark that ends its other threads.
         """
         _here.interest = self
 
     def check(self) -> None:
-        """Raises if it has ended.
+        """Raises if it is cancelled.
 
         Raises:
-            PipelineError: it has.
+            PipelineError: it is.
         """
         if self.ended.done():
             raise PipelineError("iteration was closed.")
 
     def end(self) -> None:
-        """Ends the waits of all threads that it is bound to, now and later. Idempotent."""
+        """Cancels: ends the waits of all threads that it is bound to, now and later. Idempotent."""
         with suppress(InvalidStateError):
             self.ended.set_result(None)
 
@@ -145,10 +145,10 @@ def warning_seconds() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Sleeps, while somebody wants the work of this thread.
+    """Sleeps, unless this thread's work is cancelled.
 
     Raises:
-        PipelineError: nobody does any more.
+        PipelineError: it is cancelled.
     """
     if getattr(_here, "interest", None) is None:
         time.sleep(seconds)
@@ -160,7 +160,7 @@ def first_done(futures: Sequence[Future[Any]], seconds: float) -> set[Future[Any
     """Waits for the first of some futures, and returns those that are done; none of them after ``seconds``.
 
     Raises:
-        PipelineError: nobody wants its work any more.
+        PipelineError: this thread's work is cancelled.
     """
     interest: Interest | None = getattr(_here, "interest", None)
     ended = [] if interest is None else [interest.ended]
@@ -170,10 +170,10 @@ def first_done(futures: Sequence[Future[Any]], seconds: float) -> set[Future[Any
 
 
 def stop_if_unwanted() -> None:
-    """Raises if nobody wants the work of this thread any more. Call it between calls of a user's function.
+    """Raises if this thread's work is cancelled. Call it between calls of a user's function.
 
     Raises:
-        PipelineError: nobody does.
+        PipelineError: it is.
     """
     interest: Interest | None = getattr(_here, "interest", None)
     if interest is not None:

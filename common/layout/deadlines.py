@@ -1,9 +1,9 @@
-"""`answer_of` runs a read from a store, repeats it if it is slow, and gives up if the store never answers.
+"""`answer_of` runs a read from a store, hedges it if it is slow, and gives up if the store never responds.
 
-A store's client may wait for an answer forever. Each read therefore runs in a thread of its own, and the caller waits
-for at most `SILENT_S`, plus the time that the bytes need on a slow connection. A read that takes longer than almost all
-recent ones of its size (`latencies`) is made a second time, because a second request often overtakes a straggler. The
-first answer wins. All reads share the slots of the store's endpoint with other processes (`request_slots`).
+A store's client may wait for a response forever. Each read therefore runs in a thread of its own, and the caller waits
+for at most `SILENT_S`, plus the time that the bytes need on a slow connection. If a read takes longer than almost all
+recent ones of its size (`latencies`), a hedged request is sent: a second request often overtakes a straggler. The first
+response wins. All reads share the slots of the store's endpoint with other processes (`request_slots`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .request_slots import Held, slots_of, using
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
 SLOW_S = 10.0
-"""A read that takes longer is made a second time, even if nothing is known about the store yet."""
+"""A hedged request is sent for a read that takes longer, even if nothing is known about the store yet."""
 SILENT_S = 60.0
 """A read that takes longer has failed."""
 _LISTING_S = 900.0  # a store lists a thousand files per response
@@ -45,13 +45,13 @@ def answer_of(
     Args:
         place: what is read, for messages.
         size_bytes: how much is read. Each megabyte adds a second to the longest wait.
-        is_listing: whether a directory is listed, which may take minutes and is never done twice at once.
+        is_listing: whether a directory is listed, which may take minutes and is never hedged.
         endpoint: the store; see `stores.endpoint_of`. The read waits until there is a slot for it (`request_slots`),
-            which does not count as waiting for an answer.
+            which does not count as waiting for a response.
 
     Raises:
-        TimeoutError: there was no answer in time.
-        PipelineError: nobody wants it any more; see `Interest`.
+        TimeoutError: there was no response in time.
+        PipelineError: the read was cancelled; see `Interest`.
         Exception: whatever ``read`` raised.
     """
     silent_s = _LISTING_S if is_listing else SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S
@@ -69,7 +69,7 @@ def answer_of(
                 _wait_for_success([future for _, future in asked], until_s - time.monotonic())
             ended = [future for _, future in asked if future.done()]
             if not ended:
-                raise TimeoutError(f"the store timed out: expected an answer within {silent_s:.0f} s, got none")
+                raise TimeoutError(f"the store timed out: expected a response within {silent_s:.0f} s, got none")
             result: _T = next((future for future in ended if future.exception() is None), ended[0]).result()
             if not is_listing:
                 known.note(size_bytes, time.monotonic() - began_s)
@@ -85,7 +85,7 @@ def _slow_after(known: Latencies, size_bytes: int) -> float:
 
 
 def _is_worth_asking_twice(first: Future[Any], known: Latencies, held: Held, until_s: float) -> bool:
-    """Waits until a second request is allowed and has a slot. Returns false if the first ends before, or time is up."""
+    """Waits until a hedged request is allowed and has a slot. Returns false if the first ends before, or time is up."""
     is_allowed = False
     while not first.done() and time.monotonic() < until_s:
         is_allowed = is_allowed or known.may_ask_twice()
@@ -98,7 +98,7 @@ def _is_worth_asking_twice(first: Future[Any], known: Latencies, held: Held, unt
 def _tell_of_second(place: str, slow_s: float, size_bytes: int) -> None:
     add(Count.RETRIES, 1)
     level = logging.WARNING if slow_s >= SLOW_S else logging.DEBUG
-    _LOGGER.log(level, "%s: no answer from the store for %.1f s, asking a second time.", place, slow_s)
+    _LOGGER.log(level, "%s: no response from the store for %.1f s, sending a second request.", place, slow_s)
 
 
 def _wait_for_success(futures: list[Future[Any]], seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""`Latencies`: how long recent reads from a store took, and so when a read is slow enough for a second request.
+"""`Latencies`: how long recent reads from a store took, and so when a read is slow enough to hedge.
 
-It takes the seconds and the size of each read that was answered. It returns after how many seconds to ask a second
-time, and whether another second request is allowed: they are at most a share of all reads, so that a store that is slow
-for everybody does not get twice the requests.
+In: the seconds and the size of each finished read. Out: after how many seconds to send a hedged request, and whether
+one is allowed. Hedged requests are at most a share of all reads, so that a store that is slow for everybody does not
+get twice the requests.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections import defaultdict, deque
 from ..process.forks import ForkLock
 
 FLOOR_S = 0.25
-"""No read is asked for a second time sooner."""
+"""No hedged request is sent sooner."""
 PERCENTILE = 95
 """Of recent reads of about the same size, how many percent are faster than a straggler."""
 HEDGED_SHARE = 0.05
-"""The largest share of reads that are asked for a second time."""
+"""The largest share of reads that are hedged."""
 FEWEST_READS = 20
 """Before as many reads of a size, it is not known what is slow."""
 _RECENT_READS = 200
-_BURST = 3.0  # so many second requests at once, after many reads without any
+_BURST = 3.0  # so many hedged requests at once, after many reads without any
 _CLASS_BITS = 2  # the sizes of a class differ by less than a factor of four
 
 
@@ -33,7 +33,7 @@ class Latencies:
         self._lock = ForkLock()
 
     def note(self, size_bytes: int, seconds: float) -> None:
-        """Notes that a read was answered."""
+        """Notes that a read has finished."""
         with self._lock:
             self._recent[_class_of(size_bytes)].append(seconds)
             self._allowed = min(_BURST, self._allowed + HEDGED_SHARE)
@@ -47,7 +47,7 @@ class Latencies:
         return max(FLOOR_S, recent[(len(recent) - 1) * PERCENTILE // 100])
 
     def may_ask_twice(self) -> bool:
-        """Whether one more second request is within the share. If so, it counts as made."""
+        """Whether one more hedged request is within the share. If so, it counts as made."""
         with self._lock:
             if self._allowed < 1:
                 return False

@@ -105,7 +105,7 @@ class Slots:
         After `PATIENCE_S` without a free slot, the block runs without one.
 
         Raises:
-            PipelineError: nobody wants the work of this thread any more.
+            PipelineError: this thread's work is cancelled.
         """
         held = Held(self)
         try:

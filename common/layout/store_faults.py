@@ -1,8 +1,8 @@
 """`asking_again` retries reads from a store that fails for a moment, with growing waits in between.
 
 It takes a file system and a function that reads from it, and returns what the function returns. It retries only
-transient faults (the store is busy, the connection broke). Any other answer of the store is a `StoreError` at once; an
-error about the content of a file is raised unchanged.
+transient faults (the store is busy, the connection broke). Any other response of the store is a `StoreError` at once;
+an error about the content of a file is raised unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 ATTEMPTS = 8
 """The most attempts at a read. The waits are random, up to 0.4 s, 0.8 s and so on to 10 s: half a minute in total."""
 FEW_ATTEMPTS = 3
-"""The most attempts if an answer is too short or damaged (the file may be, too), or if the store has never answered."""
+"""The most attempts if a response is too short or damaged (the file may be, too), or the store has never responded."""
 FIRST_WAIT_S = 0.4
 _LONGEST_WAIT_S = 10.0
 _BUSY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -59,9 +59,9 @@ def asking_again(
     size_bytes: int = 0,
     is_listing: bool = False,
 ) -> _T:
-    """Returns what ``read`` returns. Unless the files are local, ``read`` is called again after transient faults.
+    """Returns what ``read`` returns. Unless the files are local, ``read`` is retried after transient faults.
 
-    A read without an answer is such a fault; see `deadlines.answer_of`.
+    A read without a response is such a fault; see `deadlines.answer_of`.
 
     Args:
         place: what is read, for messages.
@@ -102,7 +102,7 @@ def asking_again(
 
 
 def reading_damage_again(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str) -> _T:
-    """Returns what ``read`` returns. If what a store sent is damaged, ``read`` is called again, `FEW_ATTEMPTS` in all.
+    """Returns what ``read`` returns. If what a store sent is damaged, ``read`` is retried, up to `FEW_ATTEMPTS` in all.
 
     The store, or something in between, may have sent other bytes than it has. Not every client notices.
 
@@ -154,4 +154,5 @@ def _error_of(state: RetryCallState) -> BaseException:
 
 def _note(state: RetryCallState, place: str) -> None:
     add(Count.RETRIES, 1)
-    _LOGGER.warning("%s: the store failed, asking again (%d): %s", place, state.attempt_number, told(_error_of(state)))
+    attempt = state.attempt_number + 1
+    _LOGGER.warning("%s: transient store error, retrying (attempt %d): %s", place, attempt, told(_error_of(state)))

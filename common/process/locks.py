@@ -25,7 +25,7 @@ def locked_within(
     """Repeats an attempt that raises ``BlockingIOError`` while others hold the lock. Returns whether it succeeded.
 
     Raises:
-        Whatever ``sleep`` raises: by default, `PipelineError` once nobody wants the work of this thread any more.
+        Whatever ``sleep`` raises: by default, `PipelineError` once this thread's work is cancelled.
     """
     poll_s, until = _POLL_S, time.monotonic() + patience_s
     while True:
