@@ -91,8 +91,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             page without one is an error; ``"never"``, none.
         restarts: how many times in a row a dead sidecar is restarted, see `Options`; ``None`` = 3.
         stall_timeout: seconds after which a stalled sidecar process is replaced, see `Options`; ``None`` = never.
-        max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
-            much per batch. ``None`` = 1 GiB.
+        max_value_bytes: limit for one decoded value; variable-shape values of one field may use 16 times this per
+            batch. ``None`` = 1 GiB.
         transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams, read by tensorflow-io
             (TensorFlow 2.16) or pyarrow (2.17), an error with other versions; see ``docs/arrow-stream.md``.
         address: with ``transport="arrow"``: a server that makes the batches, in place of a URL.
@@ -122,7 +122,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if like is None:
             self._carry(Pipeline(url, fields, **given), transport=transport)
         elif tf.is_tensor(url):
-            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).check_movable()
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).check_movable("like")
             self._carry(pipeline, transport=transport, deferred=Deferred(urls=url))
         else:
             pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).with_urls(url)
@@ -274,9 +274,9 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def state_dict(self, elements: int, *, since_restart: bool = False) -> dict[str, Any]:
         """Returns the state after ``elements`` elements of the latest iterator.
 
-        Any face can resume from it (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). You pass the count because
-        tf.data reads ahead and cannot know how many elements you used. A `tf.train.Checkpoint` of the iterator stores
-        the elements that were read ahead instead.
+        Any dataset class can resume from it (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). You pass the count
+        because tf.data reads ahead and cannot know how many elements you used. A `tf.train.Checkpoint` of the iterator
+        stores the elements that were read ahead instead.
 
         Args:
             elements: the number of elements used, counted from the start of the iteration, not from a restart.
@@ -362,7 +362,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:
         """Makes the next iterator resume from ``state``; later iterators are the epochs that follow. Returns itself.
 
-        This also applies to datasets that tf.data derived from this one. The state may come from any face; the
+        This also applies to datasets that tf.data derived from this one. The state may come from any dataset class; the
         iterator raises an error if it belongs to another dataset or pipeline.
 
         Raises:
@@ -483,7 +483,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     ) -> Self:
         """Like `tf.data.Dataset.shuffle`, but also permutes all row groups.
 
-        Without a seed, this draws one, from `tf.random.set_seed`'s sequence if you called that.
+        Without a seed, this picks a random one, from `tf.random.set_seed`'s sequence if you called that.
         """
         size = static(buffer_size)
         static_seed = graph_seed() if seed is None else static(seed)
@@ -564,7 +564,7 @@ def mix(
 ) -> ParquetDataset:
     """Mixes the rows of several datasets in one deterministic, weighted order; see `parquetry.common.mix`.
 
-    Without a seed, this draws one, from `tf.random.set_seed`'s sequence if you called that.
+    Without a seed, this picks a random one, from `tf.random.set_seed`'s sequence if you called that.
     """
     chosen = graph_seed() if seed is None else seed
     return ParquetDataset.from_pipeline(mix_pipelines(datasets, weights=weights, seed=chosen, stop=stop))

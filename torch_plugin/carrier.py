@@ -1,4 +1,4 @@
-"""`PipelineCarrier`: base of all faces: a pipeline, its verbs, and `shard` by device meshes and process groups."""
+"""`PipelineCarrier`: base of all dataset classes: a pipeline, its verbs, and `shard` by meshes and process groups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`ParquetIterable`: a Parquet dataset as a plain ``IterableDataset``; the core of the other iterable classes.
 
-It takes a pipeline, and what loaders announce (passes, seeds). Its iterators yield dicts of tensors: the part of their
-own rank and loader worker. Each element goes to exactly one of them, and the order depends only on (seed, epoch).
+It takes a pipeline, and what loaders announce (passes, seeds). Each iterator yields the elements of its own rank and
+loader worker as dicts of tensors. Each element goes to exactly one of them, and the order depends only on (seed,
+epoch).
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             page without one is an error; ``"never"``, none.
         restarts: how many times in a row a dead sidecar is restarted, see `Options`; ``None`` = 3.
         stall_timeout: seconds after which a stalled sidecar process is replaced, see `Options`; ``None`` = never.
-        max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
-            much per batch. ``None`` = 1 GiB.
+        max_value_bytes: limit for one decoded value; variable-shape values of one field may use 16 times this per
+            batch. ``None`` = 1 GiB.
         address: a server that makes the batches, in place of a URL; see `Pipeline`.
         mesh: the data-parallel dimensions of a ``DeviceMesh``, such as ``device_mesh["dp"]``. Rows are split along
             them, after the shuffle; ranks that differ in other dimensions read the same rows. See `shard`.
@@ -427,7 +428,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         alone = self._seed_is_own or not self._seed_shared
         if at.num_shards > 1 and alone and self._pipeline.drawn_seed is not None:
             verb = "shuffle" if self._pipeline.mixture is None else "mix"
-            _LOG.warning("%s() without seed= drew one in this process; all ranks need the same seed.", verb)
+            _LOG.warning("%s() picked a random seed in this process; pass the same seed= on all ranks.", verb)
         if get_worker_info() is not None and not self._epochs.is_announced:
             _LOG.warning(
                 "%s: no loader announced this pass, so it is epoch %d each time a worker starts. Make the dataset in "

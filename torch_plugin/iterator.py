@@ -161,7 +161,7 @@ class ElementIterator(Generic[Given]):
             return convert(element, parts, placer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position of this iterator: a small JSON-serializable dict, the same in every face."""
+        """Returns the position of this iterator: a small JSON-serializable dict, the same in every dataset class."""
         return self.progress.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator[Given]:

@@ -1,7 +1,7 @@
 """`rank_state`: turns a ``StatefulDataLoader``'s state into a whole rank's, for other numbers of workers or ranks.
 
 ``StatefulDataLoader`` keeps one state per worker and restores them only to the same number of workers. If the workers
-took the elements of their rank in turn, their states amount to one position, which every face accepts.
+took the elements of their rank in turn, their states amount to one position, which every dataset class accepts.
 The functions are pure.
 """
 

@@ -76,7 +76,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
         return self
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the position of the node: a small JSON-serializable dict, the same in every face."""
+        """Returns the position of the node: a small JSON-serializable dict, the same in every dataset class."""
         assert self._iterator is not None  # BaseNode resets first
         return self._iterator.state_dict()
 

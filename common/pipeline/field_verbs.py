@@ -1,4 +1,4 @@
-"""`FieldVerbs`: the verbs that decide what a row holds, shared by `Pipeline` and every face."""
+"""`FieldVerbs`: the verbs that decide what a row holds, shared by all dataset classes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class FieldVerbs:
     """Verbs on fields. Select a field by its name, or by a regex that matches the whole name."""
 
     def _with_stage(self, stage: Stage) -> Self:
-        """Returns a copy with one more stage. This is the only method that a face must implement."""
+        """Returns a copy with one more stage. This is the only method that a dataset class must implement."""
         raise NotImplementedError
 
     def select(self, *names: str | UnischemaField) -> Self:
         """Keeps only the fields that the names or regexes select, in schema order.
 
-        A `UnischemaField` also declares how its column is decoded: with its codec, or else with the stored one, into
-        its dtype and shape.
+        A `UnischemaField` also overrides decoding: the column is decoded to the field's dtype and shape, with its codec
+        or, if it has none, the stored one.
 
             >>> list(next(iter(drive.select("speed", "i.*"))))
             ['id', 'speed', 'image']
 
         Raises:
-            PipelineError: no name is given, or a field comes after stages that make other values than it declares.
+            PipelineError: no name is given, or a declared field does not match what earlier stages produce.
             FieldNotFoundError: a name or regex matches nothing (raised when the element is first needed).
             SchemaError: a field cannot describe its column (raised when the element is first needed).
         """
@@ -85,7 +85,7 @@ class FieldVerbs:
 
         Without a cast, times arrive as int64 counts of the field's own unit (see ``pipeline.element``).
         ``"datetime64[s]"`` and ``"timedelta64[ms]"`` return numpy times in that unit, and ``"datetime64"`` returns them
-        in the field's unit. Integers become times that count the unit. A coarser unit rounds down. TensorFlow and
+        in the field's unit. An integer ``n`` becomes ``n`` units. Casting to a coarser unit rounds down. TensorFlow and
         PyTorch have no time types, so they receive int64 in the new unit. Values that numpy would silently change are
         an error: an integer that does not fit, and NaN or infinity as an integer or bool. Nulls stay nulls.
 
@@ -173,8 +173,8 @@ class FieldVerbs:
 
         Without it, lists of lists are arrays, and lists of different lengths in one row are an error. In TensorFlow, a
         batch is a `tf.RaggedTensor` that is ragged at each level, and a row has one level less. In PyTorch it is a
-        `NestedTensors`, in numpy a `NestedArray`: the values, plus offsets for each level. Axes of fixed length inside
-        the last level that varies stay axes of the values; one outside of it becomes a level like the others.
+        `NestedTensors`, in numpy a `NestedArray`: the values, plus offsets for each level. A fixed-length axis
+        inside the innermost variable level stays an array axis; one outside it becomes a ragged level.
 
         Functions of `transform` also receive these values (Arrow lists with ``batched="arrow"``), and return them or
         nested lists of arrays. Call it before other verbs on the field, except ``select``, ``rename`` and

@@ -1,4 +1,4 @@
-"""`ImageVerbs`: the verbs for images, shared by `Pipeline` and every face."""
+"""`ImageVerbs`: the verbs for images, shared by all dataset classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class ImageVerbs(FieldVerbs):
 
     Images are fields of shape ``(H, W)`` or ``(H, W, C)``. A ``field`` is a name, a regex, or a list of them; several
     fields, such as an image and its mask, share each random draw. Draws depend only on the seed, the epoch, and the row
-    (for a window, its first row). ``seed=None`` follows the shuffle's seed, or draws one in this call.
+    (for a window, its first row). ``seed=None`` follows the shuffle's seed, or picks a random seed now and stores
+    it.
     """
 
     def resize(

@@ -1,4 +1,4 @@
-"""Elements by number: reads rows or batches of a pipeline in any order, at the cost of the row groups they lie in.
+"""Random access: reads rows or batches by index; each read loads the row groups that contain them.
 
 Given a plan and numbers, it returns the elements that an iteration yields at these positions. The order always agrees
 with iteration, because the same plan chooses the rows and the same engine makes the element. Memory for kept row groups

@@ -93,8 +93,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         restarts: how many times in a row to restart a sidecar that died, see `Options`; ``None`` = 3.
         stall_timeout: seconds after which a sidecar process that makes no progress is replaced, see `Options`;
             ``None`` = never.
-        max_value_bytes: the largest size of one decoded value. The values of one field that differ in shape may take
-            16 times as much in a batch. ``None`` = 1 GiB.
+        max_value_bytes: the largest size of one decoded value. Variable-shape values of one field may use 16 times
+            this per batch. ``None`` = 1 GiB.
         on_error: what to do with a row that does not decode, or fails in a function: ``"raise"`` (default) raises the
             error at the row's position; ``"skip"`` leaves the row out and counts it, see ``docs/bad-rows.md``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction (0.0 to 1.0). Each rank
@@ -204,9 +204,9 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def shard_given_later(
         self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
     ) -> Pipeline[Given]:
-        """Like `shard`, with a single part for now; the request to the sidecar sets the number and the index later.
+        """Adds a placeholder shard; the request to the sidecar fills in number and index.
 
-        Such parts are recombined in one graph instead of going to ranks, so by default no row is repeated.
+        Its shards are recombined in one graph, so by default no row is repeated.
         """
         return self._with_stage(Shard.of(1, 0, even, canonical_shards, policy))
 
@@ -231,12 +231,12 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         urls = _as_urls(url_or_urls, local=self.filesystem is None)
         return self._replace(urls=urls, _opened=_Opened())
 
-    def check_movable(self) -> Pipeline[Given]:
+    def check_movable(self, what_for: str = "with_urls") -> Pipeline[Given]:
         """Returns this pipeline if it reads only the files named by its URLs; raises `PipelineError` otherwise."""
         others = {"a mix": self.mixture, "a table": self.table, "a served one": self.address}
         for what, value in others.items():
             if value is not None:
-                raise PipelineError(f"other URLs for a pipeline: expected a pipeline over files, got {what}.")
+                raise PipelineError(f"{what_for}: expected a pipeline over files, got {what}.")
         return self
 
     def with_stages(self, stages: Sequence[Stage]) -> Pipeline[Given]:
@@ -609,8 +609,8 @@ def mix(
         weights: how often each is drawn, relative to the others; ``None`` = equally. In a schedule ``[(0, [1, 1]),
             (10_000, [3, 1])]``, each pair gives the row of the mix at which its weights take effect (counted over all
             ranks, from 0 in each pass); in a schedule, a weight may be 0.
-        seed: the seed of the draws; ``None`` draws one in this call and keeps it. Shuffles of the pipelines that have
-            no seed follow the drawn one, so that one number in a state restores all of them.
+        seed: the seed of the draws; ``None`` picks a random seed now and stores it. Shuffles of the pipelines that have
+            no seed follow the picked one, so that one number in a state restores all of them.
         stop: ``"first"`` ends when a drawn pipeline has no more rows, ``"all"`` when all are used up.
 
     Raises:
@@ -681,8 +681,8 @@ def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
 
 def _warn(verb: str, seed: int | None) -> None:
     _LOGGER.warning(
-        "%s(seed=None) drew the seed %s in this process. Ranks with different seeds read overlapping rows: "
-        "give all ranks the same seed.",
+        "%s(seed=None) picked the random seed %s in this process. Pass the same seed= on all ranks: with different "
+        "seeds, they read overlapping rows.",
         verb,
         seed,
     )

@@ -1,7 +1,7 @@
-"""`Verbs`: all verbs of `Pipeline`, shared by the faces that wrap one: `ParquetDataset`, `ParquetIterable`, and others.
+"""`Verbs`: all verbs of `Pipeline`, shared by all dataset classes: `ParquetDataset`, `ParquetIterable`, and others.
 
-A verb creates a stage and adds it with ``_with_stage``, which each face implements. Verbs on fields and images are in
-`field_verbs` and `image_verbs`. The verbs in this module choose rows, order them, and group them.
+A verb creates a stage and adds it with ``_with_stage``, which each dataset class implements. Verbs on fields and images
+are in `field_verbs` and `image_verbs`. The verbs in this module choose rows, order them, and group them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Verbs(ImageVerbs):
 
     The examples read ``drive``, a pipeline of 40 rows with ``id`` (0, 1, ...), ``drive`` (two values), the nullable
     ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, and
-    ``price``. ``texts`` has 40 rows with ``tokens``: row ``n`` holds the token ``n``, ``n % 4`` times, so row 0 is
-    empty. The examples work with every face.
+    ``price``. ``texts`` has 40 rows with ``tokens``: in row ``n``, token ``n`` is repeated ``n % 4`` times (row 0 is
+    empty). The examples work with every dataset class.
     """
 
     def __dir__(self) -> list[str]:
@@ -104,7 +104,9 @@ class Verbs(ImageVerbs):
         return self._with_stage(filter_of(predicate, fields, batched=batched))
 
     def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Self:
-        """Takes part ``index`` of a train/validation split by a hash of ``field``, so no row ever changes its part.
+        """Selects one part of a train/validation split.
+
+        Rows are assigned by a hash of ``field``, so a row always stays in the same part.
 
             >>> parts = [drive.hash_split("id", [0.8, 0.2], part) for part in (0, 1)]
             >>> sum(len(part) for part in parts)
@@ -112,6 +114,7 @@ class Verbs(ImageVerbs):
 
         Args:
             fractions: the fraction of each part; they sum to at most 1.
+            index: the number of the part, from 0.
             seed: each seed gives a different split.
 
         Raises:
@@ -183,7 +186,7 @@ class Verbs(ImageVerbs):
         canonical_shards: int | None = None,
         policy: Literal["global", "rowgroup_modulo"] = "global",
     ) -> Self:
-        """Takes part ``index`` of ``num_shards``; by default, all parts have the same number of rows.
+        """Keeps shard ``index`` of ``num_shards``. By default, all shards have equal length.
 
             >>> [len(drive.shard(3, rank)) for rank in range(3)]
             [14, 14, 14]
@@ -195,8 +198,8 @@ class Verbs(ImageVerbs):
                 ``RANK`` (torchrun), ``TF_CONFIG``, Horovod, MPI, Slurm or a TPU pod. If your values contradict the
                 environment, a warning is logged.
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
-            canonical_shards: number of streams in the global order. If you keep it when the number of ranks changes,
-                each global batch keeps its rows.
+            canonical_shards: number of streams in the global order. Keep it fixed to get the same global batches on a
+                different number of ranks.
             policy: ``"rowgroup_modulo"`` assigns whole row groups as Petastorm does: row group ``i`` of the dataset,
                 regardless of filters, belongs to part ``i % num_shards``, and a window belongs to the part of its first
                 row. Parts then differ in length, and ``even`` and ``canonical_shards`` do not apply.
@@ -216,8 +219,8 @@ class Verbs(ImageVerbs):
             True
 
         Args:
-            seed: ``None`` draws one in this call and keeps it (in PyTorch, loader workers, resumed runs, and the ranks
-                of a process group share it); 0 is a seed like any other.
+            seed: ``None`` picks a random seed now and stores it (in PyTorch, loader workers, resumed runs, and the
+                ranks of a process group share it); 0 is an ordinary seed.
             reshuffle_each_iteration: ``False`` gives every epoch the same order.
 
         Raises:
@@ -233,7 +236,7 @@ class Verbs(ImageVerbs):
             >>> [row["drive"] for row in weighted].count("d1")
             60
 
-        A row whose expected number of copies is 2.4 appears 2 or 3 times, drawn again in each epoch; with equal
+        A row whose expected number of copies is 2.4 appears 2 or 3 times, chosen anew each epoch; with equal
         weights, each row appears once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``,
         ``repeat`` and saved states work as usual. Random image stages draw separately for each copy of a row.
 
@@ -243,7 +246,7 @@ class Verbs(ImageVerbs):
                 in storage order, before any filter (filters keep each remaining row's weight). Weights are finite
                 numbers >= 0.
             num_items: items per epoch; ``None`` = as many as there are rows.
-            seed: ``None`` follows the shuffle's seed, or draws one in this call and keeps it.
+            seed: ``None`` follows the shuffle's seed, or picks a random seed now and stores it.
 
         Raises:
             PipelineError: the weights have a different form or are all 0, the pipeline has an ``ngram``, or a filter
@@ -339,12 +342,12 @@ class Verbs(ImageVerbs):
 
         Every epoch has the same number of items and contains each token exactly once, except for the remainder. Call
         ``shuffle`` before it. ``shard``, ``repeat``, ``take`` and ``batch`` may follow it and then count items. A row
-        on the border of two canonical streams (`shard`) is cut there.
+        that straddles two canonical streams (`shard`) is split between them.
 
         Args:
             fields: the token lists (any integer or float list), and parallel lists of the same lengths, such as a loss
                 mask. Only these fields remain, each of shape ``[length]``.
-            separator: a token between each row and the next, which belongs to the row before it; a number, or
+            separator: a token inserted between rows; it counts as part of the preceding row. A number, or
                 ``{field: number}``.
             positions: whether to add ``segment_ids`` (1, 2, ... for the rows in each item) and ``position_ids``
                 (counted from 0 where a row begins in the item), int32 ``[length]``; see `cu_seqlens`.
@@ -422,8 +425,8 @@ class Verbs(ImageVerbs):
             >>> sum(len(batch["id"]) for batch in batches)
             40
 
-        Each batch holds rows of one bucket, drawn from ``buffer_size`` rows of the shuffle (10,000 without one) and
-        combined differently in each epoch; then the batches are shuffled. Each row appears once per epoch, and all
+        Each batch holds rows of one bucket. Rows are grouped within shuffle blocks (10,000 rows without ``shuffle``),
+        differently in each epoch; then the batches are shuffled. Each row appears once per epoch, and all
         epochs and all ranks have the same number of batches. Later stages count batches. Batches may have different
         numbers of rows.
 

@@ -51,18 +51,18 @@ class Options:
             a checksum is an error; ``"never"``, none. ``None`` = ``"written"``.
         restarts: how many times in a row, without yielding an element in between, a sidecar that died is restarted. The
             iteration then continues with the next element. ``None`` = 3. With 0, a sidecar's death ends the iteration.
-        max_value_bytes: the size limit of one decoded value. The values of one field that differ in shape may take 16
-            times as much per batch. ``None`` = 1 GiB.
+        max_value_bytes: the size limit of one decoded value. Variable-shape values of one field may use 16 times this
+            per batch. ``None`` = 1 GiB.
         on_error: what to do with rows that cannot be decoded, contain a null that the consumer cannot represent, or
             make a function fail. ``"raise"`` raises an error in their place. ``"skip"`` leaves them out and counts
             them; see ``docs/bad-rows.md``. ``None`` = ``"raise"``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float from 0.0 to 1.0 as a
             fraction of its rows. One more failure ends the epoch with an error. ``None`` = any number. Each rank and
             each worker of a ``DataLoader`` counts its own rows.
-        stall_timeout: the time in seconds after which a sidecar process that others wait for, and that has used no
-            processor time meanwhile, is killed and replaced. Set it longer than any wait in your functions. ``None`` =
-            never; a warning is logged after 30 s. With ``address=``: the time after which a server that has sent
-            nothing is asked whether it is alive. If it does not answer, the iteration ends with an error.
+        stall_timeout: seconds without CPU use after which a sidecar process that blocks others is killed and replaced.
+            Choose more than any wait in your functions. ``None`` = never; a warning is logged after 30 s. With
+            ``address=``: the time after which a server that has sent nothing is asked whether it is alive. If it does
+            not answer, the iteration ends with an error.
     """
 
     workers: int | None = None

@@ -181,7 +181,7 @@ class BasePlan:
     def loses_elements(self) -> bool:
         """Whether an epoch may have fewer elements than planned, because failing rows are left out of it.
 
-        Joined tokens cannot fail: rows that would are not selected.
+        Joined tokens cannot fail: rows that would fail are filtered out beforehand.
         """
         if not self.skips or self.keeps_step:
             return False

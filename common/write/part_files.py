@@ -114,10 +114,10 @@ class OpenParts:
 
 
 class Partition:
-    """One directory: the rows buffered for the next row group, and the files that row groups are dealt to.
+    """One directory: the rows buffered for the next row group, and the files that row groups are assigned to.
 
     Args:
-        deal: the number of files that row groups are dealt to in turn.
+        deal: the number of files that row groups are assigned to, round-robin.
     """
 
     def __init__(

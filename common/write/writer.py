@@ -60,7 +60,7 @@ class DatasetWriter:
             rows by these fields to get the fewest files.
         files: how many files to write (in each partition). If the number of rows is known, from `write_dataset` or
             `expect_rows`, each file holds one contiguous part, and path order is row order. Otherwise row groups are
-            dealt to the files in turn. There are never more files than row groups.
+            assigned to files round-robin. There are never more files than row groups.
         compression: for columns that are not already compressed: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``,
             ``"brotli"`` or ``None``.
         filesystem: a pyarrow or fsspec file system to write to.
@@ -142,7 +142,7 @@ class DatasetWriter:
         """
         self._check_open()
         if self._rows or self._waiting:
-            raise PipelineError("expect_rows: expected a call before the first row. Call it right after creation.")
+            raise PipelineError("expect_rows() must come before the first row: call it right after creation.")
         total = operator.index(total)
         self._cuts = sorted({total * number // self._deal for number in range(1, self._deal)} - {0})
         self._deal = 1
@@ -361,8 +361,8 @@ def write_dataset(
 
     Args:
         rows: an iterable of dicts, which is streamed, or a mapping of columns. With ``files=n``, a sequence or columns
-            are split into ``n`` contiguous parts; the row groups of an iterator, whose length is unknown, are dealt to
-            the files in turn.
+            are split into ``n`` contiguous parts; the row groups of an iterator, whose length is unknown, are
+            assigned to the files round-robin.
 
     Raises:
         PipelineError: rows are a data frame, or an argument is out of range.
