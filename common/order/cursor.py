@@ -24,8 +24,8 @@ class LeftOut:
 
     Attributes:
         rows: the number of rows that failed.
-        batches: of ``bucket``, the number of batches without a row that did not fail.
-        ahead: of ``bucket``, the rows that later batches have given to earlier ones: ``(stream, cycle, pass, turn,
+        batches: with ``bucket``, the number of batches whose rows all failed.
+        ahead: with ``bucket``, the rows that later batches have given to earlier ones: ``(stream, cycle, pass, turn,
             block, bucket, rows)``; see `engine.run.refilling`.
     """
 

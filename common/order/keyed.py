@@ -41,7 +41,7 @@ def _stream(*key: int) -> Philox:
 
 
 def _pieces(count: int, *key: int) -> Iterator[np.ndarray]:
-    """Yields the same as `raw_words` in pieces."""
+    """Yields the words of `raw_words` in pieces."""
     stream = _stream(*key)
     for first in range(0, count, _PIECE):
         yield stream.random_raw(min(_PIECE, count - first))

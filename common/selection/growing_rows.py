@@ -69,7 +69,7 @@ def forget_rows(rows: np.ndarray) -> None:
 
 
 def _in_file(held: list[np.ndarray], rest: Iterable[np.ndarray]) -> np.ndarray:
-    """Returns the same in a temporary file, or in memory if there is no room for one."""
+    """Returns int32 arrays end to end in a temporary file, or in memory if there is no room for one."""
     try:
         file = TemporaryBuffer()
     except NoRoomError as error:

@@ -45,7 +45,7 @@ class RowSet:
         return np.asarray(self.numbers(row_group), np.int64)
 
     def numbers(self, row_group: int) -> RowNumbers:
-        """Returns the same without a copy: a range if the row group is selected whole, or else int32."""
+        """Returns the selected rows of one row group without a copy: a range if it is selected whole, or else int32."""
         count = int(self.before[row_group + 1] - self.before[row_group])
         if self.whole[row_group]:
             return range(count)

@@ -44,7 +44,7 @@ ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
 """Reads columns of a whole row group in the dataset's types, named by field, including partition columns."""
 
 ReadSlices = Callable[[int, Sequence[UnischemaField]], Iterable[pa.Table]]
-"""Reads the same in consecutive slices, at least one, so that large row groups take little memory."""
+"""Reads columns of a row group in consecutive slices, at least one, so that large row groups take little memory."""
 
 RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
 """Evaluates a Python predicate on rows of a row group: (stage, row group, rows) -> bool mask."""

@@ -70,7 +70,7 @@ class Region:
     is_copied = False
     """Whether another process copies the arrays it gets from here, because it holds too many other regions."""
     generation = 0
-    """Which of the makers that its pool had so far made it."""
+    """Index of the pool's factory (see `RegionPool.use`) that created this region."""
 
     def __init__(self) -> None:
         self._memory = self.map_memory(mmap.PAGESIZE)

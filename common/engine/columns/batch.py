@@ -1,4 +1,4 @@
-"""Column batches: the forms of a batch's fields between the engine and the faces.
+"""Column batches: the forms of a batch's fields between the engine and the dataset classes.
 
 A column is `Dense` (one array), `Strings` (offsets and bytes) or `Ragged` (shapes and flat values). The engine also
 uses `Compound` (several of these, aligned by row). Columns hold no Python object per row. `to_numpy` converts them to

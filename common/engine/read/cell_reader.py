@@ -63,7 +63,7 @@ class CellReader:
         return {name: cells for name, cells in found.items() if cells is not None}
 
     def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
-        """Returns the same, but only values that can stay in their file."""
+        """Returns the values of some rows that can stay in their file, by field name."""
         found = {}
         for field in self._fields:
             file, chunk = self._chunk(row_group, field)

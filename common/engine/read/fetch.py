@@ -296,7 +296,7 @@ class Fetcher:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 
     def fetch_large(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns | None:
-        """Returns the same for all rows of a block that does not fit into memory.
+        """Returns the fields' columns for the rows of a block that does not fit into memory.
 
         The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
         """
@@ -408,7 +408,7 @@ def row_group_slices(
     slice_bytes: int | None,
     room_bytes: int | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the same in slices, and their numbers of rows.
+    """Yields the columns of a row group as `read_row_group` returns them, in slices, with the number of rows of each.
 
     Args:
         slice_bytes: see `layout.arrow_read.read_slices`; ``None`` for all rows at once.

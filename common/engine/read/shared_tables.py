@@ -4,8 +4,8 @@ Every worker needs some rows of each row group. The first one reads it and puts 
 open that file by its name in ``/proc``. A table of contents, in a memory file of the training process, says who holds
 which table (`SharedTables`). Nothing has a name in a file system, so nothing is left when processes are killed.
 
-The last worker that took a table holds it for the next one, and whoever held it before lets go. When each worker has
-taken it, nobody holds it. A mapped table stays valid until its reader drops it.
+The last worker that took a table holds it for the next one, and the previous owner releases it. After every worker has
+taken it, it is freed. A mapped table stays valid until its reader drops it.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class SharedTables:
 
     @contextlib.contextmanager
     def _contents(self) -> Iterator[np.ndarray]:
-        """Excludes other processes and threads from the table of contents, and lets go of what others hold by now."""
+        """Excludes other processes and threads from the table of contents, and releases what others hold by now."""
         with self._lock:
             self._lock_contents()
             try:
@@ -246,7 +246,7 @@ class SharedTables:
                 os.close(self._held.pop(at))
 
     def _take(self, slots: np.ndarray, at: int, descriptor: int) -> int | None:
-        """Counts a reader, and makes this process hold the table. Returns the descriptor if nobody needs it now."""
+        """Counts a reader, and makes this process hold the table. Returns the descriptor if it is the last reader."""
         slots["taken"][at] |= self._bit
         before = self._held.pop(at, None)
         if before is not None:

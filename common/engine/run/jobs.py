@@ -44,7 +44,7 @@ _GROWTH = 2
 class Begin:
     """A position in an iteration that skips failing rows: the elements so far, and the rows consumed for them.
 
-    Of ``bucket``, ``rows`` are batches, and ``left_out`` says what is left out of them.
+    With ``bucket``, ``rows`` counts batches, and ``left_out`` says what is left out of them.
     """
 
     elements: int
@@ -64,7 +64,7 @@ class Place:
         begin: the position before the job.
         end: the number of rows consumed after the job.
         skips: the rows that are left out before the job's last row.
-        left_out: of ``bucket``, what is left out up to the end of the job.
+        left_out: with ``bucket``, what is left out up to the end of the job.
         ends: the number of rows consumed after each element. Empty if the rows of the job are consecutive.
     """
 

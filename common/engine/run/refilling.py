@@ -1,9 +1,8 @@
 """`RefillingPlanner`: plans the batches of ``bucket`` without the rows that fail.
 
-The batches of a part have fixed places, each with rows of one bucket of one block. Once a row of a bucket fails, the
-later batches of that bucket in the same block form a queue: each batch takes as many rows from the head of the queue as
-a full batch holds, so later batches have fewer. A place whose queue is empty is left out. What a batch holds therefore
-depends only on the rows that were consumed up to it, whichever bad rows are known in advance.
+The batches of a part have fixed places, each with rows of one bucket of one block. After a bad row, the remaining
+batches of that bucket and block are refilled from one queue of rows; the last ones run short or disappear. What a batch
+holds therefore depends only on the rows that were consumed up to it, whichever bad rows are known in advance.
 
 A position is (elements, places left out, rows that each open queue is ahead of its places); see `LeftOut`.
 """

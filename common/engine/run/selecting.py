@@ -75,7 +75,7 @@ def stored_rows(dataset: StoredDataset, row_group: int, fields: Sequence[Unische
 def stored_slices(
     dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], *, room_bytes: int
 ) -> Iterator[pa.Table]:
-    """Yields the same in slices, if it takes more than ``room_bytes``."""
+    """Yields stored columns of a whole row group, in slices if they take more than ``room_bytes``."""
     return Fetcher(dataset, fields).stored_slices(row_group, room_bytes=room_bytes)
 
 
