@@ -208,7 +208,7 @@ def test_an_own_seed_in_a_sharded_pipe_is_warned_of(url: str, caplog: pytest.Log
             pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=seed)
             apply_sharding(pipe, 2, 0)
             next(iter(pipe))
-    assert "all ranks need the same seed" in caplog.text
+    assert "pass the same seed= on all ranks" in caplog.text
 
 
 def test_an_own_seed_of_a_mix_is_warned_of(url: str, caplog: pytest.LogCaptureFixture) -> None:
