@@ -20,9 +20,9 @@ from ..errors import DatasetError
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import CLEANED, REMOVED, remedy, why
+from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles
 from .store_answers import StoreError
-from .store_faults import asking_again, is_local, reading_damage_again
 from .temporary import TemporaryBuffer
 from .value_bounds import most_bytes, slice_rows
 
@@ -73,7 +73,7 @@ def read_group(
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
             return table
 
-    return reading_damage_again(dataset.filesystem, read, place)
+    return retry_if_damaged(dataset.filesystem, read, place)
 
 
 def read_slices(
@@ -223,7 +223,7 @@ def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> l
         return fetch_ranges(lambda: dataset.open(file, ranges=True), ranges)
 
     size = sum(end - first for first, end in ranges)
-    return asking_again(dataset.filesystem, fetch, _place(dataset, row_group), size_bytes=size)
+    return with_retries(dataset.filesystem, fetch, _place(dataset, row_group), size_bytes=size)
 
 
 def _place(dataset: StoredFiles, row_group: int) -> str:

@@ -37,10 +37,10 @@ from .index import RowGroupIndex, load_index
 from .nested import wide, without_view_types
 from .partitions import partition_columns
 from .patterns import Pattern
+from .retries import is_local, with_retries
 from .row_groups import RowGroups
 from .spark_files import footer_schema
 from .store_answers import StoreError
-from .store_faults import asking_again, is_local
 from .stores import ForkSafeFileSystem
 from .table import Table, TableColumn
 from .table_dataset import describe_table, table_filesystem, table_listing
@@ -474,7 +474,7 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
             return pq.read_schema(source).metadata or {}
 
     try:
-        return asking_again(filesystem, read, f"file {version.path}")
+        return with_retries(filesystem, read, f"file {version.path}")
     except DatasetError:
         raise
     except (pa.ArrowInvalid, OSError) as error:

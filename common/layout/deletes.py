@@ -25,8 +25,8 @@ from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
 from .footers import open_checked, remedy
 from .nested import one_array
+from .retries import with_retries
 from .row_groups import StoredFiles
-from .store_faults import asking_again
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
 from .table_read import locate, read_columns
 
@@ -153,7 +153,7 @@ def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) ->
     """Reads deleted rows, again where the store fails for a moment."""
     place = f"{item.kind} of deleted rows {item.path or '(inline)'}"
     try:
-        return asking_again(dataset.filesystem, read, place)
+        return with_retries(dataset.filesystem, read, place)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         damaged = (
             "It is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version of the table."

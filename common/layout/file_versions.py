@@ -35,8 +35,8 @@ from ..errors import DatasetError
 from ..progress import thread_pool
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
 from .http_ranges import HttpFile, answers_http
+from .retries import is_transient, with_retries
 from .store_answers import is_absence
-from .store_faults import asking_again, passes
 from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
 
 if TYPE_CHECKING:
@@ -219,14 +219,14 @@ def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], dire
         found = (versions_below(filesystem, directory) for directory in directories)
         return {version.path: version for each in found for version in each}
 
-    now = asking_again(filesystem, listed, "files of the epoch", is_listing=True)
+    now = with_retries(filesystem, listed, "files of the epoch", is_listing=True)
     for version in used:
         hold(version, now.get(version.path))
         note_check(filesystem, version)
 
 
 def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
-    asking_again(filesystem, lambda: _check_now(filesystem, version), f"file {version.path}")
+    with_retries(filesystem, lambda: _check_now(filesystem, version), f"file {version.path}")
 
 
 def _check_now(filesystem: pafs.FileSystem, version: FileVersion) -> None:
@@ -283,7 +283,7 @@ def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVer
         try:
             info = fs.info(inside)
         except FileNotFoundError as error:
-            if passes(error) or not is_absence(error):
+            if is_transient(error) or not is_absence(error):
                 raise
             return pafs.FileType.NotFound, None
         if info["type"] != "file":

@@ -21,8 +21,8 @@ from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
 from .kept import COPY, MOVING
 from .patterns import Pattern, pattern_of
+from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .store_answers import ADVICE, StoreError, told
-from .store_faults import FEW_ATTEMPTS, asking_again, is_local
 from .stores import store_of
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -202,7 +202,7 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         return kind, root, versions_below(fs, root, _wanted(pattern))
 
     try:
-        kind, root, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
+        kind, root, files = with_retries(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
     except DatasetError:
         raise
     except StoreError as error:

@@ -24,7 +24,7 @@ from .stores import ForkSafeHandler, has_plain_handler, with_few_attempts
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
-_GCS_RETRY_S = 2  # after that, `store_faults.asking_again` retries
+_GCS_RETRY_S = 2  # after that, `with_retries` asks again
 # The extra that installs fsspec's library for a scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "huggingface"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")

@@ -19,8 +19,8 @@ from ..progress import progress, thread_pool
 from .file_versions import opened
 from .files import DataFile
 from .footer_check import check_footer
+from .retries import retry_if_damaged, with_retries
 from .store_answers import StoreError, told
-from .store_faults import asking_again, reading_damage_again
 
 _MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as much
 _TAIL_BYTES = 64 << 10
@@ -81,7 +81,7 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
             check_footer(stored, footer, file.size_bytes)
             return footer
 
-    return reading_damage_again(filesystem, load, f"file {file.path}")
+    return retry_if_damaged(filesystem, load, f"file {file.path}")
 
 
 def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.NativeFile], Found]) -> Found:
@@ -91,7 +91,7 @@ def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.
         with opened(filesystem, file.version, ranges=True) as source:
             return read(source)
 
-    return asking_again(filesystem, once, f"file {file.path}")
+    return with_retries(filesystem, once, f"file {file.path}")
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from .files import FileListing
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
+from .retries import with_retries
 from .store_answers import told
-from .store_faults import asking_again
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
@@ -42,7 +42,7 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
     paths = [posixpath.join(root, INDEX_NAME) for root in dict.fromkeys(listing.roots)]
     try:
         filesystem = listing.filesystem
-        versions = asking_again(filesystem, lambda: current_versions(filesystem, paths), "row-group index")
+        versions = with_retries(filesystem, lambda: current_versions(filesystem, paths), "row-group index")
         if None in versions:
             return None
         parts = [IndexFile.open(filesystem, version) for version in versions if version is not None]

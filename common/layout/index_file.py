@@ -18,7 +18,7 @@ from ..errors import DatasetError
 from ..process.forks import arrow_to_numpy
 from .file_versions import FileVersion, opened
 from .index_format import BASE, METADATA_KEY, IndexDescription
-from .store_faults import asking_again
+from .retries import with_retries
 
 _PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError)
@@ -55,7 +55,7 @@ class IndexFile:
                 return reader.metadata, reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
 
         try:
-            metadata, table = asking_again(filesystem, read, f"row-group index {version.path}")
+            metadata, table = with_retries(filesystem, read, f"row-group index {version.path}")
             description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
             return cls._of(filesystem, version, metadata, description, table)
         except DatasetError:
@@ -114,7 +114,7 @@ class IndexFile:
                 return reader.read(columns=columns).select(columns)
 
         try:
-            table = asking_again(self.filesystem, read, where)
+            table = with_retries(self.filesystem, read, where)
         except DatasetError:
             raise
         except _UNREADABLE as error:

@@ -25,7 +25,7 @@ from ..urls import without_secrets
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_S3_ATTEMPTS = 3  # after that, `store_faults.asking_again` retries
+_S3_ATTEMPTS = 3  # after that, `with_retries` asks again
 _forked = ForkLock()
 _ADDRESSES = ("endpoint_override", "endpoint_url", "account_name", "host", "region")
 _PLACES = ("scheme", "endpoint_override", "account_name", "host", "port")

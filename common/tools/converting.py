@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError
 from ..layout.file_versions import FileVersion, look, opened, versions_below
 from ..layout.filesystem import resolve
-from ..layout.store_faults import asking_again
+from ..layout.retries import with_retries
 from ..pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
@@ -290,7 +290,7 @@ def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bo
             return b"huggingface" in (pq.read_schema(stream).metadata or {})
 
     try:
-        return asking_again(filesystem, read, f"file {version.path}")
+        return with_retries(filesystem, read, f"file {version.path}")
     except (pa.ArrowException, OSError):
         return False  # the error is raised when the file is read
 

@@ -21,7 +21,7 @@ from processes import PATIENCE_S
 from parquetry.common import progress
 from parquetry.common.engine.read.claims import Claims
 from parquetry.common.errors import PipelineError
-from parquetry.common.layout import deadlines, store_faults
+from parquetry.common.layout import deadlines, retries
 
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
@@ -63,15 +63,15 @@ def test_a_wait_for_an_answer_ends() -> None:
 
 
 def test_no_further_attempt_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 3600.0)
-    monkeypatch.setattr(store_faults, "_LONGEST_WAIT_S", 3600.0)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 3600.0)
     attempts = []
 
     def fail() -> None:
         attempts.append(1)
         raise ConnectionError("reset")
 
-    assert "was closed" in ended_while(lambda: store_faults.asking_again(STORE, fail, "a store"))
+    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"))
     assert len(attempts) == 1
 
 

@@ -21,7 +21,7 @@ from s3_server import S3Server, serving
 import parquetry
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError, ParquetryError
-from parquetry.common.layout import store_faults
+from parquetry.common.layout import retries
 from parquetry.common.write import write_dataset
 
 SECRET = "pLaNtEdSeCrEt"
@@ -31,7 +31,7 @@ SECRET = "pLaNtEdSeCrEt"
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     build(tmp_path / "lake" / "rows", [[20], [13]], names=("id",))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
     with serving(tmp_path) as server:
         yield server
 
@@ -104,7 +104,7 @@ def test_no_error_shows_a_secret(store: S3Server, name: str) -> None:
 def test_no_error_or_log_of_an_epoch_shows_a_secret(
     store: S3Server, status: int, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_faults, "ATTEMPTS", 2)
+    monkeypatch.setattr(retries, "ATTEMPTS", 2)
     rows = Pipeline(url(store), ["id"], executor="threads", workers=1)
     assert len(rows) == 33
     store.fault = lambda method, path: status if method == "GET" and "part" in path else None

@@ -23,12 +23,12 @@ from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import deadlines, store_faults
+from parquetry.common.layout import deadlines, retries
 from parquetry.common.layout.deletes import deleted_rows
 from parquetry.common.layout.file_versions import FileVersion
+from parquetry.common.layout.retries import ATTEMPTS, FEW_ATTEMPTS, is_transient, retry_if_damaged, with_retries
 from parquetry.common.layout.row_groups import RowGroups
 from parquetry.common.layout.store_answers import StoreError, told
-from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes, reading_damage_again
 from parquetry.common.layout.table import BITMAP, RowDeletes, Table, TableFile
 from parquetry.common.layout.tables.delta_log import live_files
 
@@ -82,7 +82,7 @@ def store(tmp_path: Path) -> FaultyStore:
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.0)
 
 
 BUSY: dict[str, Fault] = {
@@ -133,10 +133,10 @@ def test_damage_on_the_way_is_read_again(store: FaultyStore, damaged: int) -> No
 
     remote = pafs.PyFileSystem(pafs.FSSpecHandler(store))
     if damaged < FEW_ATTEMPTS:
-        assert reading_damage_again(remote, read, "part-000") == "rows"
+        assert retry_if_damaged(remote, read, "part-000") == "rows"
     else:
         with pytest.raises(DatasetError, match="part-000"):
-            reading_damage_again(remote, read, "part-000")
+            retry_if_damaged(remote, read, "part-000")
     assert next(calls, None) is None
 
 
@@ -172,9 +172,9 @@ def test_what_would_fail_again_is_raised_at_once(store: FaultyStore, error: Exce
         asked.append(1)
         raise error
 
-    assert not passes(error)
+    assert not is_transient(error)
     with pytest.raises(type(error)) as caught:
-        asking_again(_arrow(store), read, "file")
+        with_retries(_arrow(store), read, "file")
     assert caught.value is error
     assert len(asked) == 1
 
@@ -204,9 +204,9 @@ def test_an_answer_of_the_store_is_given_at_once_with_its_remedy(
         asked.append(1)
         raise error
 
-    assert not passes(error)
+    assert not is_transient(error)
     with pytest.raises(StoreError, match="the store answered") as caught:
-        asking_again(_arrow(store), read, "file")
+        with_retries(_arrow(store), read, "file")
     assert advice in caught.value.advice
     assert len(asked) == 1
     len(_pipeline(store))
@@ -226,7 +226,7 @@ def test_a_cut_answer_is_asked_for_a_few_times_and_a_local_file_once(store: Faul
             raise BUSY["cut"]()
 
         with pytest.raises(OSError, match="but only got 50"):
-            asking_again(filesystem, read, "file")
+            with_retries(filesystem, read, "file")
         assert len(asked) == count
 
 

@@ -14,7 +14,7 @@ from store_servers import gcs_emulator, gs_url, moto_s3, s3_url
 
 from parquetry.common import Pipeline, write_dataset
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import deadlines, footers, store_faults
+from parquetry.common.layout import deadlines, footers, retries
 
 NAMES = ("id", "tags", "image")
 ROWS = 100
@@ -69,8 +69,8 @@ def proxies(built: Built) -> Iterator[Callable[[str], tuple[Proxy, Urls]]]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(store_faults, "ATTEMPTS", 3)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "ATTEMPTS", 3)
     monkeypatch.setattr(deadlines, "SILENT_S", 1.0 if "silent" in request.node.name else 30.0)
 
 
@@ -91,7 +91,7 @@ def test_a_fault_is_overcome_or_named(
     proxy.spoil(fault, fault)
     assert ids(rows) == expected
     assert proxy.spoilt() == 2
-    monkeypatch.setattr(store_faults, "ATTEMPTS", 2)
+    monkeypatch.setattr(retries, "ATTEMPTS", 2)
     proxy.spoil(always=fault)
     if (store, fault) in HARMLESS:
         assert ids(rows) == expected

@@ -14,7 +14,7 @@ from s3_server import S3Server, serving
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import checked_files, http_ranges, store_faults
+from parquetry.common.layout import checked_files, http_ranges, retries
 
 ROWS = 120
 FILE = "part.parquet"
@@ -28,7 +28,7 @@ def write(path: Path, first: int) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
     write(tmp_path / FILE, 0)
     with serving(tmp_path) as store:
         yield store

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import store_faults
+from parquetry.common.layout import retries
 from parquetry.torch_plugin import ParquetIterable
 
 URL = "hf://datasets/user/rows/data"
@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def hub(built: Built, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     with hub_of(Path(built.url).parent) as hub:
         yield hub

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...layout.file_versions import FileVersion, opened
-from ...layout.store_faults import asking_again
+from ...layout.retries import with_retries
 from ...layout.stores import store_of
 from ...layout.table import TableColumn
 from ...layout.table_read import read_columns
@@ -127,7 +127,7 @@ def _read(filesystem: pafs.FileSystem, version: FileVersion, place: memoryview) 
                 done += count
 
     try:
-        asking_again(filesystem, read, f"file {version.path}")
+        with_retries(filesystem, read, f"file {version.path}")
     except DatasetError:
         raise
     except (OSError, pa.ArrowException) as error:

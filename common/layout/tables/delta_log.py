@@ -22,7 +22,7 @@ import pyarrow.fs as pafs
 
 from ...errors import DatasetError
 from ..footers import open_checked, remedy
-from ..store_faults import asking_again
+from ..retries import with_retries
 
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -59,7 +59,7 @@ class Log:
         selector = pafs.FileSelector(self._directory)
         try:
             place = f"Delta log {self._directory}"
-            infos = asking_again(filesystem, lambda: filesystem.get_file_info(selector), place, is_listing=True)
+            infos = with_retries(filesystem, lambda: filesystem.get_file_info(selector), place, is_listing=True)
         except DatasetError:
             raise
         except (OSError, pa.ArrowException) as error:
@@ -228,7 +228,7 @@ def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, 
             return bytes(stream.read())
 
     try:
-        yield from parse_lines(asking_again(filesystem, read, f"Delta log {path}"))
+        yield from parse_lines(with_retries(filesystem, read, f"Delta log {path}"))
     except DatasetError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -244,7 +244,7 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
 
     place = f"Delta checkpoint {path}"
     try:
-        table = asking_again(filesystem, read, place, is_listing=True)
+        table = with_retries(filesystem, read, place, is_listing=True)
         for batch in table.to_batches(max_chunksize=_ACTIONS_AT_ONCE):
             for kind in _ACTIONS:
                 if kind in batch.schema.names:

@@ -25,7 +25,7 @@ from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
 from ..file_versions import opened
 from ..files import DataFile, list_files
-from ..store_faults import asking_again
+from ..retries import with_retries
 from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
 
 _SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
@@ -168,7 +168,7 @@ def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
             return pq.read_schema(source)
 
     try:
-        return asking_again(filesystem, read, f"file {file.path}")
+        return with_retries(filesystem, read, f"file {file.path}")
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:

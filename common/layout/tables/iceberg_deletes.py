@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError
-from ..store_faults import asking_again
+from ..retries import with_retries
 from ..table import BITMAP, EQUALITY, POSITIONS, RowDeletes, TableColumn
 from .iceberg_columns import table_columns
 from .iceberg_manifests import Entry
@@ -142,7 +142,7 @@ def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> bytes:
                 raise ValueError(f"a footer of {size} bytes in a file of {end}")
             return flags, magic, file.read_at(size + 4, end - 16 - size)
 
-    flags, magic, raw = asking_again(filesystem, read, f"Puffin file {path}")
+    flags, magic, raw = with_retries(filesystem, read, f"Puffin file {path}")
     if magic != _MAGIC or raw[:4] != _MAGIC:
         raise ValueError("no Puffin footer")
     if flags & _COMPRESSED:

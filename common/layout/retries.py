@@ -1,4 +1,4 @@
-"""`asking_again` retries reads from a store that fails for a moment, with growing waits in between.
+"""`with_retries` repeats reads from a store that fails for a moment, with growing waits in between.
 
 It takes a file system and a function that reads from it, and returns what the function returns. It retries only
 transient faults (the store is busy, the connection broke). Any other response of the store is a `StoreError` at once;
@@ -50,7 +50,7 @@ _CUT = re.compile(
 )
 
 
-def asking_again(
+def with_retries(
     filesystem: pafs.FileSystem,
     read: Callable[[], _T],
     place: str,
@@ -84,7 +84,7 @@ def asking_again(
         raise StoreError(text) from clean_cause(error)
 
     retrying = Retrying(
-        retry=retry_if_exception(passes),
+        retry=retry_if_exception(is_transient),
         stop=lambda state: state.attempt_number >= min(most, _most_attempts(_error_of(state))),
         wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=_LONGEST_WAIT_S),
         sleep=pause,
@@ -101,7 +101,7 @@ def asking_again(
         raise answer from clean_cause(error)
 
 
-def reading_damage_again(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str) -> _T:
+def retry_if_damaged(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str) -> _T:
     """Returns what ``read`` returns. If what a store sent is damaged, ``read`` is retried, up to `FEW_ATTEMPTS` in all.
 
     The store, or something in between, may have sent other bytes than it has. Not every client notices.
@@ -126,7 +126,7 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
     return isinstance(without_subtrees(filesystem, "")[0], pafs.LocalFileSystem)
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the error is a fault of the store or the network, so that another attempt may succeed."""
     return _most_attempts(error) > 1
 
