@@ -19,7 +19,7 @@ from ..errors import DatasetError, ParquetryError
 from ..process.forks import importing
 from ..progress import pause
 from ..urls import clean_cause, without_secrets
-from .deadlines import answer_of
+from .hedged_reads import hedged_read
 from .store_answers import StoreError, causes, status_of, store_answer, told
 from .stores import endpoint_of, without_subtrees
 
@@ -61,7 +61,7 @@ def with_retries(
 ) -> _T:
     """Returns what ``read`` returns. Unless the files are local, ``read`` is retried after transient faults.
 
-    A read without a response is such a fault; see `deadlines.answer_of`.
+    A read without a response is such a fault; see `hedged_reads.hedged_read`.
 
     Args:
         place: what is read, for messages.
@@ -93,7 +93,9 @@ def with_retries(
     )
     endpoint = endpoint_of(filesystem)
     try:
-        return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing, endpoint=endpoint))
+        return retrying(
+            lambda: hedged_read(read, place, size_bytes=size_bytes, is_listing=is_listing, endpoint=endpoint)
+        )
     except Exception as error:
         answer = store_answer(filesystem, error)
         if answer is None:

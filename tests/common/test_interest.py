@@ -21,7 +21,7 @@ from processes import PATIENCE_S
 from parquetry.common import progress
 from parquetry.common.engine.read.claims import Claims
 from parquetry.common.errors import PipelineError
-from parquetry.common.layout import deadlines, retries
+from parquetry.common.layout import hedged_reads, retries
 
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
@@ -57,7 +57,7 @@ def test_a_pause_ends() -> None:
 def test_a_wait_for_an_answer_ends() -> None:
     answer = threading.Event()
     try:
-        assert "was closed" in ended_while(lambda: deadlines.answer_of(answer.wait, "a store"))
+        assert "was closed" in ended_while(lambda: hedged_reads.hedged_read(answer.wait, "a store"))
     finally:
         answer.set()
 

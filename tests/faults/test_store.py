@@ -23,7 +23,7 @@ from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import deadlines, retries
+from parquetry.common.layout import hedged_reads, retries
 from parquetry.common.layout.deletes import deleted_rows
 from parquetry.common.layout.file_versions import FileVersion
 from parquetry.common.layout.retries import ATTEMPTS, FEW_ATTEMPTS, is_transient, retry_if_damaged, with_retries
@@ -244,7 +244,7 @@ def _arrow(store: FaultyStore) -> Any:
 def test_a_read_that_is_never_answered_changes_no_row(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [row["id"] for row in _pipeline(store)]
     answers = threading.Event()
-    monkeypatch.setattr(deadlines, "SLOW_S", 0.05)
+    monkeypatch.setattr(hedged_reads, "SLOW_S", 0.05)
     store.faults = iter([None, lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")])
     iterator = iter(_pipeline(store))
     assert [row["id"] for row in iterator] == expected
@@ -255,7 +255,7 @@ def test_a_read_that_is_never_answered_changes_no_row(store: FaultyStore, monkey
 def test_a_store_that_never_answers_is_an_error(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     len(_pipeline(store))
     answers = threading.Event()
-    monkeypatch.setattr(deadlines, "SILENT_S", 0.01)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.01)
     store.faults = iter([lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")] * 1000)
     with pytest.raises(DatasetError, match=r"failed 8 times, most recently: the store timed out: expected a response"):
         list(_pipeline(store))

@@ -14,7 +14,7 @@ from store_servers import gcs_emulator, gs_url, moto_s3, s3_url
 
 from parquetry.common import Pipeline, write_dataset
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import deadlines, footers, retries
+from parquetry.common.layout import footers, hedged_reads, retries
 
 NAMES = ("id", "tags", "image")
 ROWS = 100
@@ -71,7 +71,7 @@ def proxies(built: Built) -> Iterator[Callable[[str], tuple[Proxy, Urls]]]:
 def _soon(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
     monkeypatch.setattr(retries, "ATTEMPTS", 3)
-    monkeypatch.setattr(deadlines, "SILENT_S", 1.0 if "silent" in request.node.name else 30.0)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 1.0 if "silent" in request.node.name else 30.0)
 
 
 def ids(rows: Pipeline) -> list[int]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from processes import WITHIN_S
 
-from parquetry.common.layout import deadlines, latencies
-from parquetry.common.layout.deadlines import answer_of
+from parquetry.common.layout import hedged_reads, latencies
+from parquetry.common.layout.hedged_reads import hedged_read
 from parquetry.common.layout.latencies import FEWEST_READS, Latencies, latencies_of
 
 MIB = 1 << 20
@@ -74,25 +74,25 @@ def test_the_reads_of_an_endpoint_decide_when_it_is_asked_again(
     monkeypatch.setattr(latencies, "FLOOR_S", 0.01)
     endpoint, calls = f"test {tmp_path}", []
     for _ in range(FEWEST_READS):
-        answer_of(int, "a file", endpoint=endpoint)
+        hedged_read(int, "a file", endpoint=endpoint)
     assert latencies_of(endpoint).slow_after(0) is not None
 
     def read() -> int:
         calls.append(1)
         return int(len(calls) == 2 or stuck.wait(WITHIN_S)) + len(calls)
 
-    assert answer_of(read, "a file", endpoint=endpoint) == 3  # not after `SLOW_S`, which is 10 s
-    assert deadlines.SLOW_S > 5
+    assert hedged_read(read, "a file", endpoint=endpoint) == 3  # not after `SLOW_S`, which is 10 s
+    assert hedged_reads.SLOW_S > 5
 
 
 def test_no_more_stragglers_are_asked_again_than_the_share_allows(
     stuck: threading.Event, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setattr(latencies, "FLOOR_S", 0.001)
-    monkeypatch.setattr(deadlines, "SILENT_S", 0.1)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.1)
     endpoint, asked = f"test {tmp_path}", []
     for _ in range(FEWEST_READS):
-        answer_of(int, "a file", endpoint=endpoint)
+        hedged_read(int, "a file", endpoint=endpoint)
 
     def read() -> None:
         asked.append(1)
@@ -100,11 +100,11 @@ def test_no_more_stragglers_are_asked_again_than_the_share_allows(
 
     for _ in range(6):  # a store that answers nobody any more
         with pytest.raises(TimeoutError):
-            answer_of(read, "a file", endpoint=endpoint)
+            hedged_read(read, "a file", endpoint=endpoint)
     assert len(asked) == 6 + 3
 
 
 def test_a_listing_says_nothing_about_reads(tmp_path: object) -> None:
     for _ in range(FEWEST_READS):
-        answer_of(int, "a directory", is_listing=True, endpoint=f"test {tmp_path}")
+        hedged_read(int, "a directory", is_listing=True, endpoint=f"test {tmp_path}")
     assert latencies_of(f"test {tmp_path}").slow_after(0) is None

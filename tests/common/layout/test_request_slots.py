@@ -20,9 +20,9 @@ import pytest
 from processes import WITHIN_S
 from s3_server import serving
 
-from parquetry.common.layout import deadlines, request_slots
+from parquetry.common.layout import hedged_reads, request_slots
 from parquetry.common.layout.chunk_ranges import fetch_ranges
-from parquetry.common.layout.deadlines import answer_of
+from parquetry.common.layout.hedged_reads import hedged_read
 from parquetry.common.layout.request_slots import Slots, most_requests, slots_of, using
 
 
@@ -94,7 +94,7 @@ def test_threads_make_no_more_requests_than_there_are_slots(endpoint: str) -> No
         return 1
 
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(lambda _: answer_of(read, "a file", endpoint=endpoint), range(20))) == 20
+        assert sum(pool.map(lambda _: hedged_read(read, "a file", endpoint=endpoint), range(20))) == 20
     assert peak.most == 2
 
 
@@ -134,24 +134,24 @@ def test_a_read_inside_a_read_needs_no_second_slot(endpoint: str, monkeypatch: p
     monkeypatch.setenv("PARQUETRY_STORE_REQUESTS", "1")
 
     def read_footer() -> int:
-        return answer_of(lambda: 7, "its footer", endpoint=endpoint)
+        return hedged_read(lambda: 7, "its footer", endpoint=endpoint)
 
-    assert answer_of(read_footer, "a file", endpoint=endpoint) == 7
+    assert hedged_read(read_footer, "a file", endpoint=endpoint) == 7
 
 
 def test_a_read_that_was_given_up_returns_its_slot(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARQUETRY_STORE_REQUESTS", "1")
-    monkeypatch.setattr(deadlines, "SILENT_S", 0.02)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.02)
     never = threading.Event()
     with pytest.raises(TimeoutError):
-        answer_of(lambda: never.wait(WITHIN_S), "a file", endpoint=endpoint)
-    monkeypatch.setattr(deadlines, "SILENT_S", WITHIN_S)
-    assert answer_of(lambda: 7, "a file", endpoint=endpoint) == 7
+        hedged_read(lambda: never.wait(WITHIN_S), "a file", endpoint=endpoint)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", WITHIN_S)
+    assert hedged_read(lambda: 7, "a file", endpoint=endpoint) == 7
     never.set()
 
 
 def test_a_second_request_waits_for_a_free_slot(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "SLOW_S", 0.01)
+    monkeypatch.setattr(hedged_reads, "SLOW_S", 0.01)
     slots = slots_of(endpoint)
     other, asked, second = slots.try_one(), [], threading.Event()
     assert other is not None
@@ -163,7 +163,7 @@ def test_a_second_request_waits_for_a_free_slot(endpoint: str, monkeypatch: pyte
         return second.wait(WITHIN_S)
 
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(answer_of, read, "a file", endpoint=endpoint)
+        answer = pool.submit(hedged_read, read, "a file", endpoint=endpoint)
         assert not second.wait(0.2)
         slots.release(other)
         assert answer.result(WITHIN_S)
@@ -185,7 +185,7 @@ def test_ranges_are_fetched_at_once_as_far_as_slots_are_free(endpoint: str) -> N
             return content[first : first + count]
 
     ranges = [(first, first + 7) for first in range(0, 90, 9)]
-    found = answer_of(lambda: fetch_ranges(Source, ranges), "a file", endpoint=endpoint)
+    found = hedged_read(lambda: fetch_ranges(Source, ranges), "a file", endpoint=endpoint)
     assert found == [content[first:end] for first, end in ranges]
     assert peak.most == 2
     with slots_of(endpoint).taken() as held, using(held):
@@ -204,7 +204,7 @@ def test_a_stopped_process_stops_nobody_else(
     monkeypatch.setattr(request_slots, "PATIENCE_S", 0.05)
     monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0.01")
     with child_with(endpoint, 2):
-        assert answer_of(lambda: 7, "a file", endpoint=endpoint) == 7
+        assert hedged_read(lambda: 7, "a file", endpoint=endpoint) == 7
     assert "one of the 2 requests that are allowed at a time" in caplog.text
     assert "asking without one" in caplog.text
     caplog.clear()

@@ -11,13 +11,13 @@ import pytest
 from processes import WITHIN_S
 
 from parquetry.common.counting.counters import Count, Counters, add, counting
-from parquetry.common.layout import deadlines
-from parquetry.common.layout.deadlines import answer_of
+from parquetry.common.layout import hedged_reads
+from parquetry.common.layout.hedged_reads import hedged_read
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "SLOW_S", 0.02)
+    monkeypatch.setattr(hedged_reads, "SLOW_S", 0.02)
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def helpers() -> list[threading.Thread]:
 
 
 def test_an_answer_and_an_error_come_as_they_are() -> None:
-    assert answer_of(lambda: [1], "a file") == [1]
+    assert hedged_read(lambda: [1], "a file") == [1]
     with pytest.raises(KeyError, match="gone"):
-        answer_of(lambda: {}["gone"], "a file")
+        hedged_read(lambda: {}["gone"], "a file")
 
 
 def test_one_thread_serves_all_reads_of_a_thread() -> None:
-    found = {answer_of(threading.get_ident, "a file") for _ in range(20)}
+    found = {hedged_read(threading.get_ident, "a file") for _ in range(20)}
     assert len(found) == 1
     assert threading.get_ident() not in found
 
@@ -55,7 +55,7 @@ def test_a_straggler_is_overtaken(stuck: threading.Event, caplog: pytest.LogCapt
         return "soon"
 
     with counting(counters):
-        assert answer_of(read, "file a, row group 3") == "soon"
+        assert hedged_read(read, "file a, row group 3") == "soon"
     assert "file a, row group 3: no response from the store" in caplog.text
     assert counters.totals()[Count.RETRIES] == 1
 
@@ -70,40 +70,40 @@ def test_a_second_read_that_fails_leaves_time_for_the_first(stuck: threading.Eve
         stuck.set()
         raise OSError("busy")
 
-    assert answer_of(read, "a file") == "late"
+    assert hedged_read(read, "a file") == "late"
 
 
 def test_silence_is_a_time_out(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "SILENT_S", 0.05)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.05)
     with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
-        answer_of(lambda: stuck.wait(WITHIN_S), "a file")
+        hedged_read(lambda: stuck.wait(WITHIN_S), "a file")
 
 
 def test_large_reads_may_take_longer(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "SILENT_S", 0.0)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.0)
     threading.Timer(0.1, stuck.set).start()
-    assert answer_of(lambda: stuck.wait(WITHIN_S), "a file", size_bytes=30_000_000)
+    assert hedged_read(lambda: stuck.wait(WITHIN_S), "a file", size_bytes=30_000_000)
 
 
 def test_a_listing_may_take_minutes_and_is_made_once(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "SILENT_S", 0.0)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.0)
     threading.Timer(0.1, stuck.set).start()
     calls = []
-    assert answer_of(lambda: calls.append(1) or stuck.wait(WITHIN_S), "a directory", is_listing=True)
+    assert hedged_read(lambda: calls.append(1) or stuck.wait(WITHIN_S), "a directory", is_listing=True)
     assert len(calls) == 1
 
 
 def test_reads_count_where_their_caller_counts() -> None:
     counters = Counters()
     with counting(counters):
-        answer_of(lambda: add(Count.CACHE_HITS, 2), "a file")
-    answer_of(lambda: add(Count.CACHE_HITS, 5), "a file")
+        hedged_read(lambda: add(Count.CACHE_HITS, 2), "a file")
+    hedged_read(lambda: add(Count.CACHE_HITS, 5), "a file")
     assert counters.totals()[Count.CACHE_HITS] == 2
 
 
 def test_threads_end_with_the_thread_that_they_read_for() -> None:
     before = set(helpers())
-    caller = threading.Thread(target=lambda: answer_of(int, "a file"))
+    caller = threading.Thread(target=lambda: hedged_read(int, "a file"))
     caller.start()
     caller.join()
     gc.collect()
@@ -114,8 +114,8 @@ def test_threads_end_with_the_thread_that_they_read_for() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns about forks in threaded processes
 def test_a_forked_process_reads_with_threads_of_its_own() -> None:
-    answer_of(int, "a file")
+    hedged_read(int, "a file")
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if answer_of(lambda: 7, "a file") == 7 else 1)
+        os._exit(0 if hedged_read(lambda: 7, "a file") == 7 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

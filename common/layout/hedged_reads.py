@@ -1,4 +1,4 @@
-"""`answer_of` runs a read from a store, hedges it if it is slow, and gives up if the store never responds.
+"""`hedged_read` runs a read from a store, hedges it if it is slow, and gives up if the store never responds.
 
 A store's client may wait for a response forever. Each read therefore runs in a thread of its own, and the caller waits
 for at most `SILENT_S`, plus the time that the bytes need on a slow connection. If a read takes longer than almost all
@@ -35,7 +35,7 @@ _SLOWEST_BYTES_PER_S = 1e6
 _POLL_S = 0.05
 
 
-def answer_of(
+def hedged_read(
     read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_listing: bool = False, endpoint: str = ""
 ) -> _T:
     """Returns what ``read`` returns.
