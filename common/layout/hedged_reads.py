@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from ..counting.counters import Count, add, counters_here, counting
 from ..progress import first_done
 from .latencies import Latencies, latencies_of
-from .request_slots import Held, slots_of, using
+from .request_slots import SlotLease, slots_of, using
 
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _slow_after(known: Latencies, size_bytes: int) -> float:
     return min(longest_s, known.slow_after(size_bytes) or longest_s)
 
 
-def _is_worth_asking_twice(first: Future[Any], known: Latencies, held: Held, until_s: float) -> bool:
+def _is_worth_asking_twice(first: Future[Any], known: Latencies, held: SlotLease, until_s: float) -> bool:
     """Waits until a hedged request is allowed and has a slot. Returns false if the first ends before, or time is up."""
     is_allowed = False
     while not first.done() and time.monotonic() < until_s:
@@ -109,7 +109,7 @@ def _wait_for_success(futures: list[Future[Any]], seconds: float) -> None:
         first_done(rest, seconds)
 
 
-def _ask(read: Callable[[], Any], held: Held) -> tuple[_Helper, Future[Any]]:
+def _ask(read: Callable[[], Any], held: SlotLease) -> tuple[_Helper, Future[Any]]:
     helper = None
     while _idle.helpers and (helper is None or helper.pid != os.getpid()):  # a fork copies the list, not the threads
         helper = _idle.helpers.pop()
@@ -127,7 +127,7 @@ class _Helper:
         threading.Thread(target=_serve, args=(self._tasks,), name="parquetry-store", daemon=True).start()
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
-    def run(self, read: Callable[[], Any], held: Held) -> Future[Any]:
+    def run(self, read: Callable[[], Any], held: SlotLease) -> Future[Any]:
         future: Future[Any] = Future()
         self._tasks.put((future, read, counters_here(), held))
         return future

@@ -55,7 +55,7 @@ def slots_of(endpoint: str) -> Slots:
 
 
 @contextmanager
-def using(held: Held | None) -> Iterator[None]:
+def using(held: SlotLease | None) -> Iterator[None]:
     """While the block runs, reads in this thread take no slots of their own, because a caller holds some for them."""
     before = held_here()
     _here.held = held
@@ -65,9 +65,9 @@ def using(held: Held | None) -> Iterator[None]:
         _here.held = before
 
 
-def held_here() -> Held | None:
+def held_here() -> SlotLease | None:
     """Returns the slots that a caller holds for this thread; ``None`` if it is not in a read from a store."""
-    found: Held | None = getattr(_here, "held", None)
+    found: SlotLease | None = getattr(_here, "held", None)
     return found
 
 
@@ -99,7 +99,7 @@ class Slots:
                 self._file = os.open(f"{directory}/{name}", _FLAGS, 0o600)
 
     @contextmanager
-    def taken(self) -> Iterator[Held]:
+    def taken(self) -> Iterator[SlotLease]:
         """Waits for a slot, and holds it while the block runs, with those that it is extended by.
 
         After `PATIENCE_S` without a free slot, the block runs without one.
@@ -107,7 +107,7 @@ class Slots:
         Raises:
             PipelineError: this thread's work is cancelled.
         """
-        held = Held(self)
+        held = SlotLease(self)
         try:
             if held_here() is None:
                 self._wait(held)
@@ -159,7 +159,7 @@ class Slots:
         if self._pid != os.getpid():
             self._taken, self._pid, self._none_before_s = set(), os.getpid(), 0.0
 
-    def _wait(self, held: Held) -> None:
+    def _wait(self, held: SlotLease) -> None:
         began, poll_s, warns = time.monotonic(), _POLL_S, True
         while not held.extend(1):
             waited_s = time.monotonic() - began
@@ -179,8 +179,8 @@ class Slots:
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 
 
-class Held:
-    """Slots that are held for one read. Thread-safe."""
+class SlotLease:
+    """The slots that one read has taken. Thread-safe."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
