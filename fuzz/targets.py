@@ -37,11 +37,11 @@ from parquetry.common.engine.run.vocabularies import read_vocabulary
 from parquetry.common.errors import DatasetError, ParquetryError, SchemaError, SidecarError, StateError
 from parquetry.common.layout.bitmaps import decode_bitmap64
 from parquetry.common.layout.deletes import _bitmap
+from parquetry.common.layout.file_cache import UNREADABLE
 from parquetry.common.layout.file_versions import current_version
 from parquetry.common.layout.footer_check import check_footer
 from parquetry.common.layout.index_file import IndexFile
 from parquetry.common.layout.index_format import BASE, METADATA_KEY
-from parquetry.common.layout.kept import UNREADABLE
 from parquetry.common.layout.page_header import page_checksum
 from parquetry.common.layout.pages import MemoryBytes, find_values
 from parquetry.common.layout.table import TableColumn

@@ -17,9 +17,9 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError
 from ..progress import thread_pool
 from ..urls import clean_cause
+from .file_cache import COPY, MOVING
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
-from .kept import COPY, MOVING
 from .patterns import Pattern, pattern_of
 from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .store_answers import ADVICE, StoreError, told

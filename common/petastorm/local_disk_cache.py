@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PipelineError
-from ..layout.kept import KeptFiles
+from ..layout.file_cache import FileCache
 from .cache import CacheBase
 
 _LOGGER = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class LocalDiskCache(CacheBase):
         if not isinstance(size_limit_bytes, int) or size_limit_bytes < 1:
             raise PipelineError(f"LocalDiskCache: expected size_limit_bytes >= 1, got {size_limit_bytes!r}.")
         self._directory = path
-        self._kept = KeptFiles(path, ".pickle", max_bytes=size_limit_bytes)
+        self._kept = FileCache(path, ".pickle", max_bytes=size_limit_bytes)
         self._cleanup = cleanup
 
     def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import PipelineError
-from ..layout.kept import cache_root
+from ..layout.file_cache import cache_root
 from .dataset import PetastormDataset
 from .errors import NoFieldsError
 from .etl.dataset_metadata import open_dataset

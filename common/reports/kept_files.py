@@ -12,7 +12,7 @@ import platformdirs
 
 from ..engine.run.vocabularies import ready_program
 from ..errors import PipelineError
-from ..layout.kept import KeptFiles, cache_root
+from ..layout.file_cache import FileCache, cache_root
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..progress import progress
@@ -84,7 +84,7 @@ def clear(kinds: Sequence[str] = (), directory: str | os.PathLike[str] | None = 
         )
     if directory is not None:
         (tables,) = caches(directory)
-        KeptFiles(tables.directory, _TABLES).clear()
+        FileCache(tables.directory, _TABLES).clear()
         return (tables,)
     wanted = kinds or _KINDS.keys() - _IN_USE
     removed = tuple(report for report in caches() if report.kind in wanted)
@@ -95,7 +95,7 @@ def clear(kinds: Sequence[str] = (), directory: str | os.PathLike[str] | None = 
 
 def _clear_kind(report: CacheReport) -> None:
     if report.kind != "ops":
-        KeptFiles(report.directory, _KINDS[report.kind][0]).clear()
+        FileCache(report.directory, _KINDS[report.kind][0]).clear()
         return
     for path in Path(report.directory).glob("_parquetry_ops-*.so"):
         path.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from ..display.text import leaves
 from ..errors import DatasetError, PipelineError
-from ..layout.kept import whole_file
+from ..layout.file_cache import whole_file
 from ..pipeline.notebook import showing_nulls
 from ..pipeline.numbered import drawn_numbers
 from ..pipeline.pipeline import Pipeline

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.dataset import StoredDataset
-from ..layout.kept import KeptFiles, cache_root
+from ..layout.file_cache import FileCache, cache_root
 from ..schema.npy import npy_array
 from ..stages.base import Stage
 from ..stages.nulls import Nulls
@@ -66,7 +66,7 @@ def load_selection(key: str, rows: np.ndarray) -> Selection | None:
 
 
 def read_selection(content: bytes, rows: np.ndarray) -> Selection:
-    """Parses a stored selection. Damaged bytes, and rows that do not exist, raise one of `kept.UNREADABLE`."""
+    """Parses a stored selection. Damaged bytes, and rows that do not exist, raise one of `file_cache.UNREADABLE`."""
     arrays = _arrays(content, _MOST_BYTES + _MOST_BYTES_PER_ROW * (len(rows) + int(rows.sum())))
     meta = json.loads(str(arrays["meta"]))
     selection = Selection(
@@ -219,8 +219,8 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     return stream.getvalue()
 
 
-def _kept() -> KeptFiles:
-    return KeptFiles(cache_root() / "selections", ".npz", max_files=_MOST_FILES)
+def _kept() -> FileCache:
+    return FileCache(cache_root() / "selections", ".npz", max_files=_MOST_FILES)
 
 
 def _stored_report(report: Report) -> dict[str, Any]:

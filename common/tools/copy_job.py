@@ -26,9 +26,9 @@ from tqdm import tqdm
 
 from ..errors import DatasetError, ParquetryError
 from ..layout.dataset import LABELS_KEY
+from ..layout.file_cache import COPY, MOVING, release
 from ..layout.files import is_data_name, is_hidden, list_files
 from ..layout.footers import read_footers
-from ..layout.kept import COPY, MOVING, release
 from ..layout.patterns import WILDCARDS, Pattern
 from ..layout.stores import store_of
 from ..process.locks import holder_of

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
-from ..layout.kept import MOVING, new_directory, release, remove_leftovers, unfinished_name
+from ..layout.file_cache import MOVING, new_directory, release, remove_leftovers, unfinished_name
 from ..process.locks import lock_file
 
 COMMON_METADATA = "_common_metadata"

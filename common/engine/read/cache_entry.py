@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...layout.kept import UNREADABLE
+from ...layout.file_cache import UNREADABLE
 
 _MAGIC = b"PQRYCE\x00\x01"
 _CHUNK_BYTES = 1 << 20

@@ -24,8 +24,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from ...errors import DatasetError
+from ...layout.file_cache import FileCache, is_in_cache
 from ...layout.filesystem import local_path
-from ...layout.kept import KeptFiles, is_in_cache
 from .cache_entry import entry_bytes, open_entry, read_entry, write_entry
 from .claims import Claims
 
@@ -57,7 +57,7 @@ class DiskCache:
     def __init__(self, directory: str, max_bytes: int | None) -> None:
         self._directory = local_path(directory)
         mode = 0o600 if is_in_cache(self._directory) else 0o666  # users may share a directory
-        self._files = KeptFiles(self._directory, _SUFFIX, max_bytes=max_bytes, mode=mode)
+        self._files = FileCache(self._directory, _SUFFIX, max_bytes=max_bytes, mode=mode)
         self._claims = Claims(self._directory)
         self._is_writable = True
         self._refused = 0  # the latest entries in a row for which there was no room
@@ -117,7 +117,7 @@ class DiskCache:
 
 def clear(directory: str) -> None:
     """Removes the entries of a directory, and the directory if nothing else is in it."""
-    KeptFiles(local_path(directory), _SUFFIX).clear()
+    FileCache(local_path(directory), _SUFFIX).clear()
 
 
 def _without_waiting(path: str, flags: int) -> int:

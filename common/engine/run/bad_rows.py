@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError
-from ...layout.kept import KeptFiles, cache_root
+from ...layout.file_cache import FileCache, cache_root
 from ...order.cursor import START, Cursor
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
@@ -330,7 +330,7 @@ def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
 
 
 def read_bad_rows(content: bytes) -> tuple[dict[Row, Failure], dict[str, list[int]]]:
-    """Reads the rows and the covered parts from a stored file. Raises one of `kept.UNREADABLE` for other bytes."""
+    """Reads the rows and the covered parts from a stored file. Other bytes raise one of `file_cache.UNREADABLE`."""
     kept = json.loads(content)
     rows = {Row(*map(_count, row)): Failure(str(cause), str(text)) for *row, cause, text in kept["rows"]}
     covered = {name: sorted({_count(part) for part in parts}) for name, parts in kept["covered"].items()}
@@ -345,5 +345,5 @@ def _count(value: object) -> int:
     return value
 
 
-def _kept() -> KeptFiles:
-    return KeptFiles(cache_root() / "bad_rows", ".json", max_files=_MOST_FILES)
+def _kept() -> FileCache:
+    return FileCache(cache_root() / "bad_rows", ".json", max_files=_MOST_FILES)

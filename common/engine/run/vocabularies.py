@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import PipelineError
-from ...layout.kept import KeptFiles, cache_root
+from ...layout.file_cache import FileCache, cache_root
 from ...layout.nested import is_list, one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
@@ -115,7 +115,7 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
 
 
 def read_vocabulary(content: bytes) -> Vocabulary:
-    """Reads the vocabulary from a stored file. Raises one of `kept.UNREADABLE` for other bytes."""
+    """Reads the vocabulary from a stored file. Raises one of `file_cache.UNREADABLE` for other bytes."""
     table = pa.ipc.open_stream(content).read_all()
     table.validate(full=True)  # Arrow does not check offsets when it reads
     values = one_array(table.column(0))
@@ -132,5 +132,5 @@ def _written(vocabulary: Vocabulary) -> bytes:
     return stream.getvalue()
 
 
-def _kept() -> KeptFiles:
-    return KeptFiles(cache_root() / "vocabularies", ".arrow", max_files=_MOST_FILES)
+def _kept() -> FileCache:
+    return FileCache(cache_root() / "vocabularies", ".arrow", max_files=_MOST_FILES)

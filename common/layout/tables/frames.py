@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...process.forks import arrow_to_numpy
-from ..kept import KeptFiles, cache_root
+from ..file_cache import FileCache, cache_root
 from ..table import import_package
 
 _MOST_BYTES = 16 << 30
@@ -82,15 +82,15 @@ def keep_table(table: pa.Table) -> str:
         raise DatasetError(f"data frame: expected columns with different names, got {table.column_names}.")
     table = _plain(table)
     directory = cache_root() / "frames"
-    kept = KeptFiles(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
+    cache = FileCache(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
     digest = _digest(table)
-    path = kept.path(digest)
+    path = cache.path(digest)
     try:
         if os.path.exists(path):
             with open(path, "rb") as file:  # marks it as used; utime() would change the file's version
                 file.read(1)
         else:
-            kept.keep(digest, table.nbytes, lambda hidden: _write(table, hidden))
+            cache.keep(digest, table.nbytes, lambda hidden: _write(table, hidden))
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(
             f"data frame: cannot be kept in {directory}: {error}. Free disk space there, set PARQUETRY_CACHE_DIR, or "

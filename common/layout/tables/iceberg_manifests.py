@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DatasetError, ParquetryError
 from ...progress import thread_pool
-from ..kept import UNREADABLE
+from ..file_cache import UNREADABLE
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from ...errors import DatasetError, SchemaError
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
+from ..file_cache import FileCache, cache_root
 from ..file_versions import FileVersion, drawn_plan, look, versions_below
 from ..filesystem import resolve
-from ..kept import KeptFiles, cache_root
 from ..stores import store_of
 from ..table import Table, TableColumn, TableFile, TableSource
 
@@ -182,15 +182,15 @@ def _keep(
     }
     digest = hashlib.blake2b(json.dumps([_VERSION, place, columns]).encode(), digest_size=16).hexdigest()
     directory = cache_root() / "folders"
-    kept = KeptFiles(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
-    path = kept.path(digest)
+    cache = FileCache(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
+    path = cache.path(digest)
     table = pa.table(columns, schema=pa.schema([*MANIFEST, pa.field("label", pa.int64())]))
     try:
         if os.path.exists(path):
             with open(path, "rb") as file:  # marks it as used
                 file.read(1)
         else:
-            kept.keep(
+            cache.keep(
                 digest,
                 table.nbytes,
                 lambda hidden: pq.write_table(

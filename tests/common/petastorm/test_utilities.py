@@ -18,7 +18,7 @@ import pytest
 import parquetry.common.petastorm as petastorm
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError
-from parquetry.common.layout.kept import KeptFiles
+from parquetry.common.layout.file_cache import FileCache
 from parquetry.common.petastorm.benchmark.throughput import ReadMethod, WorkerPoolType, reader_throughput
 from parquetry.common.petastorm.cache import NullCache
 from parquetry.common.petastorm.codecs import NdarrayCodec, ScalarCodec
@@ -80,7 +80,7 @@ def test_a_full_disk_only_costs_a_cache_its_speed(
     def full(*_: object) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(KeptFiles, "keep", full)
+    monkeypatch.setattr(FileCache, "keep", full)
     assert LocalDiskCache(str(tmp_path / "cache"), 100_000, 4).get("key", lambda: 1) == 1
     assert "could not be kept: [Errno 28]" in caplog.text
 

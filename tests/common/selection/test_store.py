@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from builders import build
 
-from parquetry.common.layout.kept import UNREADABLE
+from parquetry.common.layout.file_cache import UNREADABLE
 from parquetry.common.selection.store import read_selection
 
 ROWS = np.array([10, 10])

@@ -17,8 +17,8 @@ import fsspec
 import pyarrow.fs as pafs
 import pytest
 
-from parquetry.common.layout import kept
-from parquetry.common.layout.kept import KeptFiles, new_directory, release, remove_leftovers, whole_file
+from parquetry.common.layout import file_cache
+from parquetry.common.layout.file_cache import FileCache, new_directory, release, remove_leftovers, whole_file
 from parquetry.common.process import locks
 
 
@@ -26,7 +26,7 @@ def digest(number: int) -> str:
     return f"{number:032x}"
 
 
-def put(files: KeptFiles, number: int, size: int) -> bool:
+def put(files: FileCache, number: int, size: int) -> bool:
     return files.keep(digest(number), size, lambda path: Path(path).write_bytes(b"x" * size))
 
 
@@ -52,13 +52,13 @@ def killed(program: str, *arguments: object) -> None:
 
 _KILLED_WHILE_WRITING = """
 import sys
-from parquetry.common.layout.kept import KeptFiles
+from parquetry.common.layout.file_cache import FileCache
 
 def write(path):
     open(path, "wb").write(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 
-KeptFiles(sys.argv[1], ".x", max_bytes=10_000).keep("0" * 32, 6_000, write)
+FileCache(sys.argv[1], ".x", max_bytes=10_000).keep("0" * 32, 6_000, write)
 """
 
 
@@ -91,7 +91,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_leaves_nothing_and_what_was_kept_stays(tmp_path: Path, number: int) -> None:
-    files = KeptFiles(tmp_path, ".x", max_bytes=10_000)
+    files = FileCache(tmp_path, ".x", max_bytes=10_000)
     put(files, 1, 4_000)
 
     def write(path: str) -> None:
@@ -117,9 +117,9 @@ def test_a_disk_that_is_full_at_once_leaves_nothing(tmp_path: Path, monkeypatch:
             raise OSError(errno.ENOSPC, "No space left on device")
         return opened(path, flags, mode)
 
-    monkeypatch.setattr(kept.os, "open", full)
+    monkeypatch.setattr(file_cache.os, "open", full)
     with pytest.raises(OSError, match="No space left"):
-        put(KeptFiles(tmp_path, ".x"), 1, 10)
+        put(FileCache(tmp_path, ".x"), 1, 10)
     assert names(tmp_path) == set()
 
 
@@ -127,23 +127,23 @@ def test_what_a_killed_writer_left_counts_until_the_next_one_removes_it(tmp_path
     killed(_KILLED_WHILE_WRITING, tmp_path)
     (left,) = names(tmp_path)
     assert left.endswith("-6000")
-    assert not put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 1, 5_000)
-    assert put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 2, 4_000)
+    assert not put(FileCache(tmp_path, ".x", max_bytes=10_000), 1, 5_000)
+    assert put(FileCache(tmp_path, ".x", max_bytes=10_000), 2, 4_000)
     assert names(tmp_path) == {left, f"{digest(2)}.x"}
     age(tmp_path / left, 100)
-    assert put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 3, 5_000)
+    assert put(FileCache(tmp_path, ".x", max_bytes=10_000), 3, 5_000)
     assert numbers(tmp_path) == {2, 3}
 
 
 def test_an_unfinished_file_stays_while_its_writer_lives(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path, ".x", max_bytes=10_000)
+    files = FileCache(tmp_path, ".x", max_bytes=10_000)
 
     def write(path: str) -> None:
         Path(path).write_bytes(b"x" * 10)
         age(Path(path), 48 * 3600)
-        assert put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 2, 4_000)
+        assert put(FileCache(tmp_path, ".x", max_bytes=10_000), 2, 4_000)
         remove_leftovers(pafs.LocalFileSystem(), str(tmp_path))
-        assert not put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 3, 9_000)
+        assert not put(FileCache(tmp_path, ".x", max_bytes=10_000), 3, 9_000)
 
     assert files.keep(digest(1), 6_000, write)
     assert numbers(tmp_path) == {1, 2}
@@ -206,8 +206,8 @@ def test_leftovers_where_there_are_no_locks_go_after_a_day(tmp_path: Path) -> No
 
 
 def test_the_files_not_used_for_longest_make_room(tmp_path: Path) -> None:
-    by_number = KeptFiles(tmp_path / "number", ".x", max_files=3)
-    by_bytes = KeptFiles(tmp_path / "bytes", ".x", max_bytes=350)
+    by_number = FileCache(tmp_path / "number", ".x", max_files=3)
+    by_bytes = FileCache(tmp_path / "bytes", ".x", max_bytes=350)
     for files, directory in ((by_number, tmp_path / "number"), (by_bytes, tmp_path / "bytes")):
         for number in range(5):
             assert put(files, number, 100)
@@ -218,7 +218,7 @@ def test_the_files_not_used_for_longest_make_room(tmp_path: Path) -> None:
 
 
 def test_files_used_lately_stay_where_they_are_spared(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path, ".x", max_bytes=150, spare_s=60)
+    files = FileCache(tmp_path, ".x", max_bytes=150, spare_s=60)
     assert all(put(files, number, 100) for number in range(3))
     age(tmp_path / f"{digest(1)}.x", 100)
     assert put(files, 3, 1000)
@@ -227,7 +227,7 @@ def test_files_used_lately_stay_where_they_are_spared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spare_s", [0, 100])
 def test_files_from_before_the_clock_was_set_back_make_room(tmp_path: Path, spare_s: int) -> None:
-    files = KeptFiles(tmp_path, ".x", max_bytes=100, spare_s=spare_s)
+    files = FileCache(tmp_path, ".x", max_bytes=100, spare_s=spare_s)
     for number in range(4):
         assert put(files, number, 25)
         age(tmp_path / f"{digest(number)}.x", -3600)
@@ -244,13 +244,13 @@ def test_all_who_may_write_to_the_directory_may_use_its_lock(tmp_path: Path) -> 
     directory = tmp_path / "shared"
     directory.mkdir()
     directory.chmod(0o775)
-    put(KeptFiles(directory, ".x"), 1, 10)
+    put(FileCache(directory, ".x"), 1, 10)
     assert (directory / ".lock").stat().st_mode & 0o777 == 0o660
     assert (directory / f"{digest(1)}.x").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_damaged_lock_file_only_costs_a_look(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path, ".x", max_bytes=250)
+    files = FileCache(tmp_path, ".x", max_bytes=250)
     for number in range(5):
         (tmp_path / ".lock").write_text("rubbish")
         put(files, number, 100)
@@ -258,7 +258,7 @@ def test_a_damaged_lock_file_only_costs_a_look(tmp_path: Path) -> None:
 
 
 def test_clearing_leaves_other_files_alone(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path / "d", ".x")
+    files = FileCache(tmp_path / "d", ".x")
     files.clear()
     put(files, 1, 10)
     (tmp_path / "d" / "notes.txt").write_text("")
@@ -275,7 +275,7 @@ import fcntl
 import os
 import random
 import sys
-from parquetry.common.layout.kept import KeptFiles
+from parquetry.common.layout.file_cache import FileCache
 
 directory, limit, draw = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
 
@@ -292,7 +292,7 @@ def taken():
         return sum(sizes.values())
 
 
-files = KeptFiles(directory, ".x", max_bytes=limit)
+files = FileCache(directory, ".x", max_bytes=limit)
 for _ in range(120):
     size = draw.randrange(1, limit // 4)
 
@@ -319,7 +319,7 @@ def test_eight_processes_together_stay_within_the_limit_at_any_time(tmp_path: Pa
 def test_bytes_that_were_saved_are_loaded_unless_they_are_damaged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = KeptFiles(tmp_path / "kept", ".bin")
+    files = FileCache(tmp_path / "kept", ".bin")
     name = digest(0)
     assert files.load(name, bytes) is None
     files.save(name, b"[1]")
@@ -334,7 +334,7 @@ def test_bytes_that_were_saved_are_loaded_unless_they_are_damaged(
     assert files.load(name, json.loads) is None
     assert caplog.text.count("kept file is damaged") == 2
     (tmp_path / "file").write_bytes(b"")
-    KeptFiles(tmp_path / "file", ".bin").save(name, b"")
+    FileCache(tmp_path / "file", ".bin").save(name, b"")
     assert "could not be kept" in caplog.text
 
 
@@ -352,7 +352,7 @@ def hold(path: Path) -> int:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_lock_that_somebody_holds_forever_costs_one_wait_and_names_the_holder(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path, ".x", max_bytes=1_000)
+    files = FileCache(tmp_path, ".x", max_bytes=1_000)
     put(files, 1, 10)
     held = hold(tmp_path / ".lock")
     with pytest.raises(TimeoutError, match=rf"{tmp_path}/.lock' is locked by process {os.getpid()} for"):
@@ -374,14 +374,14 @@ def test_a_lock_that_is_taken_while_a_file_is_written_leaves_nothing(tmp_path: P
         held.append(hold(tmp_path / ".lock"))
 
     with pytest.raises(TimeoutError, match="is locked by"):
-        KeptFiles(tmp_path, ".x").keep(digest(1), 1, write)
+        FileCache(tmp_path, ".x").keep(digest(1), 1, write)
     os.close(held[0])
     assert not names(tmp_path)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_saving_beside_a_held_lock_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = KeptFiles(tmp_path, ".x")
+    files = FileCache(tmp_path, ".x")
     put(files, 1, 10)
     held = hold(tmp_path / ".lock")
     with caplog.at_level(logging.WARNING):
@@ -393,10 +393,10 @@ def test_saving_beside_a_held_lock_is_a_warning(tmp_path: Path, caplog: pytest.L
 
 @pytest.mark.usefixtures("impatient")
 def test_who_cannot_be_alone_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = KeptFiles(tmp_path, ".x")
+    files = FileCache(tmp_path, ".x")
     with files.alone() as is_alone:
         assert is_alone
-        with KeptFiles(tmp_path, ".x").alone() as other_is_alone:
+        with FileCache(tmp_path, ".x").alone() as other_is_alone:
             assert not other_is_alone
     with files.alone() as is_alone:
         assert is_alone
@@ -407,11 +407,11 @@ def test_what_is_made_in_the_users_cache_is_for_the_user_only(tmp_path: Path, mo
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache" / "mine"))
     before = os.umask(0)
     try:
-        files = KeptFiles(kept.cache_root() / "kinds", ".x")
+        files = FileCache(file_cache.cache_root() / "kinds", ".x")
         put(files, 1, 10)
         with files.alone():
-            os.close(kept.open_lock(str(kept.cache_root() / "kinds"), kept.CLAIMS))
-        put(KeptFiles(tmp_path / "shared", ".x", mode=0o666), 1, 10)
+            os.close(file_cache.open_lock(str(file_cache.cache_root() / "kinds"), file_cache.CLAIMS))
+        put(FileCache(tmp_path / "shared", ".x", mode=0o666), 1, 10)
     finally:
         os.umask(before)
     modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
@@ -427,11 +427,11 @@ def test_what_is_made_in_the_users_cache_is_for_the_user_only(tmp_path: Path, mo
 
 def test_who_may_only_read_a_directory_cannot_hold_its_lock(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch(0o644)  # by an earlier version
-    put(KeptFiles(tmp_path, ".x", mode=0o666), 1, 10)
+    put(FileCache(tmp_path, ".x", mode=0o666), 1, 10)
     assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_pipe_in_place_of_a_kept_file_is_damaged(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path, ".x")
+    files = FileCache(tmp_path, ".x")
     os.mkfifo(files.path(digest(1)))
     assert files.load(digest(1), bytes) is None

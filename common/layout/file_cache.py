@@ -6,7 +6,7 @@ Every file that parquetry keeps follows these rules:
   moved. If the directory has a limit, the name ends in ``-<bytes>``, the space reserved for the file.
 - On a local disk, the writer holds a lock on the hidden file. A killed writer loses its lock, so the next writer in the
   directory removes the leftovers. Without locks (object stores), they are removed after a day without writes.
-- The directory of a `KeptFiles` has a lock file. Space is freed and reserved under that lock, so the limit holds across
+- The directory of a `FileCache` has a lock file. Space is freed and reserved under that lock, so the limit holds across
   processes and includes unfinished files. If somebody holds the lock for too long, nothing is kept (`locks`).
 - Directories in the user's cache are for this user only. Others get the permissions that the umask gives them, because
   users may share them. Only those who may write to a directory can open its lock files, and so hold them.
@@ -193,7 +193,7 @@ def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
                     filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
 
 
-class KeptFiles:
+class FileCache:
     """A cache of files of one kind in one directory. Thread-safe; any number of processes may share the directory.
 
     Args:
