@@ -29,7 +29,7 @@ from ..transport.sidecar.protocol import UNKNOWN, BatchHeader, Message, MessageT
 from ..transport.sidecar.runners import Slot
 from ..transport.sidecar.slots import copied_table, write_table
 from .connection import ClientConnection, SlotPool
-from .job_queue import Failed, JobQueue, Made, Over
+from .job_queue import JobQueue, NoMoreJobs, PlanningFailed, RunningJob
 from .prepared import Prepared
 
 _LOGGER = logging.getLogger(__name__)
@@ -136,9 +136,9 @@ class Iteration:
     def _send(self) -> None:
         try:
             while (item := self._jobs.next()) is not None:
-                if isinstance(item, Failed):
+                if isinstance(item, PlanningFailed):
                     raise item.error
-                if isinstance(item, Over):
+                if isinstance(item, NoMoreJobs):
                     self._plan.check_unchanged()
                     if self._skipping is not None:
                         self._skipping.finish()
@@ -152,7 +152,7 @@ class Iteration:
         finally:
             self._jobs.close()
 
-    def _send_one(self, made: Made) -> None:
+    def _send_one(self, made: RunningJob) -> None:
         header = self._header(made)
         if header is None and self._plans_again(made):
             return
@@ -164,7 +164,7 @@ class Iteration:
         if header is not None:
             self._send_made(header, made)
 
-    def _header(self, made: Made) -> BatchHeader | None:
+    def _header(self, made: RunningJob) -> BatchHeader | None:
         """Waits for a job. Returns the header of its batch, or ``None`` if some of its elements failed.
 
         In that case, the error is added to ``made.errors``.
@@ -189,7 +189,7 @@ class Iteration:
             self._slots.give(made.slot)
             raise
 
-    def _plans_again(self, made: Made) -> bool:
+    def _plans_again(self, made: RunningJob) -> bool:
         """Returns whether a failed job is planned again, without the rows that fail."""
         if self._skipping is None:
             return False
@@ -201,7 +201,7 @@ class Iteration:
         self._jobs.plan_again(made, self._skipping)
         return True
 
-    def _send_apart(self, made: Made) -> None:
+    def _send_apart(self, made: RunningJob) -> None:
         """Repeats a job of several elements in halves, so that the elements that do not fail are sent.
 
         Reports the error of a job of one element.
@@ -226,7 +226,7 @@ class Iteration:
         if not self._jobs.stopped:
             self._client.send_error(self._generation, error, elements=1, position=self._sent)
 
-    def _send_made(self, header: BatchHeader, made: Made) -> None:
+    def _send_made(self, header: BatchHeader, made: RunningJob) -> None:
         if self._rebatcher is None:
             try:
                 self._count_skipped(made.job)

@@ -25,7 +25,7 @@ from .prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class RunningJob:
     """A job that runs, or has run, in a slot.
 
     ``first`` is the number of its first element. ``errors`` are the errors with which it failed.
@@ -40,14 +40,14 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class PlanningFailed:
     """No more jobs can be started because of an error."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class NoMoreJobs:
     """All jobs have been started."""
 
 
@@ -98,7 +98,7 @@ class JobQueue:
             counters=counters,
             workers=workers,
         )
-        self._pending: deque[Made | Failed | Over] = deque()
+        self._pending: deque[RunningJob | PlanningFailed | NoMoreJobs] = deque()
         self._done: deque[list[Handle]] = deque()
         self._in_flight = 0
         self._planning = Lock()
@@ -121,7 +121,7 @@ class JobQueue:
         self.stop()
         self._producer.join()  # it only ever waits for `changed`
         with self._slots.changed:
-            left = [item for item in self._pending if isinstance(item, Made)]
+            left = [item for item in self._pending if isinstance(item, RunningJob)]
             self._pending.clear()
         self._store.close()
         self._held.set(0)
@@ -131,21 +131,21 @@ class JobQueue:
             else:
                 made.future.add_done_callback(partial(self._give_back, made.slot))
 
-    def next(self) -> Made | Failed | Over | None:
+    def next(self) -> RunningJob | PlanningFailed | NoMoreJobs | None:
         """Returns the next item, or ``None`` if the queue is stopped."""
         with self._slots.changed:
             while not self._pending and not self.stopped:
                 self._slots.changed.wait()
             return None if self.stopped else self._pending.popleft()
 
-    def done(self, made: Made) -> None:
+    def done(self, made: RunningJob) -> None:
         """Notes that a job is over: its blocks may be freed, and another job may begin."""
         with self._slots.changed:
             self._done.append(made.handles)
             self._in_flight -= 1
             self._slots.changed.notify_all()
 
-    def again(self, made: Made) -> Iterator[Made]:
+    def again(self, made: RunningJob) -> Iterator[RunningJob]:
         """Starts the halves of a job of several elements, one after the other, unless the queue is stopped."""
         first = made.first
         for half, draws in made.job.halves():
@@ -160,7 +160,7 @@ class JobQueue:
             yield part
             first += half.elements
 
-    def failing_items(self, made: Made) -> list[Failing]:
+    def failing_items(self, made: RunningJob) -> list[Failing]:
         """Returns the items that fail in a failed job and in the jobs started after it.
 
         Returns nothing if no item of the job fails alone.
@@ -169,10 +169,10 @@ class JobQueue:
             DatasetError: a whole block fails.
         """
         with self._slots.changed:
-            later = [item for item in self._pending if isinstance(item, Made)]
+            later = [item for item in self._pending if isinstance(item, RunningJob)]
         with ThreadPoolExecutor(1 + len(later)) as searches:
 
-            def search(failed: Made, error: BaseException) -> Future[list[Failing]]:
+            def search(failed: RunningJob, error: BaseException) -> Future[list[Failing]]:
                 check_blocks(failed.handles)
                 return searches.submit(failing_items, failed.job, error, failed.handles, self._make)
 
@@ -182,11 +182,11 @@ class JobQueue:
             found = first.result()
             return found + [each for other in others for each in other.result()] if found else []
 
-    def plan_again(self, made: Made, planner: SkippingPlanner) -> None:
+    def plan_again(self, made: RunningJob, planner: SkippingPlanner) -> None:
         """Plans a job, whose slot is already free, and all jobs after it again."""
         with self._planning, self._slots.changed:
             self._rewinds += 1
-            void = [item for item in self._pending if isinstance(item, Made)]
+            void = [item for item in self._pending if isinstance(item, RunningJob)]
             self._pending.clear()
             planner.rewind(made.job)
             self._slots.changed.notify_all()
@@ -202,7 +202,7 @@ class JobQueue:
         made.future.add_done_callback(partial(self._give_back, slot))
         return made.future.result()
 
-    def _give_up(self, made: Made) -> None:
+    def _give_up(self, made: RunningJob) -> None:
         if made.future.cancel():
             self._slots.give(made.slot)
         else:
@@ -229,7 +229,7 @@ class JobQueue:
                 with self._planning:
                     rewinds = self._rewinds
                     job = self._planned()
-                if isinstance(job, Over | Failed):
+                if isinstance(job, NoMoreJobs | PlanningFailed):
                     self._put(job, rewinds)
                     if not self._wait_for_rewind(rewinds):
                         return
@@ -243,16 +243,16 @@ class JobQueue:
                 first += job.elements
                 self._store.read_ahead()
         except BaseException as error:
-            self._put(Failed(error))
+            self._put(PlanningFailed(error))
 
-    def _planned(self) -> Job | Over | Failed:
+    def _planned(self) -> Job | NoMoreJobs | PlanningFailed:
         """Returns the next job. An error may become void like a job, if an earlier job is planned again."""
         try:
-            return next(self._planner, None) or Over()
+            return next(self._planner, None) or NoMoreJobs()
         except Exception as error:
-            return Failed(error)
+            return PlanningFailed(error)
 
-    def _submit(self, job: Job, slot: Slot, first: int) -> Made:
+    def _submit(self, job: Job, slot: Slot, first: int) -> RunningJob:
         try:
             handles = self._store.acquire(job)
             return self._begin(job, handles, slot, first)
@@ -260,9 +260,9 @@ class JobQueue:
             self._slots.give(slot)
             raise
 
-    def _begin(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Made:
+    def _begin(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> RunningJob:
         future = self._runner.submit(job, handles, slot, first)
-        return Made(future=future, job=job, handles=handles, slot=slot, first=first)
+        return RunningJob(future=future, job=job, handles=handles, slot=slot, first=first)
 
     def _wait_for_rewind(self, rewinds: int) -> bool:
         """Waits until jobs are planned again. Returns ``False`` if that cannot happen or the queue is stopped."""
@@ -286,14 +286,14 @@ class JobQueue:
                 changed.wait()
         return None
 
-    def _put(self, item: Made | Failed | Over, rewinds: int | None = None) -> None:
+    def _put(self, item: RunningJob | PlanningFailed | NoMoreJobs, rewinds: int | None = None) -> None:
         """Adds an item to the queue, unless it is void."""
         with self._slots.changed:
             is_void = rewinds is not None and rewinds != self._rewinds
             if not is_void:
                 self._pending.append(item)
                 self._slots.changed.notify_all()
-        if is_void and isinstance(item, Made):
+        if is_void and isinstance(item, RunningJob):
             self._give_up(item)
 
     def _give_back(self, slot: Slot, _: Future[BatchHeader]) -> None:

@@ -15,7 +15,7 @@ from parquetry.common.engine.run.jobs import Job
 from parquetry.common.engine.run.skipping import SkippingPlanner
 from parquetry.common.errors import PipelineError
 from parquetry.common.sidecar.connection import SlotPool
-from parquetry.common.sidecar.job_queue import Failed, JobQueue, Made, Over
+from parquetry.common.sidecar.job_queue import JobQueue, NoMoreJobs, PlanningFailed, RunningJob
 
 
 class FailingPlanner(SkippingPlanner):
@@ -53,11 +53,11 @@ def test_planning_goes_on_after_an_error_if_an_earlier_job_is_planned_again(tmp_
     queue.start()
     try:
         first = queue.next()
-        assert isinstance(first, Failed)
+        assert isinstance(first, PlanningFailed)
         assert isinstance(first.error, PipelineError)
         job: Any = None
         slot: Any = None
-        queue.plan_again(Made(future=Future(), job=job, handles=[], slot=slot, first=0), planner)
-        assert isinstance(queue.next(), Over)
+        queue.plan_again(RunningJob(future=Future(), job=job, handles=[], slot=slot, first=0), planner)
+        assert isinstance(queue.next(), NoMoreJobs)
     finally:
         queue.close()
