@@ -230,7 +230,7 @@ class StoredDataset:
         version = self.files[file].version
         with opened(self.filesystem, version, ranges=ranges) as source:
             yield source
-            if not version.is_dated and not parse_footer(source)[0].equals(self.footer(file)):
+            if not version.has_version_metadata and not parse_footer(source)[0].equals(self.footer(file)):
                 raise changed(version, version)
 
     def check_unchanged(self) -> None:
@@ -295,7 +295,7 @@ class StoredDataset:
         for version in (*(file.version for file in self.files), *self._listing.metadata_files):
             digest.update(version.shared_key.encode("utf-8", "surrogateescape") + b"\0")
         for number, file in enumerate(self.files):
-            if not file.version.is_dated:
+            if not file.version.has_version_metadata:
                 digest.update(footer_digest(self.footer(number)))
         if self.table is not None:
             digest.update(self.table.digest.encode())
@@ -315,9 +315,9 @@ class StoredDataset:
         return {}
 
     @property
-    def outlives_plan(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether `version` identifies the data uniquely, so that other plans may use what is cached under it."""
-        return all(file.version.outlives_plan for file in self.files)
+        return all(file.version.is_cacheable for file in self.files)
 
     # --- tables ---
 

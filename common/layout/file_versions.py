@@ -96,12 +96,12 @@ class FileVersion:
     plan: str = ""
 
     @property
-    def is_dated(self) -> bool:
+    def has_version_metadata(self) -> bool:
         """Whether the store's own metadata can tell another version of the file from this one."""
         return bool(self.mtime_ns or self.tag)
 
     @property
-    def outlives_plan(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether other plans may use what is cached about it."""
         return not self.plan
 
@@ -185,10 +185,10 @@ def opened(filesystem: pafs.FileSystem, version: FileVersion, *, ranges: bool = 
         DatasetError: the file changed since it was listed. Raised at the end of the block, or in place of an error
             inside it.
     """
-    trusts = ranges and version.is_dated and not _is_local(without_subtrees(filesystem, "")[0])
+    trusts = ranges and version.has_version_metadata and not _is_local(without_subtrees(filesystem, "")[0])
     with _explaining(filesystem, version), _open(filesystem, version, trusts=trusts) as opening:
         if opening.told is not None:
-            hold(version, opening.told)
+            check_version(version, opening.told)
         yield opening.source
     if opening.told is None and not opening.is_held:
         _check_now(filesystem, version)
@@ -221,7 +221,7 @@ def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], dire
 
     now = with_retries(filesystem, listed, "files of the epoch", is_listing=True)
     for version in used:
-        hold(version, now.get(version.path))
+        check_version(version, now.get(version.path))
         note_check(filesystem, version)
 
 
@@ -231,7 +231,7 @@ def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
 
 def _check_now(filesystem: pafs.FileSystem, version: FileVersion) -> None:
     found = current_version(filesystem, version.path)
-    hold(version, found)
+    check_version(version, found)
     if not _is_local(filesystem):
         note_check(filesystem, version)
 
@@ -250,7 +250,7 @@ def _explaining(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[N
         raise
 
 
-def hold(planned: FileVersion, found: FileVersion | None) -> None:
+def check_version(planned: FileVersion, found: FileVersion | None) -> None:
     """Raises `DatasetError` if a file is no longer the one that was planned."""
     if found is None or planned.became(found):
         raise changed(planned, found)
@@ -423,7 +423,7 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
     base, inside = without_subtrees(filesystem, version.path)
     fs = fsspec_of(base)
     if fs is not None and has_plain_handler(base):  # whose open would first check the type
-        if answers_http(fs) and version.is_dated and version.size_bytes:
+        if answers_http(fs) and version.has_version_metadata and version.size_bytes:
             yield from _http_file(filesystem, version, fs, inside, trusts=trusts)
             return
         with (
@@ -462,7 +462,7 @@ def _http_file(
     def check(headers: Mapping[str, str], size_bytes: int) -> bool:
         said = {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers}
         found = version_of(version.store, version.path, {**said, "size": size_bytes})
-        hold(version, found)
+        check_version(version, found)
         return version.can_tell(found)
 
     raw = HttpFile(fs, url, version.size_bytes, check)

@@ -172,7 +172,7 @@ def _same_store(first: pafs.FileSystem, second: pafs.FileSystem) -> bool:
 
 def _for_plan(file: DataFile, plan: str) -> DataFile:
     """Ties a file to one plan if nothing else would tell it from another version or store."""
-    if file.version.is_dated and not plan:
+    if file.version.has_version_metadata and not plan:
         return file
     return replace(file, version=replace(file.version, plan=plan or drawn_plan()))
 

@@ -44,7 +44,7 @@ def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
 
 def kept_key(dataset: StoredDataset, steps: Sequence[Stage], *about: str) -> str | None:
     """Returns the name under which facts about a selection's rows are stored, or ``None`` if they must not be."""
-    if not all(step.repeatable for step in steps) or not dataset.outlives_plan:
+    if not all(step.repeatable for step in steps) or not dataset.is_cacheable:
         return None
     lists = _LISTS if any(_drops_from_lists(dataset, step) for step in steps) else ()
     text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps], *about, *lists], sort_keys=True)

@@ -121,10 +121,10 @@ class Fetcher:
         self._by_item = program is not None and shuffled and bool(program.fields_by_item)
         self._dataset = dataset
         self._fields = tuple(fields)
-        self._cache = cache if dataset.outlives_plan else None
+        self._cache = cache if dataset.is_cacheable else None
         if cache is not None and self._cache is None:
             _warn_of_undated(dataset)
-        self._shared = shared if self._cache is None and dataset.outlives_plan else None
+        self._shared = shared if self._cache is None and dataset.is_cacheable else None
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
         types = {field.name: number_type(field) for field in self._stored}
         self._numbers = {name: kind for name, kind in types.items() if kind and kind == dataset.types.get(name)}

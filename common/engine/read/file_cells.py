@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...layout.file_versions import FileVersion, hold, local_version
+from ...layout.file_versions import FileVersion, check_version, local_version
 from ...layout.files import DataFile
 from ...layout.pages import FileBytes
 from ...schema.codec import Codec
@@ -59,7 +59,7 @@ class OpenFile:
 
     def check(self) -> None:
         """Raises `DatasetError` if the file changed since it was listed. Call this after every read."""
-        hold(self._version, self.current())
+        check_version(self._version, self.current())
 
 
 class OpenFiles:

@@ -73,7 +73,7 @@ def open_image_folder(
     field = _image_field({_format(relative[-1]) for relative, _ in images}, image_shape, convert)
     store = store_of(found)
     manifest, digest = _keep(what, images, labels, f"{store}\0{root}")
-    tells = store and all(version.is_dated for _, version in images)
+    tells = store and all(version.has_version_metadata for _, version in images)
     version = FileVersion(
         path=manifest,
         size_bytes=os.path.getsize(manifest),

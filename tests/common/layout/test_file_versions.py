@@ -173,7 +173,7 @@ def test_the_version_of_undated_files_is_made_of_their_footers() -> None:
     store.put_file_bytes("/data/0.parquet", content(0))
     first, again = (StoredDataset(["/data"], filesystem=store) for _ in range(2))
     assert first.version == again.version
-    assert not first.outlives_plan
+    assert not first.is_cacheable
     store.put_file_bytes("/data/0.parquet", content(7))
     assert StoredDataset(["/data"], filesystem=store).version != first.version
 
@@ -364,7 +364,7 @@ def test_a_store_without_a_name_keeps_nothing_for_other_plans() -> None:
     store = Store(says="tag")
     store.put_file_bytes("/data/0.parquet", content(0))
     store.storage_options["hook"] = lambda: None  # cannot be pickled
-    assert not StoredDataset(["/data"], filesystem=store).outlives_plan
+    assert not StoredDataset(["/data"], filesystem=store).is_cacheable
 
 
 @pytest.mark.parametrize(

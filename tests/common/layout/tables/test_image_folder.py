@@ -297,17 +297,17 @@ def test_two_stores_with_equal_listings_are_two_datasets(tmp_path: Path, cached:
     for path in first.files:
         first.put_file_bytes(path, picture("png", 60).ljust(300, b"\0"))
     assert grays(opened(first)) == {60}
-    assert opened(first).dataset.outlives_plan == bool(says)
+    assert opened(first).dataset.is_cacheable == bool(says)
 
 
 def test_nothing_is_kept_of_a_store_without_a_name() -> None:
     store = in_memory("", 20, "tag")
     store.storage_options["hook"] = lambda: None  # cannot be pickled
     pipeline = Pipeline.from_image_folder("/train", filesystem=store)
-    assert not pipeline.dataset.outlives_plan
+    assert not pipeline.dataset.is_cacheable
     assert kept_key(pipeline.dataset, [], "vocabulary") is None
     assert pipeline != Pipeline.from_image_folder("/train", filesystem=store)
-    assert Pipeline.from_image_folder("/train", filesystem=in_memory("x", 1, "tag")).dataset.outlives_plan
+    assert Pipeline.from_image_folder("/train", filesystem=in_memory("x", 1, "tag")).dataset.is_cacheable
 
 
 def test_a_cache_that_keeps_nothing_says_which_folder_it_is_of(
