@@ -323,7 +323,7 @@ class _RowGroups:
     def __init__(self, plan: BasePlan, threads: int, memory_limit: int) -> None:
         self.threads = threads
         self._parts = plan.parts
-        self._fetchers = fetchers_of(plan, partly=True)
+        self._fetchers = fetchers_of(plan, shared_by_workers=True)
         self._columns: _Recent[tuple[int, int], RowGroupColumns] = _Recent(
             self._fetch, lambda columns: columns.nbytes, memory_limit // 2
         )

@@ -45,14 +45,16 @@ class CellReader:
 
     Args:
         fields: the fields that have their own columns in the files.
-        partly: whether other processes use most of the rows. Values then stay in the file, and each process reads only
-            its own.
+        shared_by_workers: whether other processes use most of the rows. Values then stay in the file, and each process
+            reads only its own.
     """
 
-    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], *, partly: bool = False) -> None:
+    def __init__(
+        self, dataset: StoredDataset, fields: Sequence[UnischemaField], *, shared_by_workers: bool = False
+    ) -> None:
         here = dataset.table is None and dataset.filesystem.type_name == "local"
         self._dataset = dataset
-        self._partly = partly
+        self._shared_by_workers = shared_by_workers
         self._fields = [f for f in fields if here and f.storage.coded and "." not in f.name]
         self._numbers: dict[str, int] = {}  # each field's last known column index; most files share one schema
         self._open = OpenFiles()
@@ -79,7 +81,7 @@ class CellReader:
         if chunk is None:
             return None
         few = rows is not None and len(rows) <= _FEW * chunk.values
-        stays = self._partly or stays_in_file(field)
+        stays = self._shared_by_workers or stays_in_file(field)
         if (few or stays) and chunk.has_large_values:
             found = self._in_file(file, chunk, rows)
             if found is not None:

@@ -96,7 +96,7 @@ class Fetcher:
         lists: reads lists whose lengths are known.
         program: how rows become elements, for `LoadedBlock`.
         shuffled: whether the items of a block are in another order than its rows.
-        partly: whether other processes use most rows of a block.
+        shared_by_workers: whether other processes use most rows of a block.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
         shared: row groups of other processes that read the same ones at the same time; ``None`` if there are none.
         share: about which part of a block this process uses.
@@ -111,7 +111,7 @@ class Fetcher:
         lists: ListReader | None = None,
         program: ElementProgram | None = None,
         shuffled: bool = False,
-        partly: bool = False,
+        shared_by_workers: bool = False,
         stored_bytes: Callable[[int], int] = lambda row_group: 0,
         shared: TableCache | None = None,
         share: float = 1.0,
@@ -129,11 +129,13 @@ class Fetcher:
         types = {field.name: number_type(field) for field in self._stored}
         self._numbers = {name: kind for name, kind in types.items() if kind and kind == dataset.types.get(name)}
         whole = [] if self._cache is not None else self._stored  # the cache stores tables read by Arrow
-        self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
+        self._cells = CellReader(
+            dataset, whole, shared_by_workers=shared_by_workers and not (program and program.shares_rows)
+        )
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
         self._lists = lists if self._cache is None and not downloads else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
-        self._later = partly and not dataset.remote
+        self._later = shared_by_workers and not dataset.remote
         self._read_later = {field.name for field in self._listed} if self._later else set()
         self._bytes = stored_bytes
         self._refused = False  # a block did not fit into temporary files, so the next ones are not tried
@@ -153,7 +155,7 @@ class Fetcher:
             row_groups=rows.row_groups,
             program=self._program,
             order=rows.cells[:, 0] if self._by_item and rows.cells is not None else None,
-            partly=self._share < _SHARE_IN_ORDER,
+            shared_by_workers=self._share < _SHARE_IN_ORDER,
             max_value_bytes=self._dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
         )
@@ -529,13 +531,13 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
 
 
 def fetchers_of(
-    plan: BasePlan, *, partly: bool = False, shared: TableCache | None = None, share: float = 1.0
+    plan: BasePlan, *, shared_by_workers: bool = False, shared: TableCache | None = None, share: float = 1.0
 ) -> list[Fetcher]:
-    """Creates fetchers, one per source. ``partly`` means that other processes use most rows of a block."""
-    return [_fetcher_of(part, partly, shared, share) for part in plan.parts]
+    """Creates fetchers, one per source. ``shared_by_workers`` means that other processes use most rows of a block."""
+    return [_fetcher_of(part, shared_by_workers, shared, share) for part in plan.parts]
 
 
-def _fetcher_of(plan: Plan, partly: bool, shared: TableCache | None, share: float) -> Fetcher:
+def _fetcher_of(plan: Plan, shared_by_workers: bool, shared: TableCache | None, share: float) -> Fetcher:
     cache, program = plan.order.cache, plan.program
     lists = [field for field in program.fields if field.name in plan.measured_lists]
     return Fetcher(
@@ -545,7 +547,7 @@ def _fetcher_of(plan: Plan, partly: bool, shared: TableCache | None, share: floa
         lists=ListReader(plan.dataset, lists, plan.list_lengths) if lists else None,
         program=program,
         shuffled=plan.order.shuffle is not None,
-        partly=partly,
+        shared_by_workers=shared_by_workers,
         stored_bytes=plan.read_bytes,
         shared=shared,
         share=share,

@@ -82,8 +82,8 @@ class LoadedBlock:
 
     All threads share the columns. ``program`` decides how they are kept: rows that n-gram windows share are decoded
     once, and packed fields become one matrix. With ``order`` (the row of each item), numbers are kept in item order
-    instead of storage order, unless ``partly`` says that other processes use most items. ``intact`` returns what is
-    known about the images of a field, given its number.
+    instead of storage order, unless ``shared_by_workers`` says that other processes use most items. ``intact`` returns
+    what is known about the images of a field, given its number.
 
     Attributes:
         by_item: numbers in item order, by field.
@@ -100,7 +100,7 @@ class LoadedBlock:
         row_groups: Sequence[int],
         program: ElementProgram | None = None,
         order: np.ndarray | None = None,
-        partly: bool = False,
+        shared_by_workers: bool = False,
         max_value_bytes: int = MAX_VALUE_BYTES,
         intact: Callable[[int], IntactRows] | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class LoadedBlock:
         self.by_row: dict[int, FixedColumn] = {}
         self._order = order
         if program is not None and order is not None and not large:
-            if partly:
+            if shared_by_workers:
                 self._join_parts(program.fields_by_item)
             elif len(order) <= _MOST_REPEATS * rows_inside:
                 self._put_in_item_order(program.fields_by_item, order)

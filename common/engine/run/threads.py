@@ -88,7 +88,7 @@ class ThreadedEngine:
         self._waiting: Job | None = None
         self._store = BlockStore(
             plan,
-            fetchers_of(plan, partly=cursor.workers > 1, shared=shared, share=1 / cursor.workers),
+            fetchers_of(plan, shared_by_workers=cursor.workers > 1, shared=shared, share=1 / cursor.workers),
             threads=fetch_threads(plan.remote, threads),
             memory_limit=memory_limit,
             counters=self._counters,

@@ -128,10 +128,10 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
     first = iter(pipeline)
     state = first.state_dict()
     stay, buffers, open_files = data.draw(st.sampled_from([(1, 2, 9), (1, 512, 9), (1, 512, 1), (1 << 40, 512, 9)]))
-    partly = data.draw(st.booleans())
+    shared_by_workers = data.draw(st.booleans())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_reader, "_VALUE_BYTES_TO_STAY", stay)
-        patch.setattr(fetch, "CellReader", lambda *given, **_: CellReader(*given, partly=partly))
+        patch.setattr(fetch, "CellReader", lambda *given, **_: CellReader(*given, shared_by_workers=shared_by_workers))
         patch.setattr(file_cells, "_MOST_BUFFERS", buffers)
         patch.setattr(file_cells, "_MOST_FILES", open_files)
         direct = list(first)
@@ -381,7 +381,7 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
     copy = tmp_path / "data" / source.name
     copy.parent.mkdir()
     copy.write_bytes(source.read_bytes())
-    [fetcher] = fetchers_of(Pipeline(copy.parent, ["image"]).plan(), partly=True)
+    [fetcher] = fetchers_of(Pipeline(copy.parent, ["image"]).plan(), shared_by_workers=True)
     rows = np.arange(20)
     column = fetcher.load(BlockRows(row_groups=(0,), rows=(rows,), cells=rows[:, None])).column(0)
     out = np.empty((20, 4, 6, 3), np.uint8)
