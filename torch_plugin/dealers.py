@@ -44,8 +44,8 @@ _PLAIN_COLLATES = {default_collate, as_is}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealer:
-    """A trainer that deals the rows of a pass.
+class TrainerSharding:
+    """How a trainer shards the rows of a pass among its ranks.
 
     Attributes:
         dispatches: whether one rank reads, and sends collated batches to the others.
@@ -144,23 +144,23 @@ class TrainerEpoch:
         return other is not None and (self.number, self.trainer()) == (other.number, other.trainer())
 
 
-def dealer_of(loader: Any) -> Dealer | None:
+def trainer_sharding_of(loader: Any) -> TrainerSharding | None:
     """Returns the trainer that deals the rows of the pass this loader begins; ``None`` = no trainer does."""
     collates = loader.collate_fn in _PLAIN_COLLATES or loader.batch_size is None
     wrapper = loader.dataset
     if _is(wrapper, "IterableDatasetShard"):
-        return Dealer(
+        return TrainerSharding(
             dispatches=False, collates=collates, rows=_dealt_at_once(wrapper), processes=wrapper.num_processes
         )
     for frame in _frames(sys._getframe(1)):
         trainer = _self_of(frame)
         reads = getattr(trainer, "base_dataloader", None) if _is(trainer, "DataLoaderDispatcher") else None
         if reads is not None and id(reads) == id(loader):
-            return Dealer(dispatches=True, collates=collates, rows=loader.batch_size, processes=rank_here()[0])
+            return TrainerSharding(dispatches=True, collates=collates, rows=loader.batch_size, processes=rank_here()[0])
     return None
 
 
-def length_for_dealer(rows: Callable[[], int]) -> int | None:
+def length_for_trainer(rows: Callable[[], int]) -> int | None:
     """Returns the length for a trainer that asks for it in order to deal; ``None`` = no trainer asks.
 
     Args:

@@ -31,7 +31,7 @@ from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 from parquetry.common.urls import without_secrets
 
 from . import passes
-from .dealers import Dealer, length_for_dealer
+from .dealers import TrainerSharding, length_for_trainer
 from .epochs import EpochCounter
 from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
@@ -106,7 +106,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._canonical_shards: int | None = None  # from a state, if the pipeline does not set it
         self._deals_itself = False  # a single process resumed from a state of several ranks
         self._parts: dict[Any, Pipeline] = {}
-        self._dealer: Dealer | None = None  # for the pass a loader announced
+        self._trainer_sharding: TrainerSharding | None = None  # for the pass a loader announced
         self._warned_of_batches = False
         self._read_by_workers = False  # workers read the latest pass, so this process does not know their progress
         self._mixed_by_workers = False  # each batch of the latest pass has the rows of one worker
@@ -124,7 +124,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if in_loader:
             end_with_trainer()
         elif not self._epochs.is_awaited:
-            self._dealer = None
+            self._trainer_sharding = None
         self._agree_on_seed()
         placement = self._placement()
         self._warn_of_what_nobody_said(placement)
@@ -199,7 +199,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _length(self, at: Placement) -> int:
         everything = replace(at, num_shards=1, shard=0)
-        asked = length_for_dealer(lambda: self._part(everything).length_where(strict_nulls=True))
+        asked = length_for_trainer(lambda: self._part(everything).length_where(strict_nulls=True))
         return self._part(at).length_where(strict_nulls=True) if asked is None else asked
 
     def stats(self) -> LoaderStats:
@@ -323,13 +323,13 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._begun = None
         self._read_by_workers = begun.workers > 0
         self._mixed_by_workers = begun.workers > 1 and begun.stacks
-        self._dealer = begun.dealer
+        self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
-        if begun.dealer is not None:
+        if begun.trainer_sharding is not None:
             own = shard_of(self._pipeline)
             shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)
-            begun.dealer.check(self._pipeline, shards, begun.workers)
+            begun.trainer_sharding.check(self._pipeline, shards, begun.workers)
         if self._resume_announced:
             self._resume = None
         self._resume_announced = self._resume is not None
@@ -348,7 +348,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def _placement(self) -> Placement:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        ranks, rank = (1, 0) if self._is_fixed or self._dealer is not None else self._ranks()
+        ranks, rank = (1, 0) if self._is_fixed or self._trainer_sharding is not None else self._ranks()
         return Placement(num_shards=ranks, shard=rank, worker=worker, workers=workers)
 
     def _ranks(self) -> tuple[int, int]:
@@ -364,7 +364,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def _part(self, at: Placement) -> Pipeline:
         """Returns the pipeline that this rank and worker iterate; cached, so it is planned only once."""
         in_worker = get_worker_info() is not None
-        key = (at.num_shards, at.shard, in_worker, self._dealer if in_worker else None)
+        key = (at.num_shards, at.shard, in_worker, self._trainer_sharding if in_worker else None)
         if key not in self._parts:
             self._parts[key] = self._make_part(at, in_worker)
         return self._parts[key]
@@ -380,7 +380,9 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             pipeline = pipeline.with_canonical_shards(self._canonical_shards)
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
-            at_once = None if self._dealer is None else self._dealer.dealt_at_once(pipeline, at.workers)
+            at_once = (
+                None if self._trainer_sharding is None else self._trainer_sharding.dealt_at_once(pipeline, at.workers)
+            )
             pipeline = pipeline if at_once is None else pipeline.batch(at_once)
         return pipeline
 
@@ -438,7 +440,12 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             )
 
     def _warn_of_batches_of_batches(self, begun: Pass) -> None:
-        if begun.batch_size is None or self._warned_of_batches or begun.dealer is not None or not self.element.batched:
+        if (
+            begun.batch_size is None
+            or self._warned_of_batches
+            or begun.trainer_sharding is not None
+            or not self.element.batched
+        ):
             return
         self._warned_of_batches = True
         _LOG.warning(

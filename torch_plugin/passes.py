@@ -26,7 +26,7 @@ from parquetry.common import Pipeline
 
 from . import dead_workers
 from .dead_workers import explain, follow
-from .dealers import Dealer, TrainerEpoch, as_is, dealer_of, trainer_epoch
+from .dealers import TrainerEpoch, TrainerSharding, as_is, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
 
 _SEARCHED = 10_000  # how many objects to search, nearest first
@@ -47,7 +47,7 @@ class Pass:
         seed: the loader's random seed; ``None`` if torch does not expose it.
         dataset: the dataset that the loader iterates.
         batch_size: how many elements the loader stacks; ``None`` if it stacks none, or not those of the dataset.
-        dealer: the trainer that deals the rows of the pass, if the dataset does not.
+        trainer_sharding: the trainer that deals the rows of the pass, if the dataset does not.
         trainer: the epoch of the trainer that iterates the loader, if known.
         samplers: the loader's samplers, if they choose rows by number.
         stacks: whether the loader makes batches of several elements.
@@ -59,7 +59,7 @@ class Pass:
     seed: int | None
     dataset: object = None
     batch_size: int | None = None
-    dealer: Dealer | None = None
+    trainer_sharding: TrainerSharding | None = None
     trainer: TrainerEpoch | None = None
     samplers: tuple[Any, ...] = ()
     stacks: bool = False
@@ -149,7 +149,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
     own = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
     seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
-    dealer = dealer_of(loader) if iterable else None
+    trainer_sharding = trainer_sharding_of(loader) if iterable else None
     try:
         if iterable and isinstance(own, Announced):
             check_state_of(loader)
@@ -161,7 +161,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 seed=None if seed is None else seed + number,  # two shuffles in one loader get different orders
                 batch_size=loader.batch_size if dataset is own and loader.collate_fn is default_collate else None,
                 dataset=loader.dataset,
-                dealer=dealer,
+                trainer_sharding=trainer_sharding,
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
                 stacks=loader.batch_size is not None and loader.batch_size > 1,

@@ -232,7 +232,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
 
     def _placement(self) -> Placement:
         unsaid = super()._placement()
-        if self._dealer is not None:
+        if self._trainer_sharding is not None:
             return unsaid
         if self._mesh_part is None:
             return place(self._groups, unsaid, fixed=self._is_fixed)
