@@ -26,7 +26,7 @@ from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
-from parquetry.common.process.ends import end_with_trainer
+from parquetry.common.process.exit_watch import end_with_trainer
 from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 from parquetry.common.urls import without_secrets
 

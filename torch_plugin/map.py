@@ -22,7 +22,7 @@ from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.numbered import ElementForms, ElementReader, NumberedElements, reader_of
-from parquetry.common.process.ends import end_with_trainer
+from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier
 from .epochs import EpochCounter

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from ..errors import SidecarError
-from ..process.ends import end_with_parent
+from ..process.exit_watch import end_with_parent
 from ..transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType

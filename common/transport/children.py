@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ..process.ends import waiter_for
+from ..process.exit_watch import waiter_for
 from .processes import report
 
 

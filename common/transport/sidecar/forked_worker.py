@@ -25,7 +25,7 @@ from subprocess import TimeoutExpired
 from typing import Any, NoReturn
 
 from ...errors import SidecarError
-from ...process.ends import end_with_parent
+from ...process.exit_watch import end_with_parent
 from .stream import StreamChannel
 from .worker import work
 from .worker_process import Process, WorkerProcess, start_worker

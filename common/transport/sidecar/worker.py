@@ -31,7 +31,7 @@ from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import Source
 from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
-from ...process.ends import end_with_parent
+from ...process.exit_watch import end_with_parent
 from .shared_blocks import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with

@@ -11,15 +11,15 @@ import threading
 import pytest
 from processes import PATIENCE_S
 
-from parquetry.common.process import ends
-from parquetry.common.process.ends import wait_for_end
+from parquetry.common.process import exit_watch
+from parquetry.common.process.exit_watch import wait_for_end
 
 
 @pytest.mark.parametrize("pidfd", [True, False])
 def test_the_wait_is_as_long_as_the_process_lives(pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not pidfd:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
-        monkeypatch.setattr(ends, "_LOOK_S", 0.01)
+        monkeypatch.setattr(exit_watch, "_LOOK_S", 0.01)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         waiting = threading.Thread(target=wait_for_end, args=(process.pid,))
         waiting.start()
