@@ -21,7 +21,7 @@ from parquetry.common.counting.counters import counting
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import Given
-from parquetry.common.pipeline.numbered import ElementForms, ElementReader, NumberedElements, reader_of
+from parquetry.common.pipeline.random_access import ElementForms, ElementReader, NumberedElements, reader_of
 from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from .epoch import EpochOrder, OrderSpec, group_segments
-from .keyed import permutation
+from .permutations import permutation
 from .tokens import counted
 
 _MEMBERS_KEY = 8

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from .keyed import permutation
+from .permutations import permutation
 
 Even = Literal["pad", "drop", "none"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.plain import conformed, plain
-from .keyed import raw_words
+from .permutations import raw_words
 from .positions import RowView
 
 Stop = Literal["first", "all"]

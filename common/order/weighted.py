@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .keyed import raw_words
+from .permutations import raw_words
 
 _WEIGHTS_KEY = 7
 _BITS = 61  # for the sum of all weights

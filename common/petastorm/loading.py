@@ -18,7 +18,7 @@ from ..engine.read.disk_cache import DiskCache
 from ..engine.read.fetch import Fetcher
 from ..errors import ParquetryError
 from ..layout.nested import take_rows
-from ..order.keyed import permutation
+from ..order.permutations import permutation
 from ..process.forks import cached_property
 from ..schema.field import UnischemaField
 from .dataset import PetastormDataset

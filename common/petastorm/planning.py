@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..engine.read.fetch import Fetcher
 from ..errors import PipelineError
-from ..order.keyed import permutation
+from ..order.permutations import permutation
 from ..predicates.expression import as_expression
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet

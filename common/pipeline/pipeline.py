@@ -47,7 +47,7 @@ from ..transport.source import DEFAULT_MEMORY_BYTES
 from ..urls import without_secrets
 from .image_verbs import seed_or_drawn
 from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
-from .numbered import ElementForms, NumberedElements, reader_of
+from .random_access import ElementForms, NumberedElements, reader_of
 from .sources import Fields, Sources
 from .verbs import Verbs
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import PipelineError, SchemaError
-from ..order.keyed import raw_words
 from ..order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
+from ..order.permutations import raw_words
 from ..order.positions import RowView, rows_viewed
 from ..process.forks import cached_property
 from ..schema.element import OutputField

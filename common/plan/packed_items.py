@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from ..order.epoch import EpochOrder, OrderSpec
-from ..order.keyed import raw_words
 from ..order.packing import packed
+from ..order.permutations import raw_words
 from ..order.tokens import counted
 from ..process.forks import cached_property
 from ..selection.select import Selection

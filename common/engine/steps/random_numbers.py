@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...order.keyed import raw_words
+from ...order.permutations import raw_words
 from ...stages.image_base import Key
 
 _IMAGES_KEY = 0x696D6167

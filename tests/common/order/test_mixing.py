@@ -13,8 +13,8 @@ from oracle import examples
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.order import mixing
-from parquetry.common.order.keyed import raw_words
 from parquetry.common.order.mixing import SOURCE_SHIFT, MixView, Phase, phases_of
+from parquetry.common.order.permutations import raw_words
 from parquetry.common.order.positions import Epoch, RepeatView, RowView
 
 BLOCK, MOST = 8, 120

@@ -29,7 +29,7 @@ from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import Source
 from ..errors import PipelineError
 from ..layout.arrow_read import TooLargeError
-from ..order.keyed import permutation, raw_words
+from ..order.permutations import permutation, raw_words
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from parquetry.common.layout import temporary
 from parquetry.common.layout.temporary import NoRoomError
-from parquetry.common.order import keyed, sorting
-from parquetry.common.order.keyed import permutation, raw_words
+from parquetry.common.order import permutations, sorting
+from parquetry.common.order.permutations import permutation, raw_words
 from parquetry.common.order.sorting import sorted_on_disk
 
 
@@ -30,7 +30,7 @@ def test_a_permutation_is_the_order_that_sorts_the_words_of_its_key(count: int, 
 )
 def test_words_that_differ_in_their_lowest_bits_alone_are_sorted_by_all_bits(words: np.ndarray) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keyed, "raw_words", lambda count, *key: words)
+        patch.setattr(permutations, "raw_words", lambda count, *key: words)
         assert permutation(len(words), 0).tolist() == np.argsort(words).tolist()
 
 
@@ -58,8 +58,8 @@ def test_a_large_permutation_is_the_same_with_and_without_room_for_it(
         raise NoRoomError("expected room for temporary files in /full.")
 
     wanted = np.argsort(raw_words(300_000, 4), kind="stable")
-    monkeypatch.setattr(keyed, "_MANY", 1000)
-    monkeypatch.setattr(keyed, "_PIECE", 70_000)
+    monkeypatch.setattr(permutations, "_MANY", 1000)
+    monkeypatch.setattr(permutations, "_PIECE", 70_000)
     if not room:
         monkeypatch.setattr(temporary, "temporary_file", no_room)
     found = permutation(300_000, 4)
