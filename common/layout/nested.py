@@ -80,7 +80,7 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def without_nulls(column: pa.ChunkedArray) -> np.ndarray:
+def not_null_mask(column: pa.ChunkedArray) -> np.ndarray:
     """Which values are not null and, if they are lists, contain no null at any depth; bool."""
     parts = [np.zeros(0, np.bool_)]
     for chunk in column.chunks:

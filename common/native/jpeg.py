@@ -137,12 +137,6 @@ def is_usable() -> bool:
     return _loaded() is not None
 
 
-def is_resizable() -> bool:
-    """Returns whether they can be resized, too, with the same pixels as OpenCV."""
-    loaded = _loaded()
-    return loaded is not None and loaded.resizes
-
-
 class _Loaded:
     """libjpeg-turbo, as the compiled core uses it."""
 

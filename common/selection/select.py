@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
-from ..layout.nested import take_rows, without_nulls
+from ..layout.nested import not_null_mask, take_rows
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from ..predicates.python_values import plain_storage
 from ..process.forks import arrow_to_numpy, pc
@@ -206,7 +206,7 @@ def _drop_nulls(step: Nulls, stored: _Stored, selection: Selection) -> Selection
         name = dataset.image_bytes.get(pattern, pattern)
         if dataset.schema[name].is_list:  # there are no statistics to prune lists with
             text = f"nulls('drop', {name!r})"
-            selection = _by_column(stored, selection, dataset.schema[name], without_nulls, text)
+            selection = _by_column(stored, selection, dataset.schema[name], not_null_mask, text)
         else:
             selection = _where(Where.of(pc.is_valid(pc.field(*name.split(".")))), stored, selection)
     return selection
