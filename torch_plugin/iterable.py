@@ -27,7 +27,6 @@ from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
 from parquetry.common.process.exit_watch import end_with_trainer
-from parquetry.common.transport.source import DEFAULT_MEMORY_BYTES
 from parquetry.common.urls import without_secrets
 
 from . import passes
@@ -481,7 +480,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
 
 def _sharable_bytes(part: Pipeline) -> int:
-    return (part.memory_limit or DEFAULT_MEMORY_BYTES) // _SHARE_OF_MEMORY
+    return part.options.memory_bytes // _SHARE_OF_MEMORY
 
 
 def _description(pipeline: Pipeline) -> str:

@@ -16,10 +16,10 @@ from math import prod
 from typing import Any, TypeVar
 
 from ..errors import PipelineError
+from ..plan.options import DEFAULT_MEMORY_BYTES
 from ..schema.element import Element
 from ..schema.plain import PlainFields
 from ..transport.processes import report, start_vital
-from ..transport.source import DEFAULT_MEMORY_BYTES
 
 Value = TypeVar("Value")
 

@@ -23,7 +23,6 @@ from ..schema.element import Element
 from ..transport.served.cells import cells_schema, encode_cells, error_cells
 from ..transport.served.encode import encode_rows, rows_schema
 from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter
-from ..transport.source import DEFAULT_MEMORY_BYTES
 from .accounts import Account
 
 _LOGGER = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, account
     Raises:
         PipelineError: the account has no room for another stream.
     """
-    with account.open_stream(memory_of(pipeline)) as share:
+    with account.open_stream(pipeline.options.memory_bytes) as share:
         limited = pipeline.with_options(memory_limit=share.memory_bytes)
         steps = open_steps(limited, cursor, strict_nulls=strict_nulls)
         meter = WorkMeter(steps)
@@ -58,11 +57,6 @@ def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, account
         finally:
             steps.close()
             meter.charge(account)
-
-
-def memory_of(pipeline: Pipeline) -> int:
-    """Returns the bytes that a stream of a pipeline fills ahead of its client, if nothing else limits it."""
-    return pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES
 
 
 class WorkMeter:

@@ -17,7 +17,6 @@ from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from ..transport.served.security import OwnToken, Security
-from ..transport.source import DEFAULT_MEMORY_BYTES
 from .accounts import Accounts
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits
@@ -75,7 +74,7 @@ class ArrowServer:
         _ = pipeline.element  # if planning fails, raise here, not to the first client
         self.limits = limits or ClientLimits()
         if self.limits.memory_bytes is not None:
-            most = min(self.limits.memory_bytes, pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES)
+            most = min(self.limits.memory_bytes, pipeline.options.memory_bytes)
             pipeline = pipeline.with_options(memory_limit=most)
         self.variants = Variants(pipeline, self.limits)
         self.shared = SharedEpochs()

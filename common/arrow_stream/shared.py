@@ -16,7 +16,7 @@ from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from .accounts import Account, StreamShare
 from .epoch_log import EpochLog
-from .sending import Step, WorkMeter, memory_of, open_steps
+from .sending import Step, WorkMeter, open_steps
 
 
 class SharedEpoch:
@@ -123,7 +123,7 @@ class SharedEpochs:
                 position = self._log.position(*name)
                 if position is None:
                     return None
-                share = account.open_stream(memory_of(pipeline))
+                share = account.open_stream(pipeline.options.memory_bytes)
                 try:
                     limited = pipeline.with_options(memory_limit=share.memory_bytes)
                     shared = SharedEpoch(limited, name[1], position, strict_nulls=strict_nulls)
@@ -133,7 +133,7 @@ class SharedEpochs:
                 self._epochs[name] = shared
                 shared.shares[account] = share
             elif account not in shared.shares:
-                shared.shares[account] = account.open_stream(memory_of(pipeline))
+                shared.shares[account] = account.open_stream(pipeline.options.memory_bytes)
             shared.clients[account] += 1
             return shared
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engine.read.disk_cache import clear
+from ..plan.options import DEFAULT_MEMORY_BYTES
 from ..selection.statistics import decoded_bytes
-from ..transport.source import DEFAULT_MEMORY_BYTES
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
 from .loading import Job, RowGroupLoader
 from .ngram import NGram

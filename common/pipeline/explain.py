@@ -17,7 +17,6 @@ from ..plan.options import Options
 from ..plan.plan import BasePlan, Plan
 from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
-from ..transport.source import DEFAULT_MEMORY_BYTES
 
 _MOST_FIELDS = 40
 _MOST_GROUPS = 2000
@@ -58,7 +57,7 @@ def explain(pipeline: Explained) -> str:
             *_selection(plan),
             *_requests(plan),
             *_order(plan),
-            *_memory(plan, pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES),
+            *_memory(plan, pipeline.options.memory_bytes),
             *_decoding(plan),
             *_elements(plan),
         ]

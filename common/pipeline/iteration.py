@@ -40,7 +40,7 @@ from ..transport.open import open_source
 from ..transport.served.address import ServerAddress
 from ..transport.sidecar.channel import memory_file
 from ..transport.sidecar.request import open_request
-from ..transport.source import DEFAULT_MEMORY_BYTES, StepRequest, StepSource, usable_processors
+from ..transport.source import StepRequest, StepSource, usable_processors
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -277,7 +277,7 @@ class StepIterator(Generic[Source]):
             cursor=self.cursor,
             strict_nulls=self._strict_nulls,
             threads=pipeline.options.workers or usable_processors(),
-            memory_limit=pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES,
+            memory_limit=pipeline.options.memory_bytes,
             executor=executor_of(pipeline),
             options=pipeline.options,
             address=pipeline.address,

@@ -43,7 +43,6 @@ from ..stages.shard import Even, Shard
 from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
-from ..transport.source import DEFAULT_MEMORY_BYTES
 from ..urls import without_secrets
 from .image_verbs import seed_or_drawn
 from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
@@ -354,8 +353,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         if self.mixture is not None:
             plan = MixedPlan(self.mixture, self.stages)
         else:
-            memory_limit = self.options.memory_limit or DEFAULT_MEMORY_BYTES
-            plan = Plan(self.dataset, self.stages, partial(select_rows, memory_limit=memory_limit))
+            plan = Plan(self.dataset, self.stages, partial(select_rows, memory_limit=self.options.memory_bytes))
         if self.options.skips:
             for part in (plan, *plan.parts):
                 check_skippable(part.order)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 EXECUTORS = ("threads", "sidecar")
+DEFAULT_MEMORY_BYTES = 1 << 30
+"""The default of `Options.memory_limit`."""
 RESTARTS = 3
 """The default of `Options.restarts`."""
 _INTEGERS = {"workers": 1, "memory_limit": 1, "restarts": 0, "max_value_bytes": 1}
@@ -86,6 +88,11 @@ class Options:
     def skips(self) -> bool:
         """Whether failing rows are left out."""
         return self.on_error == "skip"
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory limit, which is the default if none was given."""
+        return self.memory_limit or DEFAULT_MEMORY_BYTES
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:

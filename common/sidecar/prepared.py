@@ -15,7 +15,7 @@ from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.request_secrets import whole_pipeline
 from ..transport.sidecar.runners import Runner, make_runner
 from ..transport.sidecar.worker_process import WorkerProcess
-from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
+from ..transport.source import usable_processors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def prepare(
             stall_timeout=pipeline.options.stall_timeout,
         ),
         workers=workers,
-        memory_limit=pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES,
+        memory_limit=pipeline.options.memory_bytes,
         strict_nulls=strict_nulls,
         max_errors=pipeline.options.max_errors,
     )

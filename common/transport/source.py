@@ -16,7 +16,6 @@ from ..plan.options import Options
 from ..plan.plan import BasePlan
 from .served.address import ServerAddress
 
-DEFAULT_MEMORY_BYTES = 1 << 30
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 
 
