@@ -10,6 +10,8 @@ import struct
 
 import numpy as np
 
+from ..schema.ragged import concat_ranges
+
 _NO_RUNS = 12346
 _WITH_RUNS = 12347
 _OFFSETS_FROM = 4
@@ -94,10 +96,9 @@ def _decode_container(reader: _Reader, count: int, is_run: bool) -> np.ndarray:
     if is_run:
         runs = reader.array("<u2", 2 * reader.number("<H")).reshape(-1, 2).astype(np.int64)
         lengths = runs[:, 1] + 1
-        ends = np.cumsum(lengths)
         if lengths.sum() != count:
             raise ValueError(f"expected a container of {count} numbers, got {lengths.sum()}")
-        values = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(runs[:, 0] - (ends - lengths), lengths)
+        values = concat_ranges(runs[:, 0], lengths)
     elif count <= _ARRAY_LIMIT:
         values = reader.array("<u2", count).astype(np.int64)
     else:

@@ -25,6 +25,7 @@ from ..schema.dtypes import is_bytes
 from ..schema.field import Unischema, UnischemaField, match_names, schema_from_metadata
 from ..schema.infer import flatten_fields, infer_fields
 from ..schema.petastorm_metadata import schema_from_petastorm
+from ..schema.ragged import ends_of
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import DistinctSchemas, unify_schemas
@@ -132,7 +133,7 @@ class StoredDataset:
         except FileNotFoundError as error:
             raise DatasetError(f"file {self.files[0].path}: {REMOVED}.") from error
         ends = np.cumsum(self.row_groups.rows)
-        return np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends], prepend=0)
+        return np.diff(ends_of(sizes)[ends], prepend=0)
 
     @property
     def roots(self) -> tuple[str, ...]:

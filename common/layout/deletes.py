@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError
 from ..process.forks import arrow_to_numpy
 from ..progress import thread_pool
+from ..schema.ragged import ends_of
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
 from .footers import open_checked, remedy
@@ -58,7 +59,7 @@ class _DeleteReader:
         self._dataset = dataset
         self._table = table
         groups = dataset.row_groups
-        starts = np.concatenate([[0], np.cumsum(groups.rows)])
+        starts = ends_of(groups.rows)
         firsts = starts[np.searchsorted(groups.file, np.arange(len(table.files)))]
         self._first_row = starts[:-1] - firsts[groups.file]  # the first row of each row group, within its file
         self._rows_of_file = np.bincount(groups.file, weights=groups.rows, minlength=len(table.files)).astype(np.int64)

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..schema.ragged import concat_ranges, ends_of
 from .epoch import EpochOrder, OrderSpec, group_segments
 from .permutations import permutation
-from .tokens import counted
 
 _MEMBERS_KEY = 8
 
@@ -47,7 +47,7 @@ class Buckets:
         cells = np.bincount(groups * len(sizes) + self.numbers, minlength=(len(self.rows) - 1) * len(sizes))
         held = cells.reshape(-1, len(sizes))
         self.batches = -(-held // sizes)
-        self.before = np.concatenate([[0], np.cumsum(self.batches.sum(axis=1))])
+        self.before = ends_of(self.batches.sum(axis=1))
 
     def members(self, group: int, key: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of a group, batch after batch, and where each batch begins (with the end).
@@ -64,7 +64,7 @@ class Buckets:
                 part = rows[ends[bucket] : ends[bucket + 1]]
                 rows[ends[bucket] : ends[bucket + 1]] = part[permutation(len(part), _MEMBERS_KEY, *key, group, bucket)]
         count = self.batches[group]
-        nth = counted(np.zeros_like(count), count)
+        nth = concat_ranges(np.zeros_like(count), count)
         starts = np.repeat(ends[:-1], count) + nth * np.repeat(self.sizes, count)
         return rows + first, np.append(starts, len(rows))
 
@@ -92,4 +92,4 @@ class BucketOrder(EpochOrder):
         rows, starts = self._buckets.members(group, key)
         batches = self.block_items(stream, block) - self._buckets.before[group]
         first, count = starts[batches], starts[batches + 1] - starts[batches]
-        return rows[counted(first, count)], np.concatenate([[0], np.cumsum(count)])
+        return rows[concat_ranges(first, count)], ends_of(count)

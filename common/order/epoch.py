@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..schema.ragged import concat_ranges, ends_of
 from .permutations import permutation
 
 Even = Literal["pad", "drop", "none"]
@@ -81,7 +82,7 @@ class EpochOrder:
         self._row_groups = np.flatnonzero(counts)
         if spec.buffer_size is not None and not spec.shard_first:
             self._row_groups = self._row_groups[permutation(len(self._row_groups), _GROUPS_KEY, spec.seed, epoch)]
-        self._laid = np.concatenate([[0], np.cumsum(counts[self._row_groups])])
+        self._laid = ends_of(counts[self._row_groups])
         self.stream = lru_cache(maxsize=max(64, spec.streams))(self._stream)
 
     def stream_items(self, stream: int) -> int:
@@ -115,7 +116,7 @@ class EpochOrder:
         if self.spec.buffer_size is not None and self.spec.shard_first:
             order = permutation(len(row_group), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
             row_group, first, length = row_group[order], first[order], length[order]
-        position = np.concatenate([[0], np.cumsum(length)])
+        position = ends_of(length)
         block_segment = group_segments(self._rows_before(first, position), self.spec.buffer_size)
         return StreamBlocks(
             row_group=row_group,
@@ -150,8 +151,7 @@ class EpochOrder:
     def block_items(self, stream: int, block: int) -> np.ndarray:
         """Returns the items of a block in epoch order (int64 item indices)."""
         _, first, length = self.block_segments(stream, block)
-        ends = np.cumsum(length)
-        items = np.repeat(first - (ends - length), length) + np.arange(int(ends[-1]) if len(ends) else 0)
+        items = concat_ranges(first, length)
         order = self.block_permutation(stream, block, len(items))
         return items if order is None else items[order]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..schema.ragged import ends_of
+
 _Filling = tuple[tuple[int, int], ...]
 """``(length, how many of them)``, longest first."""
 
@@ -51,7 +53,7 @@ def packed(counts: np.ndarray, length: int, *, best: bool) -> tuple[np.ndarray, 
             room = np.concatenate([room, [length - size * _last(after, ()) for after, _ in made]])
     fillings = [filling for filling, bins in kinds for _ in range(bins)]
     pairs = np.array([pair for filling in fillings for pair in filling], np.int64).reshape(-1, 2)
-    ends = np.concatenate([[0], np.cumsum(pairs[:, 1])])
+    ends = ends_of(pairs[:, 1])
     pairs_before = np.cumsum([0, *(len(filling) for filling in fillings)])
     return np.repeat(pairs[:, 0], pairs[:, 1]), ends[pairs_before]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..layout.temporary import TemporaryBuffer
 from ..native.kernels import word_order
+from ..schema.ragged import ends_of
 
 _WORD_BITS = 64
 _RANGE_BITS = 17  # each range has about as many words as sort fastest
@@ -83,6 +84,6 @@ def _split(pieces: Iterable[np.ndarray], bits: int, kept: TemporaryBuffer, place
         order = np.argsort(in_range, kind="stable")
         kept.append((words[order] << np.uint64(bits)).tobytes())
         places.append(order.astype(np.uint32).tobytes())
-        bounds.append(first + np.concatenate([[0], np.cumsum(np.bincount(in_range, minlength=1 << bits))]))
+        bounds.append(first + ends_of(np.bincount(in_range, minlength=1 << bits)))
         first += len(words)
     return np.array(bounds)

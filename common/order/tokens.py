@@ -11,13 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..schema.ragged import concat_ranges, ends_of
 from .epoch import EpochOrder, OrderSpec
-
-
-def counted(first: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Concatenates runs of consecutive numbers: ``count`` numbers from each ``first``."""
-    ends = np.cumsum(count)
-    return np.repeat(first - (ends - count), count) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
 class TokenOrder(EpochOrder):
@@ -53,7 +48,7 @@ class TokenOrder(EpochOrder):
 
     def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
         rows = np.searchsorted(self._ends, first + np.diff(position)) - np.searchsorted(self._ends, first, "right") + 1
-        return np.concatenate([[0], np.cumsum(rows)])
+        return ends_of(rows)
 
     def _block_parts(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the rows of a block that have tokens, in the order of their tokens.
@@ -65,11 +60,11 @@ class TokenOrder(EpochOrder):
         _, begin, count = self.block_segments(stream, block)
         lo = np.searchsorted(self._ends, begin, "right") - 1
         rows = np.searchsorted(self._ends, begin + count) - lo
-        row = counted(lo, rows)
+        row = concat_ranges(lo, rows)
         first = np.maximum(self._ends[row], np.repeat(begin, rows))
         tokens = np.minimum(self._ends[row + 1], np.repeat(begin + count, rows)) - first
         first -= self._ends[row]
         chosen = np.flatnonzero(tokens)
         order = self.block_permutation(stream, block, len(chosen))
         chosen = chosen if order is None else chosen[order]
-        return row[chosen], first[chosen], np.concatenate([[0], np.cumsum(tokens[chosen])])
+        return row[chosen], first[chosen], ends_of(tokens[chosen])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..schema.ragged import ends_of
 from .permutations import raw_words
 
 _WEIGHTS_KEY = 7
@@ -69,4 +70,4 @@ def weight_bounds(weights: np.ndarray) -> np.ndarray:
         _, exponent = np.frexp(weights.max(initial=0.0))
         scale = _BITS - len(weights).bit_length() - int(exponent)
         weights = np.rint(np.ldexp(weights.astype(np.float64), scale)).astype(np.int64)
-    return np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])
+    return ends_of(weights)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..order.epoch import EpochOrder, OrderSpec
 from ..process.forks import cached_property
+from ..schema.ragged import concat_ranges
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 
@@ -87,16 +88,14 @@ class RowItems:
         """Returns the rows of a block whose items are rows: contiguous ranges of row groups, without sorting rows."""
         row_group, first, length = order.block_segments(key.stream, key.block)
         by_place = np.argsort(first)
-        ends = np.cumsum(length)
-        count = int(ends[-1]) if len(ends) else 0
+        count = int(length.sum())
         permutation = order.block_permutation(key.stream, key.block, count)
         if (np.diff(by_place) == 1).all():  # in storage order: before the shuffle, item n is row n
             cells = permutation
         else:
             begins = np.empty_like(length)
             begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
-            cells = np.repeat(begins - (ends - length), length)
-            cells += np.arange(count)
+            cells = concat_ranges(begins, length)
             cells = cells if permutation is None else cells[permutation]
         rows = self._selection.rows
         skipped = (first - rows.before[row_group]).tolist()

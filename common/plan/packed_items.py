@@ -14,8 +14,8 @@ import numpy as np
 from ..order.epoch import EpochOrder, OrderSpec
 from ..order.packing import packed
 from ..order.permutations import raw_words
-from ..order.tokens import counted
 from ..process.forks import cached_property
+from ..schema.ragged import concat_ranges, ends_of
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
@@ -52,7 +52,7 @@ class PackedItems(RowItems):
         """The first row group of each group, and the number of row groups."""
         rows = self._selection.rows.before
         taken = self._lengths if self._cut else np.where(self._lengths > self._length, 0, self._lengths)
-        tokens = np.concatenate([[0], np.cumsum(taken)])[rows]
+        tokens = ends_of(taken)[rows]
         bounds = [0]
         while True:
             begin = bounds[-1]
@@ -76,7 +76,7 @@ class PackedItems(RowItems):
     @cached_property
     def _items_before(self) -> np.ndarray:
         """The number of items before each group, from which `EpochOrder` builds the order."""
-        return np.concatenate([[0], np.cumsum([len(ends) - 1 for _, ends in self._bins], dtype=np.int64)])
+        return ends_of([len(ends) - 1 for _, ends in self._bins])
 
     @property
     def num_items(self) -> int:
@@ -100,7 +100,7 @@ class PackedItems(RowItems):
         for stream, block, items, places in by_block(order, index):
             _, first, tokens, begin, ends = self._layout(order, stream, block)
             pieces = ends[items + 1] - ends[items]
-            piece, item = counted(ends[items], pieces), np.repeat(np.arange(len(items)), pieces)
+            piece, item = concat_ranges(ends[items], pieces), np.repeat(np.arange(len(items)), pieces)
             key = BlockKey(epoch=order.epoch, stream=stream, block=block)
             spans = np.stack([first[piece], tokens[piece], begin[piece], np.zeros_like(piece)], axis=1)
             result.append(
@@ -129,7 +129,7 @@ class PackedItems(RowItems):
         else:
             pieces = ((lengths > 0) & (lengths <= self._length)).astype(np.int64)
         row = np.repeat(np.arange(len(lengths)), pieces)
-        first = counted(np.zeros_like(pieces), pieces) * self._length
+        first = concat_ranges(np.zeros_like(pieces), pieces) * self._length
         return begin + row, first, np.minimum(lengths[row] - first, self._length)
 
     def _make_rows(self, order: EpochOrder, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,10 +157,10 @@ class PackedItems(RowItems):
         _, ends = self._bins[group]
         item = items - self._items_before[group]
         counts = ends[item + 1] - ends[item]
-        piece = counted(ends[item], counts)
-        before = np.concatenate([[0], np.cumsum(tokens)])
+        piece = concat_ranges(ends[item], counts)
+        before = ends_of(tokens)
         begin = before[piece] - np.repeat(before[ends[item]], counts)
-        return row[piece], first[piece], tokens[piece], begin, np.concatenate([[0], np.cumsum(counts)])
+        return row[piece], first[piece], tokens[piece], begin, ends_of(counts)
 
 
 class GroupOrder(EpochOrder):

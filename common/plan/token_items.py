@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..order.epoch import OrderSpec
-from ..order.tokens import TokenOrder, counted
+from ..order.tokens import TokenOrder
 from ..process.forks import cached_property
+from ..schema.ragged import concat_ranges, ends_of
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, distinct
@@ -31,7 +32,7 @@ class TokenItems(RowItems):
         self._length = length
         self._separated = separated
         self._lengths = selection.measured
-        self._ends = np.concatenate([[0], np.cumsum(self._lengths + separated)])
+        self._ends = ends_of(self._lengths + separated)
         self._tokens = max(int(self._ends[-1]) - separated, 0)  # no separator after the last row
         self._items = -(-self._tokens // length) if padded else self._tokens // length
 
@@ -66,7 +67,7 @@ class TokenItems(RowItems):
             end = np.minimum(begin + self._length, starts[-1] - self._unused(order, number))
             first = np.searchsorted(starts, begin, side="right") - 1
             last = np.searchsorted(starts, end, side="left")
-            for block in np.unique(counted(first, last - first)).tolist():
+            for block in np.unique(concat_ranges(first, last - first)).tolist():
                 key = BlockKey(epoch=order.epoch, stream=number, block=block)
                 row, spans = self._pieces(order, key, begin - starts[block], end - starts[block])
                 item, spans = spans[:, 0], spans[:, 1:]
@@ -92,7 +93,7 @@ class TokenItems(RowItems):
         lo, hi = lo[items], hi[items]
         part = np.searchsorted(before, lo, side="right") - 1
         pieces = np.searchsorted(before, hi, side="left") - part
-        part, item = counted(part, pieces), np.repeat(np.arange(len(items)), pieces)
+        part, item = concat_ranges(part, pieces), np.repeat(np.arange(len(items)), pieces)
         start = np.maximum(lo[item], before[part])
         stop = np.minimum(hi[item], before[part + 1])
         taken = first[part] + start - before[part]

@@ -18,6 +18,7 @@ from ..order.epoch import EpochOrder, Even, OrderSpec
 from ..order.quality import ShuffleQuality, shuffle_quality
 from ..plan.plan import Plan
 from ..progress import progress
+from ..schema.ragged import ends_of
 from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.shard import Shard
 from .inspecting import Source, pipeline_of
@@ -187,7 +188,7 @@ def _rows_read(described: Described) -> np.ndarray:
 
 def _plan(described: Described, ranks: int) -> RankPlan:
     streams = described.canonical_shards or ranks
-    before = np.concatenate([[0], np.cumsum(described.items)])
+    before = ends_of(described.items)
     spec = OrderSpec(
         seed=described.seed,
         buffer_size=described.buffer_size,

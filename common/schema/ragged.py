@@ -4,18 +4,25 @@ and acts as a sequence of ndarrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 
 
-def ends_of(sizes: np.ndarray) -> np.ndarray:
+def ends_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     """Returns the start of each run when runs of these sizes are concatenated, and the end of the last one; int64."""
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
     return ends
+
+
+def concat_ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Concatenates the numbers ``begin .. begin + length - 1`` of each range; int64."""
+    numbers = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
+    numbers += np.arange(len(numbers))
+    return numbers
 
 
 def _absent(kind: str, name: str, instead: str) -> str:

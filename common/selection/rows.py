@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..schema.ragged import ends_of
 from .growing_rows import RowNumbers as RowNumbers
 from .growing_rows import joined
 
@@ -141,5 +142,5 @@ def all_rows(rows_per_row_group: np.ndarray) -> RowSet:
 
 
 def _row_set(counts: np.ndarray, whole: np.ndarray, start: np.ndarray, values: np.ndarray) -> RowSet:
-    before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    before = ends_of(counts)
     return RowSet(before=before, whole=whole, start=start, values=values)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..process.forks import arrow_to_numpy, cached_property
+from ..schema.ragged import ends_of
 
 _TOP = np.uint64(1 << 63)
 _WORD = (1 << 64) - 1
@@ -52,7 +53,7 @@ class Stamps:
     @cached_property
     def ranks(self) -> np.ndarray:
         """A number per row that increases wherever the timestamp does, int64 ``[rows]``."""
-        return np.concatenate([[0], np.cumsum(~self.descends)])
+        return ends_of(~self.descends)
 
     def gap_too_wide(self, max_gap: float | decimal.Decimal) -> np.ndarray:
         """Returns whether each row is more than ``max_gap`` later than the previous row, bool ``[rows - 1]``.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..schema.ragged import ends_of
 from .timestamps import Stamps
 
 
@@ -46,7 +47,7 @@ def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule)
     starts = np.arange(last + 1)
     valid = sequence[: last + 1] == sequence[rule.span - 1 :]
     if stamps is not None and rule.max_gap is not None and rule.span > 1:
-        wide = np.concatenate([[0], np.cumsum(stamps.gap_too_wide(rule.max_gap))])
+        wide = ends_of(stamps.gap_too_wide(rule.max_gap))
         valid &= wide[rule.span - 1 : rows] == wide[: last + 1]
     if rule.stride > 1:
         first = np.searchsorted(sequence, sequence[: last + 1], side="left")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from ..errors import PipelineError
 from ..process.forks import arrow_to_numpy
 from ..schema.plain import integer, plain
+from ..schema.ragged import ends_of
 
 DEFAULT_ROW_GROUP_ROWS = 65_536
 DEFAULT_ROW_GROUP_BYTES = 32 << 20
@@ -118,7 +119,7 @@ def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
     if pa.types.is_dictionary(arrow):
         return value_bytes(values.dictionary_decode())
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
-        inner = np.concatenate([[0], np.cumsum(value_bytes(values.flatten()))])  # flatten() leaves nulls out
+        inner = ends_of(value_bytes(values.flatten()))  # flatten() leaves nulls out
         ends = np.cumsum(_lengths(pc.list_value_length(values)))
         return np.diff(inner[ends], prepend=0)
     if arrow == pa.string_view() or arrow == pa.binary_view():

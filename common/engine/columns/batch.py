@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ...process.forks import arrow_to_numpy
 from ...schema.element import Element, OutputField
-from ...schema.ragged import NestedArray, RaggedArray, ends_of
+from ...schema.ragged import NestedArray, RaggedArray, concat_ranges, ends_of
 from .arrow_take import take_runs
 
 
@@ -121,7 +121,7 @@ def as_one_array(column: Ragged) -> Dense | Strings | None:
     if isinstance(column.values, Strings):
         lengths = np.zeros((cells, math.prod(shape)), np.int64)
         lengths[valid] = np.diff(column.values.offsets)[there].reshape(len(shapes), -1)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        offsets = ends_of(lengths.reshape(-1))
         return Strings(offsets, column.values.data, (*column.lead, *shape), column.valid)
     values = np.zeros((cells, *shape), column.values.dtype)
     values[valid] = column.values[there].reshape(len(shapes), *shape)
@@ -240,7 +240,7 @@ def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Col
     ends, flat = ends_of(sizes), column.values
     values: np.ndarray | Strings
     if isinstance(flat, Strings):
-        values = take_strings(flat, spans(ends[:-1][index], sizes[index]))
+        values = take_strings(flat, concat_ranges(ends[:-1][index], sizes[index]))
     else:
         raw = np.ascontiguousarray(flat).view(np.uint8)
         values = take_runs(ends * flat.dtype.itemsize, raw, index)[1].view(flat.dtype)
@@ -251,13 +251,6 @@ def take_strings(column: Strings, index: np.ndarray) -> Strings:
     """Takes strings by number, as a flat column."""
     ends, data = take_runs(column.offsets, column.data, index)
     return Strings(ends, data, (len(index),))
-
-
-def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Joins the numbers ``begin .. begin + length - 1`` of every span, end to end."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
 
 
 def split_array(values: np.ndarray, parts: int) -> Iterable[np.ndarray]:
@@ -284,7 +277,7 @@ def split_column(column: Column, parts: int) -> list[Column]:
         shape = (size, *column.shape[1:])
         return [_string_part(column, part * each, each, shape, mask) for part, mask in enumerate(valid)]
     cells = len(column.shapes) // parts
-    ends = np.concatenate([[0], np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))])
+    ends = ends_of(np.prod(column.shapes, axis=1, dtype=np.int64))
     result: list[Column] = []
     for part, mask in enumerate(valid):
         lo, hi = part * cells, (part + 1) * cells

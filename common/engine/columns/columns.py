@@ -140,7 +140,7 @@ class FixedColumn:
 
     @cached_property
     def _start(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum([len(part) for part in self._all_parts])])
+        return ends_of([len(part) for part in self._all_parts])
 
     def joined(self, scratch: dict[Any, np.ndarray] | None = None) -> np.ndarray:
         """Returns all values in one array. ``scratch`` holds memory for it, shared by the columns of a block."""
@@ -340,7 +340,7 @@ class CodedColumn:
         self._describe = describe
         self._decoded = SharedRows() if reuse else None
         self._finished: dict[Hashable, SharedRows] = {}
-        self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        self._start = ends_of([len(part) for part in parts])
         self._valid = _validity(parts)
         cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in parts]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])

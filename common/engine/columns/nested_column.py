@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from ...errors import DecodeError
 from ...schema.field import UnischemaField
-from ...schema.ragged import ends_of
+from ...schema.ragged import concat_ranges, ends_of
 from .arrow_take import take_runs
 from .arrow_views import as_numpy
-from .batch import Compound, Ragged, Strings, spans, take_strings
+from .batch import Compound, Ragged, Strings, take_strings
 
 
 class NestedColumn:
@@ -98,5 +98,5 @@ class _Runs:
 
     def take(self, rows: np.ndarray) -> np.ndarray | Strings:
         if isinstance(self._values, Strings):
-            return take_strings(self._values, spans(self._begins[rows], self.counts[rows]))
+            return take_strings(self._values, concat_ranges(self._begins[rows], self.counts[rows]))
         return take_runs(self._ends_bytes, self._bytes, rows)[1].view(self._values.dtype)

@@ -22,6 +22,7 @@ from ...layout.table_read import read_columns
 from ...layout.tables.image_folder import MANIFEST
 from ...progress import thread_pool
 from ...schema.field import UnischemaField
+from ...schema.ragged import ends_of
 from ..columns.arrow_views import as_arrow
 from .file_cells import WholeFiles, unreadable
 from .stored_cells import StoredCells, read_bytes
@@ -112,7 +113,7 @@ def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
             *(column.to_pylist() for column in listed.columns), strict=True
         )
     ]
-    bounds = np.concatenate([[0], np.cumsum([version.size_bytes for version in versions], dtype=np.int64)])
+    bounds = ends_of([version.size_bytes for version in versions])
     return WholeFiles(bounds[:-1], bounds[1:], versions)
 
 

@@ -17,6 +17,7 @@ from ...layout.dataset import MAX_VALUE_BYTES
 from ...plan.program import ElementProgram
 from ...schema.element import Path
 from ...schema.field import UnischemaField
+from ...schema.ragged import ends_of
 from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
@@ -43,7 +44,7 @@ class RowPlaces:
         self._places = places
         self._rows = rows
         self._row_groups = np.asarray(row_groups, dtype=np.int64)
-        self._start = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
+        self._start = ends_of([len(part) for part in rows])
         self._rows_inside: Sequence[RowNumbers] | None = None
 
     def __len__(self) -> int:

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...counting.counters import Counters
 from ...order.cursor import Cursor, LeftOut
-from ...order.tokens import counted
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
+from ...schema.ragged import concat_ranges
 from .jobs import Begin, Job, Merging, Place, Skip
 from .skipping import SkippingPlanner
 
@@ -176,7 +176,7 @@ class RefillingPlanner(SkippingPlanner):
             place += len(positions)
             size = min(2 * size, _MOST_SCANNED)
         places, first, count = np.concatenate(found).T
-        return places, np.cumsum(count) - count, counted(first, count)
+        return places, np.cumsum(count) - count, concat_ranges(first, count)
 
 
 def planner_class(plan: BasePlan) -> type[SkippingPlanner]:

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import DecodeError, NullValueError, PipelineError
 from ...native.gather import pad_runs
 from ...schema.element import OutputField
-from ...schema.ragged import ends_of
+from ...schema.ragged import concat_ranges, ends_of
 from ...stages.nulls import NullStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
@@ -27,7 +27,6 @@ from ..columns.batch import (
     Plain,
     Ragged,
     Strings,
-    spans,
     take_strings,
     values_of,
     without_valid,
@@ -208,7 +207,7 @@ def _places(shapes: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
     for axis, length in enumerate(target):
         stride //= max(length, 1)
         counts = shapes[owner, axis]
-        inner = spans(np.zeros(len(counts), np.int64), counts)
+        inner = concat_ranges(np.zeros(len(counts), np.int64), counts)
         begins = np.repeat(begins, counts) + inner * stride
         owner = np.repeat(owner, counts)
     return begins

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ...engine.columns.batch import Column, Dense, Ragged, Strings
 from ...schema.element import Element, OutputField
+from ...schema.ragged import ends_of
 from .arrays import even_offsets, flat_array, list_array, string_array
 from .encode import dense_shape, item_type
 
@@ -101,13 +102,13 @@ def _array(cell: Cell, element: Element, column: Column, groups: int) -> pa.Arra
     if cell.part == "splits":
         assert isinstance(column, Ragged)
         splits = [_splits(shapes, cell.axis) for shapes in np.split(column.shapes, groups)]
-        return list_array(flat_array(np.concatenate(splits)), _ends([len(part) for part in splits]))
+        return list_array(flat_array(np.concatenate(splits)), ends_of([len(part) for part in splits]))
     if cell.part == "shape":
         shapes = column.shapes if isinstance(column, Ragged) else _dense_shapes(element, column, groups)
         return list_array(flat_array(shapes), even_offsets(groups, shapes.shape[1]))
     if isinstance(column, Ragged):
         sizes = np.prod(column.shapes, axis=1, dtype=np.int64).reshape(groups, -1).sum(axis=1)
-        return list_array(_items(cell, column.values), _ends(sizes))
+        return list_array(_items(cell, column.values), ends_of(sizes))
     assert isinstance(column, Dense | Strings)
     items = _items(cell, column.values if isinstance(column, Dense) else column)
     return items if cell.scalar else list_array(items, even_offsets(groups, len(items) // groups))
@@ -126,8 +127,4 @@ def _dense_shapes(element: Element, column: Column, groups: int) -> np.ndarray:
 def _splits(shapes: np.ndarray, axis: int) -> np.ndarray:
     """Returns the row splits of one axis, counted in parts of the next axis, as in `tf.RaggedTensor`."""
     outer = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)
-    return _ends(np.repeat(shapes[:, axis], outer))
-
-
-def _ends(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    return ends_of(np.repeat(shapes[:, axis], outer))

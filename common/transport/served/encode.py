@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ...engine.columns.batch import Column, Dense, Ragged, Strings
 from ...schema.element import Element, OutputField
+from ...schema.ragged import ends_of
 from .arrays import even_offsets, flat_array, list_array, string_array
 from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY, element_to_json
 
@@ -99,7 +100,7 @@ def _arrays(output: OutputField, column: Column) -> list[pa.Array]:
         values = column.values
         items = string_array(values, item_type(output)) if isinstance(values, Strings) else flat_array(values)
         cells = len(column.shapes) // rows if rows else 0
-        ends = np.concatenate([[0], np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))])
+        ends = ends_of(np.prod(column.shapes, axis=1, dtype=np.int64))
         arrays = [list_array(items, ends[even_offsets(rows, cells)], valid)]
         if has_shapes(output):
             arrays.append(_even_list(flat_array(column.shapes), rows))
