@@ -21,7 +21,7 @@ from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import CLEANED, REMOVED, remedy, why
 from .retries import is_local, retry_if_damaged, with_retries
-from .row_groups import StoredFiles
+from .row_groups import StoredFiles, describe_row_group
 from .store_answers import StoreError
 from .temporary import TemporaryBuffer
 from .value_bounds import most_bytes, slice_rows
@@ -63,7 +63,7 @@ def read_group(
         TooLargeError: there is no room for the columns.
     """
     options["pre_buffer"] = pre_buffer and is_local(dataset.filesystem)
-    place = _place(dataset, row_group)
+    place = describe_row_group(dataset, row_group)
 
     def read() -> pa.Table:
         with _opened_group(dataset, row_group, choose, advice, options) as (source, reader, group, wanted):
@@ -110,7 +110,7 @@ def read_slices(
         if found != rows:  # Arrow stops at the end of the shortest column
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
-            raise _short(_place(dataset, row_group), name, rows, min(found, counts[name]))
+            raise _short(describe_row_group(dataset, row_group), name, rows, min(found, counts[name]))
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _opened_group(
         on_disk: whether column chunks from a store are kept in a temporary file instead of in memory.
     """
     file = int(dataset.row_groups.file[row_group])
-    place = _place(dataset, row_group)
+    place = describe_row_group(dataset, row_group)
     footer, group = dataset.group_footer(row_group)
     wanted: Sequence[str] = ()
     try:
@@ -223,12 +223,7 @@ def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> l
         return fetch_ranges(lambda: dataset.open(file, ranges=True), ranges)
 
     size = sum(end - first for first, end in ranges)
-    return with_retries(dataset.filesystem, fetch, _place(dataset, row_group), size_bytes=size)
-
-
-def _place(dataset: StoredFiles, row_group: int) -> str:
-    groups = dataset.row_groups
-    return f"file {dataset.files[int(groups.file[row_group])].path}, row group {groups.group[row_group]}"
+    return with_retries(dataset.filesystem, fetch, describe_row_group(dataset, row_group), size_bytes=size)
 
 
 def check_counts(table: pa.Table, rows: int, place: str) -> None:

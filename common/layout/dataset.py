@@ -39,7 +39,7 @@ from .nested import wide, without_view_types
 from .partitions import partition_columns
 from .patterns import Pattern
 from .retries import is_local, with_retries
-from .row_groups import RowGroups
+from .row_groups import RowGroups, describe_row_group
 from .spark_files import footer_schema
 from .store_answers import StoreError
 from .stores import ForkSafeFileSystem
@@ -396,8 +396,7 @@ class StoredDataset:
 
     def describe_row(self, row_group: int, row: int) -> str:
         """Describes the position of a row, for messages."""
-        groups = self.row_groups
-        return f"file {self.files[groups.file[row_group]].path}, row group {groups.group[row_group]}, row {row}"
+        return f"{describe_row_group(self, row_group)}, row {row}"
 
 
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:

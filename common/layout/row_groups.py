@@ -63,3 +63,9 @@ class StoredFiles(Protocol):
 
     def values_of(self, file: int) -> dict[str, str | None]:
         """The column values that a table states for all rows of a file, as text."""
+
+
+def describe_row_group(dataset: StoredFiles, row_group: int) -> str:
+    """Describes where a row group is stored, for messages."""
+    groups = dataset.row_groups
+    return f"file {dataset.files[int(groups.file[row_group])].path}, row group {groups.group[row_group]}"

@@ -16,7 +16,7 @@ from ..process.forks import pc
 from .arrow_read import read_group, read_slices
 from .evolution import conform
 from .nested import child, wide, without_views
-from .row_groups import StoredFiles
+from .row_groups import StoredFiles, describe_row_group
 from .spark_files import refuse_old_calendar
 from .table import TableColumn
 
@@ -85,7 +85,7 @@ def column_slices(
     """
     groups = dataset.row_groups
     number = int(groups.file[row_group])
-    place = f"file {dataset.files[number].path}, row group {groups.group[row_group]}"
+    place = describe_row_group(dataset, row_group)
     paths: list[tuple[str, ...] | None] = []
 
     def choose(arrow: pa.Schema) -> list[str]:

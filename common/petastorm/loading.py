@@ -18,6 +18,7 @@ from ..engine.read.disk_cache import DiskCache
 from ..engine.read.fetch import Fetcher
 from ..errors import ParquetryError
 from ..layout.nested import take_rows
+from ..layout.row_groups import describe_row_group
 from ..order.permutations import permutation
 from ..process.forks import cached_property
 from ..schema.field import UnischemaField
@@ -85,15 +86,10 @@ class RowGroupLoader:
                 return self._windows(job, job.windows)
             return self._columns(job) if self.batched else self._rows(job)
         except ParquetryError as error:
-            place = self.place(job.row_group)
+            place = describe_row_group(self.dataset, job.row_group)
             if place in str(error):
                 raise
             raise type(error)(f"{place}: {error}") from error
-
-    def place(self, row_group: int) -> str:
-        """Describes a row group in words, for errors."""
-        groups = self.dataset.row_groups
-        return f"file {self.dataset.files[groups.file[row_group]].path}, row group {groups.group[row_group]}"
 
     def mask(self, predicate: PredicateBase, row_group: int, rows: np.ndarray) -> np.ndarray:
         """Returns which of the given rows a predicate keeps."""

@@ -21,6 +21,7 @@ from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
 from ...layout.evolution import conform
 from ...layout.nested import child, take_rows, without_views
+from ...layout.row_groups import describe_row_group
 from ...layout.spark_files import read_options, refuse_old_calendar
 from ...layout.table_read import column_slices
 from ...layout.temporary import NoRoomError
@@ -173,7 +174,7 @@ class Fetcher:
         if self._listed:
             manifest, text = self._dataset.files[0].path, f"image folder {self._dataset.folder[1]}, row group"
             return [ListedPlace(f"{text} {groups.group[u]}", manifest, int(groups.group[u])) for u in row_groups]
-        return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in row_groups]
+        return [describe_row_group(self._dataset, u) for u in row_groups]
 
     def stored(self, row_group: int) -> pa.Table:
         """Returns the fields' columns of one row group, still encoded, including partition columns.
@@ -416,7 +417,7 @@ def row_group_slices(
         slice_bytes: see `layout.arrow_read.read_slices`; ``None`` for all rows at once.
         room_bytes: see `layout.arrow_read.read_group`.
     """
-    groups, rows = dataset.row_groups, int(dataset.row_groups.rows[row_group])
+    rows = int(dataset.row_groups.rows[row_group])
     if dataset.table is not None:
         inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
         held: Iterable[tuple[int, pa.Table]] = [(rows, pa.table({}))]
@@ -429,7 +430,6 @@ def row_group_slices(
             ]
             yield count, pa.table(columns, names=[field.name for field in fields])
         return
-    file = dataset.files[groups.file[row_group]]
     footer, group = dataset.group_footer(row_group)
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
     options = {**read_options(footer), "advice": _ADVICE}
@@ -447,7 +447,7 @@ def row_group_slices(
         slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, room_bytes=room_bytes, **options))]
     else:
         slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
-    place = f"file {file.path}, row group {groups.group[row_group]}"
+    place = describe_row_group(dataset, row_group)
     for count, table in slices:
         if _is_plain(table, paths):
             yield count, table.select(paths)  # in one call, as there may be thousands of columns
