@@ -43,13 +43,7 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
 
     def __init__(self, dataset: ParquetDataset, log_dir: str | Path, *, every: int | None = None) -> None:
         super().__init__()
-        if not isinstance(dataset, ParquetDataset):
-            raise PipelineError(
-                f"StatsCallback: expected the ParquetDataset itself, before map and prefetch, got "
-                f"{type(dataset).__name__}."
-            )
-        if every is not None and every < 1:
-            raise PipelineError(f"StatsCallback: expected every to be >= 1 or None, got {every!r}.")
+        _check("StatsCallback", dataset, every=every)
         self._dataset = dataset
         self._every = every
         self._log_dir = str(log_dir)
@@ -119,13 +113,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras has no types
         self, dataset: ParquetDataset, directory: str | Path, *, save_every: int | None = None, max_to_keep: int = 1
     ) -> None:
         super().__init__()
-        if not isinstance(dataset, ParquetDataset):
-            raise PipelineError(
-                f"ResumeTraining: expected the ParquetDataset itself, before map and prefetch, got "
-                f"{type(dataset).__name__}."
-            )
-        if save_every is not None and save_every < 1:
-            raise PipelineError(f"ResumeTraining: expected save_every to be >= 1 or None, got {save_every!r}.")
+        _check("ResumeTraining", dataset, save_every=save_every)
         self._dataset = dataset
         self._directory = str(directory)
         self._save_every = save_every
@@ -240,3 +228,13 @@ def _variables(model: tf.keras.Model) -> list[tf.Variable]:
     found = {id(variable): variable for variable in (*model.variables, *model.optimizer.variables)}
     own = [variable for number, variable in found.items() if number not in metrics]
     return [variable if callable(variable.value) else variable.value for variable in own]
+
+
+def _check(callback: str, dataset: object, **every: int | None) -> None:
+    if not isinstance(dataset, ParquetDataset):
+        raise PipelineError(
+            f"{callback}: expected the ParquetDataset itself, before map and prefetch, got {type(dataset).__name__}."
+        )
+    for name, value in every.items():
+        if value is not None and value < 1:
+            raise PipelineError(f"{callback}: expected {name} to be >= 1 or None, got {value!r}.")

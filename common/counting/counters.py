@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..process.exit_watch import is_running
 from ..process.locks import locked_within
 from . import tracing
 
@@ -283,7 +284,7 @@ class Counters:
         firsts = table[:, Count.FIRST]
         sums[Count.FIRST] = min(firsts[firsts > sums[Count.BEGAN]], default=sums[Count.FIRST])
         held = table[table[:, Count.MEMORY_BYTES] != 0]
-        alive = {owner: _runs(int(owner)) for owner in set(held[:, Count.OWNER].tolist())}
+        alive = {owner: is_running(int(owner)) for owner in set(held[:, Count.OWNER].tolist())}
         sums[Count.MEMORY_BYTES] = sum(
             held_bytes for owner, held_bytes in held[:, [Count.OWNER, Count.MEMORY_BYTES]].tolist() if alive[owner]
         )
@@ -319,7 +320,7 @@ class Counters:
             self._numbers[_USED] = used + 1.0
             return used + 1
         for number in range(1, ROWS + 1):
-            if not _runs(int(self._numbers[number * WIDTH])):
+            if not is_running(int(self._numbers[number * WIDTH])):
                 self._numbers[number * WIDTH + Count.MEMORY_BYTES] = 0.0
                 self._numbers[number * WIDTH + _NOTE_TIME] = 0.0
                 return number
@@ -554,18 +555,6 @@ def all_counters() -> list[Counters]:
     """Returns all counters of this process."""
     with _listing:
         return list(_alive)
-
-
-def _runs(process: int) -> bool:
-    if process <= 0:
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def _forget() -> None:

@@ -26,7 +26,20 @@ _watching: set[int] = set()  # ids of processes with the thread; a forked child 
 
 def wait_for_end(pid: int) -> None:
     """Returns when the process has ended or does not exist."""
-    waiter_for(pid, runs=lambda: _runs(pid))()
+    waiter_for(pid, runs=lambda: is_running(pid))()
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process with this number exists."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        pass
+    return True
 
 
 def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
@@ -87,13 +100,3 @@ def _wait(descriptor: int) -> None:
 def _look(runs: Callable[[], bool]) -> None:
     while runs():
         time.sleep(_LOOK_S)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
