@@ -52,6 +52,8 @@ MOVING = "moving"
 """A file in the hidden directory of a writer that moves its files one by one. Readers refuse the directory above."""
 CLAIMS = ".claims"
 """The lock file by which readers agree on who makes a missing file."""
+_SUFFIXES = {"selections": ".npz", "bad_rows": ".json", "vocabularies": ".arrow"}
+_MOST_FILES = 256
 _LOCKS = (_LOCK, _ALONE, CLAIMS)
 _ATTEMPTS = 10
 _MINUTE_NS = 60 * 10**9
@@ -191,6 +193,15 @@ def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
                     is_left = stack.enter_context(_abandoned(path, quiet_ns, is_directory=is_directory))
                 if is_left:
                     filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
+
+
+def user_cache(kind: str) -> FileCache:
+    """Returns the cache of one kind of files in the user's cache directory, of which the oldest beyond 256 are removed.
+
+    Args:
+        kind: ``"selections"``, ``"bad_rows"`` or ``"vocabularies"``.
+    """
+    return FileCache(cache_root() / kind, _SUFFIXES[kind], max_files=_MOST_FILES)
 
 
 class FileCache:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.dataset import StoredDataset
-from ..layout.file_cache import FileCache, cache_root
+from ..layout.file_cache import user_cache
 from ..schema.npy import npy_array
 from ..stages.base import Stage
 from ..stages.nulls import Nulls
@@ -31,7 +31,6 @@ from .select import Report, Selection
 # durations depended on pandas, and files that lacked a stored partition column had nulls there.
 _VERSION = 3
 _LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
-_MOST_FILES = 256
 _PART, _PART_ROWS = "values-", 1 << 20
 _MOST_BYTES, _MOST_BYTES_PER_ROW = 1 << 24, 64
 
@@ -62,7 +61,7 @@ def load_selection(key: str, rows: np.ndarray) -> Selection | None:
     Args:
         rows: the number of rows in each row group of the dataset.
     """
-    return _kept().load(key, lambda content: read_selection(content, rows))
+    return user_cache("selections").load(key, lambda content: read_selection(content, rows))
 
 
 def read_selection(content: bytes, rows: np.ndarray) -> Selection:
@@ -193,7 +192,7 @@ def save_selection(key: str, selection: Selection) -> None:
         "steps": selection.steps,
         "meta": np.array(json.dumps(meta)),
     }
-    _kept().save(key, _packed(arrays))
+    user_cache("selections").save(key, _packed(arrays))
 
 
 def _parts_of(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -217,10 +216,6 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
                 np.lib.format.write_array(member, stored, allow_pickle=False)
             forget_rows(array)
     return stream.getvalue()
-
-
-def _kept() -> FileCache:
-    return FileCache(cache_root() / "selections", ".npz", max_files=_MOST_FILES)
 
 
 def _stored_report(report: Report) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError
-from ...layout.file_cache import FileCache, cache_root
+from ...layout.file_cache import user_cache
 from ...order.cursor import START, Cursor
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
@@ -28,7 +28,6 @@ from ...selection.store import kept_key
 from ...stages.base import Decision
 
 _SAVED_EVERY_S = 2.0
-_MOST_FILES = 256
 _MOST_BLOCKS = 64
 _MOST_TEXT = 300
 _FIELD_DECISIONS = (Decision.FIELDS, Decision.FORM)
@@ -191,7 +190,7 @@ class BadRows:
         self._saved_at = time.monotonic()
         if self._key is None or not self._unsaved:
             return
-        with _kept().alone() as is_alone:
+        with user_cache("bad_rows").alone() as is_alone:
             if not is_alone:
                 return
             self.refresh()
@@ -203,11 +202,11 @@ class BadRows:
                     if self._causes is None or failure.cause in self._causes
                 ]
                 text = json.dumps({"rows": rows, "covered": self._covered if self._causes is None else {}})
-            _kept().save(self._key, text.encode())
+            user_cache("bad_rows").save(self._key, text.encode())
 
     def refresh(self) -> None:
         """Loads the rows that other processes have saved."""
-        kept = None if self._key is None else _kept().load(self._key, read_bad_rows)
+        kept = None if self._key is None else user_cache("bad_rows").load(self._key, read_bad_rows)
         if kept is None:
             return
         rows, covered = kept
@@ -343,7 +342,3 @@ def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << _ROW_BITS - 1:  # rows are numbered by int32
         raise ValueError(f"expected a number from 0, got {value!r}")
     return value
-
-
-def _kept() -> FileCache:
-    return FileCache(cache_root() / "bad_rows", ".json", max_files=_MOST_FILES)

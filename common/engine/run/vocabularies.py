@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import PipelineError
-from ...layout.file_cache import FileCache, cache_root
+from ...layout.file_cache import user_cache
 from ...layout.nested import is_list, one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
@@ -33,7 +33,6 @@ from ...stages.steps import Step
 from ..read.fetch import Fetcher, fetch_threads
 
 _THREADS = 8
-_MOST_FILES = 256
 _TYPES = (pa.large_string(), pa.large_binary(), pa.int64(), pa.uint64())
 
 
@@ -79,11 +78,11 @@ def learned_vocabulary(plan: Plan, name: str) -> Vocabulary:
     if name not in plan.vocabularies:
         stages = list(takewhile(lambda stage: stage.decides is not Decision.ROW_GROUPS, plan.order.selection))
         key = kept_key(plan.dataset, stages, "vocabulary", json.dumps(plan.resolve([name])[0].to_json()))
-        found = None if key is None else _kept().load(key, read_vocabulary)
+        found = None if key is None else user_cache("vocabularies").load(key, read_vocabulary)
         if found is None:
             found = _learn(plan, name, plan.rows_of(stages))
             if key is not None:
-                _kept().save(key, _written(found))
+                user_cache("vocabularies").save(key, _written(found))
         plan.vocabularies[name] = found
     return plan.vocabularies[name]
 
@@ -130,7 +129,3 @@ def _written(vocabulary: Vocabulary) -> bytes:
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table)
     return stream.getvalue()
-
-
-def _kept() -> FileCache:
-    return FileCache(cache_root() / "vocabularies", ".arrow", max_files=_MOST_FILES)
