@@ -235,8 +235,7 @@ class StepIterator(Generic[Source]):
         self.pipeline, found = resume(
             self.pipeline, lambda made: made.plan(), state, worker=cursor.worker, workers=cursor.workers, strict=strict
         )
-        start = replace(cursor, origin=found.start, start=found.consumed, skipped=found.left_out)
-        self.begin_at(replace(start, iteration=found.iteration))
+        self.begin_at(found.cursor(cursor.worker, cursor.workers))
         return found.consumed
 
     def stats(self) -> LoaderStats:

@@ -102,6 +102,17 @@ class State(PlainFields):
         """The global position from which ``consumed`` counts."""
         return Origin(passes=self.origin[0], rows=self.origin[1])
 
+    def cursor(self, worker: int, workers: int) -> Cursor:
+        """Returns where an iterator over this part of the rank continues."""
+        return Cursor(
+            iteration=self.iteration,
+            origin=self.start,
+            start=self.consumed,
+            worker=worker,
+            workers=workers,
+            skipped=self.left_out,
+        )
+
 
 def state_of(plan: BasePlan, cursor: Cursor) -> State:
     """Returns the state of an iterator over a plan."""

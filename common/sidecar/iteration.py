@@ -71,8 +71,7 @@ class Iteration:
         cursor = wanted.cursor
         if wanted.state is not None:
             plan, state = resume(plan, lambda made: made, wanted.state, worker=cursor.worker, workers=cursor.workers)
-            start = replace(cursor, origin=state.start, start=state.consumed, skipped=state.left_out)
-            cursor = replace(start, iteration=state.iteration)
+            cursor = state.cursor(cursor.worker, cursor.workers)
         self._plan = plan
         self._cursor = cursor
         most_slots = most_slots or 2 * prepared.workers + 4
