@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquetry import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.counting.counters import Count, Counters, Gauge, Reading, Tally, add, counted, took
+from parquetry.common.counting.counters import Count, Counters, Gauge, Reading, Tally, add, add_time, counter_value
 from parquetry.common.engine.columns.batch import Dense, column_bytes
 from parquetry.common.engine.run import threads
 
@@ -44,8 +44,8 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "Gauge.set": [(Gauge, "set")],
     "Reading": [(Reading, "__enter__")],
     "add": _used(add),
-    "counted": _used(counted),
-    "took": _used(took),
+    "counter_value": _used(counter_value),
+    "add_time": _used(add_time),
     "column_bytes": [(threads, "column_bytes")],
 }
 """The counting functions, and the names they are called by."""
@@ -100,8 +100,8 @@ def costs() -> dict[str, float]:
         "Gauge.set": lambda: gauge.set(next(held)),
         "Reading": read,
         "add": lambda: add(Count.ROWS, 1),
-        "counted": lambda: counted(Count.TRANSFORM_S),
-        "took": lambda: took(Count.DECODE_S, now()),
+        "counter_value": lambda: counter_value(Count.TRANSFORM_S),
+        "add_time": lambda: add_time(Count.DECODE_S, now()),
         "column_bytes": lambda: column_bytes(column),
     }
     return {name: shortest(call, 40, each=2000) for name, call in calls.items()}

@@ -1,4 +1,4 @@
-"""Long-running work: `progress` and `pulse` show a bar, and an `Interest` is a cancellation token for threads.
+"""Long-running work: `progress` and `pulse` show a bar, and a `CancelToken` ends the waits of threads.
 
 The bar is created only after some time, because it starts a thread, which would interfere with processes that fork.
 """
@@ -87,40 +87,40 @@ def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], wh
 def thread_pool(threads: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """Runs work in threads while the block runs. If the block raises, as for Ctrl-C, the work is cancelled.
 
-    Inside a thread that has an `Interest`, the pool's threads share it.
+    Inside a thread that has a `CancelToken`, the pool's threads share it.
     """
-    outer: Interest | None = getattr(_here, "interest", None)
-    interest = outer or Interest()
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name, initializer=interest.bind) as pool:
+    outer: CancelToken | None = getattr(_here, "token", None)
+    token = outer or CancelToken()
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name, initializer=token.bind) as pool:
         try:
             yield pool
         except BaseException:
             if outer is None:
-                interest.end()
+                token.cancel()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-class Interest:
+class CancelToken:
     """A cancellation token that threads share. Thread-safe.
 
-    When it is cancelled (`end`), or the interpreter exits, waits in these threads (between attempts, for a store's
+    When it is cancelled (`cancel`), or the interpreter exits, waits in these threads (between attempts, for a store's
     response, for another process) raise an error at once. A thread without a token waits to the end.
 
     Attributes:
-        ended: done when it is cancelled.
+        cancelled: done when it is cancelled.
     """
 
     def __init__(self) -> None:
-        self.ended: Future[None] = Future()
-        _interests.add(self)
+        self.cancelled: Future[None] = Future()
+        _tokens.add(self)
 
     def bind(self) -> None:
         """Makes the waits of this thread end when the token is cancelled.
 
         It never raises: a pool whose initializer fails loses the mark that ends its other threads.
         """
-        _here.interest = self
+        _here.token = self
 
     def check(self) -> None:
         """Raises if it is cancelled.
@@ -128,13 +128,13 @@ class Interest:
         Raises:
             PipelineError: it is.
         """
-        if self.ended.done():
+        if self.cancelled.done():
             raise PipelineError("iteration was closed.")
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         """Cancels: ends the waits of all threads that it is bound to, now and later. Idempotent."""
         with suppress(InvalidStateError):
-            self.ended.set_result(None)
+            self.cancelled.set_result(None)
 
 
 def warning_seconds() -> float:
@@ -150,7 +150,7 @@ def pause(seconds: float) -> None:
     Raises:
         PipelineError: it is cancelled.
     """
-    if getattr(_here, "interest", None) is None:
+    if getattr(_here, "token", None) is None:
         time.sleep(seconds)
     else:
         first_done((), seconds)
@@ -162,37 +162,37 @@ def first_done(futures: Sequence[Future[Any]], seconds: float) -> set[Future[Any
     Raises:
         PipelineError: this thread's work is cancelled.
     """
-    interest: Interest | None = getattr(_here, "interest", None)
-    ended = [] if interest is None else [interest.ended]
-    done, _ = wait([*futures, *ended], timeout=seconds, return_when=FIRST_COMPLETED)
-    stop_if_unwanted()
+    token: CancelToken | None = getattr(_here, "token", None)
+    cancelled = [] if token is None else [token.cancelled]
+    done, _ = wait([*futures, *cancelled], timeout=seconds, return_when=FIRST_COMPLETED)
+    check_cancelled()
     return done
 
 
-def stop_if_unwanted() -> None:
+def check_cancelled() -> None:
     """Raises if this thread's work is cancelled. Call it between calls of a user's function.
 
     Raises:
         PipelineError: it is.
     """
-    interest: Interest | None = getattr(_here, "interest", None)
-    if interest is not None:
-        interest.check()
+    token: CancelToken | None = getattr(_here, "token", None)
+    if token is not None:
+        token.check()
 
 
-_interests: weakref.WeakSet[Interest] = weakref.WeakSet()
+_tokens: weakref.WeakSet[CancelToken] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    for interest in list(_interests):
-        interest.end()
+    for token in list(_tokens):
+        token.cancel()
 
 
 def _after_fork() -> None:
     """A forked child does not have the threads, and must not touch their locks."""
-    global _interests
-    _interests = weakref.WeakSet()
-    _here.interest = None
+    global _tokens
+    _tokens = weakref.WeakSet()
+    _here.token = None
 
 
 # The interpreter waits for the threads of pools before it calls `atexit`. Python's own pools use this function, too.

@@ -54,9 +54,9 @@ def _places(plan: Plan, iteration: int, worker: int, workers: int) -> list[Place
     found = []
     for number, at in zip(passes.tolist(), index.tolist(), strict=True):
         order = plan.epoch_order(plan.epoch_of(iteration, number))
-        stream, turn, block, bucket, _, _ = items.places(order, np.array([at]))[0].tolist()
+        stream, wraparounds, block, bucket, _, _ = items.places(order, np.array([at]))[0].tolist()
         (draw,) = plan.draws(iteration, np.array([number]), np.array([at]))
-        name = (number, stream, turn, block, bucket, int(items.sizes[bucket]))
+        name = (number, stream, wraparounds, block, bucket, int(items.sizes[bucket]))
         found.append((name, _rows(plan, draw)))
     return found
 

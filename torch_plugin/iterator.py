@@ -15,7 +15,7 @@ from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.engine.run.step_run import split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
-from parquetry.common.order.cursor import NOTHING, START, Cursor, LeftOut, Origin
+from parquetry.common.order.cursor import NOTHING, START, Cursor, Origin, SkipState
 from parquetry.common.pipeline.iteration import Given, StepIterator
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
@@ -46,7 +46,7 @@ class Progress:
     origin: Origin = START
     consumed: int = 0
     finished: bool = False
-    skipped: LeftOut = NOTHING
+    skipped: SkipState = NOTHING
     _fixed: dict[str, Any] | None = field(default=None, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class ElementIterator(Generic[Given]):
             strict_nulls=True,
             worker=worker,
             workers=workers,
-            form=partial(split_for_torch, chosen.element) if at_once else split_columns,
+            converter=partial(split_for_torch, chosen.element) if at_once else split_columns,
             counters=self._counters,
             waits=self._waits,
             shared=self._shared,

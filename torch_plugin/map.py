@@ -21,7 +21,7 @@ from parquetry.common.counting.counters import counting
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import Given
-from parquetry.common.pipeline.random_access import ElementForms, ElementReader, NumberedElements, reader_of
+from parquetry.common.pipeline.random_access import ElementConverters, ElementReader, NumberedElements, reader_of
 from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier
@@ -32,7 +32,7 @@ from .placement import shard_of, shuffle_of
 from .tensors import batch_to_torch, rows_to_torch
 
 _LOG = logging.getLogger(__name__)
-_FORMS = ElementForms(batch=batch_to_torch, rows=rows_to_torch, strict_nulls=True)
+_CONVERTERS = ElementConverters(batch=batch_to_torch, rows=rows_to_torch, strict_nulls=True)
 
 install()
 
@@ -196,7 +196,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
             in_worker = get_worker_info() is not None
             if in_worker:
                 end_with_trainer()
-            self._readers = {process: reader_of(self._pipeline, _FORMS, threads=1 if in_worker else None)}
+            self._readers = {process: reader_of(self._pipeline, _CONVERTERS, threads=1 if in_worker else None)}
         return NumberedElements(self._readers[process], self._epochs.current)
 
     def __getstate__(self) -> dict[str, Any]:

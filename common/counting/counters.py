@@ -76,7 +76,7 @@ MOST_NOTED = 100
 """The maximum number of left-out rows to record."""
 
 
-class Noted(NamedTuple):
+class SkippedRowRecord(NamedTuple):
     """A row that was left out: its error's class, and its location. ``source`` is the index of the dataset in a mix."""
 
     cause: str
@@ -249,11 +249,11 @@ class Counters:
         mine = rows[counts & (rows[:, _PART] == part).all(axis=1)]
         return (int(mine[0, _LEFT_BEFORE]), int(mine[:, _LEFT_OUT].max())) if len(mine) else None
 
-    def noted(self) -> list[Noted]:
+    def noted(self) -> list[SkippedRowRecord]:
         """Returns the first rows that were left out since the epoch began."""
         causes = {count: cause for cause, count in SKIPPED.items()}
         rows = sorted(self._notes().tolist())[:MOST_NOTED]
-        return [Noted(causes[Count(int(why))], *map(int, place)) for _, why, *place in rows]
+        return [SkippedRowRecord(causes[Count(int(why))], *map(int, place)) for _, why, *place in rows]
 
     def _notes(self) -> np.ndarray:
         table = self._table()
@@ -460,12 +460,12 @@ def add(what: Count, amount: float) -> None:
         _bound.row[what] += amount
 
 
-def counted(what: Count) -> float:
+def counter_value(what: Count) -> float:
     """Returns the current value of one of this thread's counters."""
     return 0.0 if _bound.row is None else _bound.row[what]
 
 
-def took(what: Count, begin: float, end: float | None = None, *, less: float = 0.0) -> None:
+def add_time(what: Count, begin: float, end: float | None = None, *, less: float = 0.0) -> None:
     """Adds a time span minus ``less`` seconds to a counter of this thread, and records the span in the trace."""
     counters = _bound.counters
     if counters is None:
@@ -511,7 +511,7 @@ class Reading:
         else:
             busy, idle = busy + idle, 0.0
         row[Count.STORE_S] += max(idle - (_bound.for_others_s - self._for_others_s), 0.0)
-        took(Count.PARQUET_S, self._begin, end, less=end - self._begin - busy)
+        add_time(Count.PARQUET_S, self._begin, end, less=end - self._begin - busy)
 
 
 _LEAST_IDLE_S = 1e-3

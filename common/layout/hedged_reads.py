@@ -51,7 +51,7 @@ def hedged_read(
 
     Raises:
         TimeoutError: there was no response in time.
-        PipelineError: the read was cancelled; see `Interest`.
+        PipelineError: the read was cancelled; see `CancelToken`.
         Exception: whatever ``read`` raised.
     """
     silent_s = _LISTING_S if is_listing else SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S

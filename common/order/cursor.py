@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..stages.shard import Shard
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -19,14 +21,14 @@ START = Origin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class SkipState:
     """What a loader worker's part has left out (``on_error="skip"``). It is false if nothing was left out.
 
     Attributes:
         rows: the number of rows that failed.
         batches: with ``bucket``, the number of batches whose rows all failed.
-        ahead: with ``bucket``, the rows that later batches have given to earlier ones: ``(stream, cycle, pass, turn,
-            block, bucket, rows)``; see `engine.run.refilling`.
+        ahead: with ``bucket``, the rows that later batches have given to earlier ones: ``(stream, cycle, pass,
+            wraparounds, block, bucket, rows)``; see `engine.run.bucket_skipping`.
     """
 
     rows: int = 0
@@ -42,13 +44,13 @@ class LeftOut:
         return {"skipped": self.rows, **{name: value for name, value in refilled.items() if value}}
 
     @classmethod
-    def from_json(cls, members: Mapping[str, Any]) -> LeftOut:
+    def from_json(cls, members: Mapping[str, Any]) -> SkipState:
         """Returns what the members of a state say."""
         ahead = tuple(tuple(each) for each in members.get("ahead") or ())
         return cls(rows=members.get("skipped") or 0, batches=members.get("batches") or 0, ahead=ahead)
 
 
-NOTHING = LeftOut()
+NOTHING = SkipState()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,4 +70,9 @@ class Cursor:
     start: int = 0
     worker: int = 0
     workers: int = 1
-    skipped: LeftOut = NOTHING
+    skipped: SkipState = NOTHING
+
+    def part(self, shard: Shard | None) -> tuple[int, int]:
+        """Returns the number of this loader worker's part among those of all ranks, and the number of parts."""
+        ranks, rank = (1, 0) if shard is None else (shard.num_shards, shard.index)
+        return rank * self.workers + self.worker, ranks * self.workers

@@ -27,7 +27,7 @@ from ..engine.columns.batch import (
     to_numpy,
 )
 from ..engine.read.fetch import TableCache
-from ..engine.run.step_run import Form, split_columns
+from ..engine.run.step_run import Converter, split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
 from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
@@ -119,7 +119,7 @@ class StepIterator(Generic[Source]):
     Args:
         strict_nulls: whether a null is an error, because the consumer cannot represent it.
         worker, workers: a loader worker's part.
-        form: converts the columns of steps; see `engine.run.threads`.
+        converter: converts the columns of steps; see `engine.run.threads`.
         counters: the counters of this iteration; by default, it creates its own.
         waits: whether the consumer of these steps is the one that waits for data. In a loader worker it is not: there,
             whoever iterates the loader waits.
@@ -134,7 +134,7 @@ class StepIterator(Generic[Source]):
         strict_nulls: bool,
         worker: int = 0,
         workers: int = 1,
-        form: Form = split_columns,
+        converter: Converter = split_columns,
         counters: Counters | None = None,
         waits: bool = True,
         shared: TableCache | None = None,
@@ -144,7 +144,7 @@ class StepIterator(Generic[Source]):
         self.position = 0
         self.skipped = NOTHING
         self._strict_nulls = strict_nulls
-        self._form = form
+        self._converter = converter
         self._source: StepSource | None = None
         self.ended = False  # after its last element, not by an error or `close`
         self._finished = False
@@ -266,7 +266,7 @@ class StepIterator(Generic[Source]):
                     self.counters.share(descriptor)
                 finally:
                     os.close(descriptor)
-        self._source = open_source(self._request(), self._form)
+        self._source = open_source(self._request(), self._converter)
         weakref.finalize(self, self._source.close)
 
     def _request(self) -> StepRequest:
@@ -307,8 +307,8 @@ class PipelineIterator(Generic[Given]):
 
     def __init__(self, pipeline: Iterated, iteration: int, iterations: IterationCounter | None = None) -> None:
         self._iterations = iterations or IterationCounter()
-        form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
-        self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
+        converter = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
+        self._steps = StepIterator(pipeline, iteration, strict_nulls=False, converter=converter)
         self._rows: Iterator[Given] = iter(())
         self._consumed = 0
 

@@ -46,7 +46,7 @@ from ..transport.served.served_plan import ServedPlan, check_sendable
 from ..urls import without_secrets
 from .image_verbs import seed_or_drawn
 from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
-from .random_access import ElementForms, NumberedElements, reader_of
+from .random_access import ElementConverters, NumberedElements, reader_of
 from .sources import Fields, Sources
 from .verbs import Verbs
 
@@ -473,8 +473,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             raise PipelineError(f"at_epoch: expected an integer >= 0, got {epoch!r}.")
         key = f"reader {self.memory_limit} {os.getpid()}"  # a forked child cannot use its parent's locks and threads
         if key not in self._plans:
-            forms = ElementForms(batch=batch_to_numpy, rows=rows_to_numpy, strict_nulls=False)
-            self._plans[key] = reader_of(self, forms)
+            converters = ElementConverters(batch=batch_to_numpy, rows=rows_to_numpy, strict_nulls=False)
+            self._plans[key] = reader_of(self, converters)
         return NumberedElements(self._plans[key], number)
 
     def head(self, count: int = 5) -> list[Given]:

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from ..counting.counters import Count, Counters, Gauge, add, counters_here, took
+from ..counting.counters import Count, Counters, Gauge, add, add_time, counters_here
 from ..engine.columns.arena import Heap
 from ..engine.columns.batch import Column, column_bytes
 from ..engine.read.fetch import fetch_threads, fetchers_of
@@ -26,7 +26,7 @@ from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.assemble import assemble
 from ..engine.run.block import LoadedBlock
 from ..engine.run.vocabularies import ready_program
-from ..engine.steps.source import Source
+from ..engine.steps.source import BatchSource
 from ..errors import PipelineError
 from ..layout.arrow_read import TooLargeError
 from ..order.permutations import permutation, raw_words
@@ -96,7 +96,7 @@ class NumberedElements(Generic[Given]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementForms(Generic[Given]):
+class ElementConverters(Generic[Given]):
     """Converts columns to one batch, or to one element per row; ``strict_nulls`` says whether nulls are errors."""
 
     batch: Callable[[Element, Sequence[Column]], Given]
@@ -115,7 +115,9 @@ class ElementReader(Generic[Given]):
         PipelineError: the elements of the plan have no numbers.
     """
 
-    def __init__(self, plan: BasePlan, forms: ElementForms[Given], *, threads: int, memory_limit: int) -> None:
+    def __init__(
+        self, plan: BasePlan, converters: ElementConverters[Given], *, threads: int, memory_limit: int
+    ) -> None:
         if plan.program.drops:
             raise PipelineError(
                 "rows by number: expected a pipeline whose rows can be counted, got transform(drops=True), which may "
@@ -123,7 +125,7 @@ class ElementReader(Generic[Given]):
             )
         self._plan = plan
         self._program = ready_program(plan)
-        self._forms = forms
+        self._converters = converters
         load_compute()
         self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._lock = threading.Lock()
@@ -163,8 +165,8 @@ class ElementReader(Generic[Given]):
     def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> Given:
         columns = self._together(epoch, passes, index)
         begin = time.perf_counter()
-        batch = self._forms.batch(self._plan.element, columns)
-        took(Count.HAND_OVER_S, begin)
+        batch = self._converters.batch(self._plan.element, columns)
+        add_time(Count.HAND_OVER_S, begin)
         return batch
 
     def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Given]:
@@ -172,8 +174,8 @@ class ElementReader(Generic[Given]):
 
     def _handed_over(self, columns: list[Column]) -> list[Given]:
         begin = time.perf_counter()
-        rows = list(self._forms.rows(self._plan.element, columns))
-        took(Count.HAND_OVER_S, begin)
+        rows = list(self._converters.rows(self._plan.element, columns))
+        add_time(Count.HAND_OVER_S, begin)
         return rows
 
     def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Column]:
@@ -200,8 +202,8 @@ class ElementReader(Generic[Given]):
                         result[place] = row
         return result
 
-    def _made(self, sources: Sequence[Source], count: int) -> list[Column]:
-        columns = assemble(self._program, sources, count, Heap(), strict_nulls=self._forms.strict_nulls)
+    def _made(self, sources: Sequence[BatchSource], count: int) -> list[Column]:
+        columns = assemble(self._program, sources, count, Heap(), strict_nulls=self._converters.strict_nulls)
         add(Count.ROWS, count)
         add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
         return columns
@@ -230,13 +232,15 @@ class ElementReader(Generic[Given]):
                 parts=parts[mine] - first,
                 rows=rows_inside(block.rows[first : last + 1], cells[mine] - starts[first]),
                 places=mine if draw.places is None else draw.places[mine],
-                turn=draw.turn,
+                pass_number=draw.pass_number,
                 spans=None if draw.spans is None else draw.spans[mine],
                 repeats=None if repeats is None else repeats[mine],
             )
 
 
-def reader_of(pipeline: Iterated, forms: ElementForms[Given], *, threads: int | None = None) -> ElementReader[Given]:
+def reader_of(
+    pipeline: Iterated, converters: ElementConverters[Given], *, threads: int | None = None
+) -> ElementReader[Given]:
     """Creates a reader with the pipeline's options; ``threads`` applies if the pipeline sets no ``workers``.
 
     Raises:
@@ -254,7 +258,7 @@ def reader_of(pipeline: Iterated, forms: ElementForms[Given], *, threads: int | 
         )
     threads = pipeline.options.workers or threads or usable_processors()
     return ElementReader(
-        pipeline.plan(), forms, threads=threads, memory_limit=pipeline.options.memory_limit or _KEPT_BYTES
+        pipeline.plan(), converters, threads=threads, memory_limit=pipeline.options.memory_limit or _KEPT_BYTES
     )
 
 
@@ -273,22 +277,22 @@ class _Taken:
         parts, rows: int64 ``[items, T]``: for each row of each item, its row group within the run, and its number in
             that row group.
         places: the positions of the items in the element.
-        turn, spans: as in `Draw`.
-        repeats: as in `Source`.
+        pass_number, spans: as in `Draw`.
+        repeats: as in `BatchSource`.
     """
 
     run: _Run
     parts: np.ndarray
     rows: np.ndarray
     places: np.ndarray
-    turn: int
+    pass_number: int
     spans: np.ndarray | None
     repeats: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def source(self, loaded: _Loaded) -> Source:
+    def source(self, loaded: _Loaded) -> BatchSource:
         """Locates the items in the loaded row groups."""
         cells = np.empty_like(self.rows)
         before = 0
@@ -297,12 +301,12 @@ class _Taken:
             inside = self.rows[mine]
             cells[mine] = before + (inside - rows.start if isinstance(rows, range) else np.searchsorted(rows, inside))
             before += len(rows)
-        return Source(
+        return BatchSource(
             block=loaded.block,
             cells=cells,
             places=self.places,
             source=self.run.source,
-            turn=self.turn,
+            pass_number=self.pass_number,
             spans=self.spans,
             repeats=self.repeats,
         )
@@ -344,7 +348,7 @@ class _RowGroups:
 
         with thread_pool(min(self.threads, len(runs)), "parquetry-fetch") as pool:
             loaded = list(pool.map(load, runs))
-        took(Count.BLOCKED_S, begin)
+        add_time(Count.BLOCKED_S, begin)
         return loaded
 
     @property

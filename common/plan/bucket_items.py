@@ -8,7 +8,7 @@ import numpy as np
 
 from ..order.buckets import BucketOrder, Buckets
 from ..order.epoch import EpochOrder, OrderSpec
-from ..order.tokens import counted
+from ..schema.ragged import concat_ranges
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
@@ -89,9 +89,9 @@ class BucketItems(RowItems):
             at = slice(None) if places is None else places
             rows, starts = order.block_batches(stream, block)
             first, end = starts[items], starts[items + 1]
-            turn = index[at] // streams // max(order.stream_items(stream), 1)
+            wraparounds = index[at] // streams // max(order.stream_items(stream), 1)
             bucket = self._buckets.numbers[rows[first]]
-            result[at, 1:] = np.column_stack([turn, np.full_like(first, block), bucket, first, end - first])
+            result[at, 1:] = np.column_stack([wraparounds, np.full_like(first, block), bucket, first, end - first])
         return result
 
     def items_before(self, epoch: int) -> np.ndarray:
@@ -101,7 +101,7 @@ class BucketItems(RowItems):
     def order(self, spec: OrderSpec, epoch: int) -> BucketOrder:
         return BucketOrder(self._buckets, spec, epoch)
 
-    def draws(self, order: BucketOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
+    def draws(self, order: BucketOrder, pass_number: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
         """Returns the rows of the batches at global positions ``index`` of an epoch. Places count their rows."""
         blocks = by_block(order, index)
         begins = None
@@ -112,9 +112,9 @@ class BucketItems(RowItems):
         for stream, block, batches, mine in blocks:
             _, starts = order.block_batches(stream, block)
             first, count = starts[batches], starts[batches + 1] - starts[batches]
-            places = None if begins is None else counted(begins[mine], count)
+            places = None if begins is None else concat_ranges(begins[mine], count)
             key = BlockKey(epoch=order.epoch, stream=stream, block=block)
-            result.append(Draw(key=key, items=counted(first, count), places=places, turn=turn))
+            result.append(Draw(key=key, items=concat_ranges(first, count), places=places, pass_number=pass_number))
         return result
 
     def rows_of(self, order: BucketOrder, index: np.ndarray) -> np.ndarray:  # type: ignore[override]  # its own order

@@ -75,8 +75,8 @@ class BlockRows:
 class Draw:
     """The items that an element takes from one block, by their number in the block.
 
-    ``places`` are their places in the element (``None`` = all). ``turn`` is their pass, counted over all iterators.
-    Unlike the epoch, it always increases.
+    ``places`` are their places in the element (``None`` = all). ``pass_number`` is their pass, counted over all
+    iterators. Unlike the epoch, it always increases.
 
     If rows are joined into items, ``items`` are rows, and ``places`` repeat and are never ``None``. Then ``spans``,
     int64 ``[len(items), 4]``, holds for each row the first token, the number of tokens, their place in the item, and
@@ -86,7 +86,7 @@ class Draw:
     key: BlockKey
     items: np.ndarray
     places: np.ndarray | None
-    turn: int
+    pass_number: int
     spans: np.ndarray | None = None
 
     def some(self, chosen: np.ndarray, places: np.ndarray) -> Draw:

@@ -55,10 +55,15 @@ class RowItems:
         """Returns the global order of an epoch."""
         return EpochOrder(self.items_before(epoch), spec, epoch)
 
-    def draws(self, order: EpochOrder, turn: int, index: np.ndarray) -> list[Draw]:
+    def draws(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[Draw]:
         """Returns where the items at global positions ``index`` of an epoch come from. Places refer to ``index``."""
         return [
-            Draw(key=BlockKey(epoch=order.epoch, stream=stream, block=block), items=items, places=places, turn=turn)
+            Draw(
+                key=BlockKey(epoch=order.epoch, stream=stream, block=block),
+                items=items,
+                places=places,
+                pass_number=pass_number,
+            )
             for stream, block, items, places in by_block(order, index)
         ]
 

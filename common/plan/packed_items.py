@@ -95,7 +95,7 @@ class PackedItems(RowItems):
     def order(self, spec: OrderSpec, epoch: int) -> GroupOrder:
         return GroupOrder(self._items_before, spec, epoch)
 
-    def draws(self, order: EpochOrder, turn: int, index: np.ndarray) -> list[Draw]:
+    def draws(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[Draw]:
         result = []
         for stream, block, items, places in by_block(order, index):
             _, first, tokens, begin, ends = self._layout(order, stream, block)
@@ -104,7 +104,13 @@ class PackedItems(RowItems):
             key = BlockKey(epoch=order.epoch, stream=stream, block=block)
             spans = np.stack([first[piece], tokens[piece], begin[piece], np.zeros_like(piece)], axis=1)
             result.append(
-                Draw(key=key, items=piece, places=item if places is None else places[item], turn=turn, spans=spans)
+                Draw(
+                    key=key,
+                    items=piece,
+                    places=item if places is None else places[item],
+                    pass_number=pass_number,
+                    spans=spans,
+                )
             )
         return result
 

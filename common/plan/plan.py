@@ -31,12 +31,12 @@ from ..order.positions import (
     rows_viewed,
     viewed,
 )
-from ..order.tokens import counted
 from ..process.forks import cached_property
 from ..schema.codecs import ReadListCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import Element
 from ..schema.field import UnischemaField
+from ..schema.ragged import concat_ranges
 from ..schema.vocabulary import Vocabulary
 from ..selection.rows import RowSet
 from ..selection.select import Selection
@@ -609,9 +609,9 @@ class Plan(BasePlan):
         """Returns the epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
         shuffle = self.order.shuffle
         same = not self.items.differ if shuffle is None else not shuffle.reshuffle_each_iteration
-        return 0 if same else self._turn(iteration, passes)
+        return 0 if same else self._pass_number(iteration, passes)
 
-    def _turn(self, iteration: int, passes: int) -> int:
+    def _pass_number(self, iteration: int, passes: int) -> int:
         return iteration * ((self.batch_view or self.row_view).passes or 1) + passes
 
     # --- elements ---
@@ -626,15 +626,15 @@ class Plan(BasePlan):
         result = []
         for number, chosen in distinct(passes):
             order = self.epoch_order(self.epoch_of(iteration, number))
-            turn = self._turn(iteration, number)
+            pass_number = self._pass_number(iteration, number)
             if chosen is None:
-                result += self.items.draws(order, turn, index)
+                result += self.items.draws(order, pass_number, index)
                 continue
             places = chosen
             if self.order.makes_batches:
                 rows = self.item_rows(iteration, passes, index)
-                places = counted((np.cumsum(rows) - rows)[chosen], rows[chosen])
-            for draw in self.items.draws(order, turn, index[chosen]):
+                places = concat_ranges((np.cumsum(rows) - rows)[chosen], rows[chosen])
+            for draw in self.items.draws(order, pass_number, index[chosen]):
                 result.append(replace(draw, places=places if draw.places is None else places[draw.places]))
         return result
 

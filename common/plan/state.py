@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..errors import ParquetryError, StateError
-from ..order.cursor import Cursor, LeftOut, Origin
+from ..order.cursor import Cursor, Origin, SkipState
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
 from .mixed_plan import MixedPlan
@@ -56,7 +56,7 @@ class State(PlainFields):
         batch_size: the rows in an element; ``None`` for an unbatched pipeline.
         worker, workers: the index of the loader worker, and the number of loader workers.
         skipped: rows that failed and were left out since ``origin``; ``None`` if failing rows raise errors.
-        batches, ahead: what else was left out of the batches of ``bucket``; see `LeftOut`.
+        batches, ahead: what else was left out of the batches of ``bucket``; see `SkipState`.
     """
 
     refusal: ClassVar[type[ParquetryError]] = StateError
@@ -93,9 +93,9 @@ class State(PlainFields):
         return "state"
 
     @property
-    def left_out(self) -> LeftOut:
+    def left_out(self) -> SkipState:
         """What was left out since ``origin``."""
-        return LeftOut(rows=self.skipped or 0, batches=self.batches, ahead=self.ahead)
+        return SkipState(rows=self.skipped or 0, batches=self.batches, ahead=self.ahead)
 
     @property
     def start(self) -> Origin:

@@ -55,7 +55,7 @@ class TokenItems(RowItems):
     def order(self, spec: OrderSpec, epoch: int) -> TokenOrder:
         return TokenOrder(self._ends, self._selection.rows.before, self._length, self._items, spec, epoch)
 
-    def draws(self, order: TokenOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
+    def draws(self, order: TokenOrder, pass_number: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
         """Returns the pieces of rows that make up the items at global positions ``index`` of an epoch."""
         result = []
         stream, position = order.locate(index)
@@ -71,7 +71,7 @@ class TokenItems(RowItems):
                 key = BlockKey(epoch=order.epoch, stream=number, block=block)
                 row, spans = self._pieces(order, key, begin - starts[block], end - starts[block])
                 item, spans = spans[:, 0], spans[:, 1:]
-                result.append(Draw(key=key, items=row, places=places[item], turn=turn, spans=spans))
+                result.append(Draw(key=key, items=row, places=places[item], pass_number=pass_number, spans=spans))
         return result
 
     def _unused(self, order: TokenOrder, stream: int) -> int:

@@ -15,12 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..counting.counters import Count, Counters
+from ..engine.run.bucket_skipping import planner_class
 from ..engine.run.jobs import Job, JobPlanner, Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
-from ..engine.run.refilling import planner_class
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
-from ..order.cursor import NOTHING, LeftOut
+from ..order.cursor import NOTHING, SkipState
 from ..plan.state import resume, state_of
 from ..progress import warning_seconds
 from ..schema.element import OutputField
@@ -242,7 +242,7 @@ class Iteration:
         left_out = self._left_out_after(made.job)
         self._send_emissions(self._rebatcher.add(columns, header.num_elements, left_out))
 
-    def _left_out_after(self, job: Job) -> LeftOut:
+    def _left_out_after(self, job: Job) -> SkipState:
         return NOTHING if self._skipping is None else self._skipping.skipped_after(job, job.elements)
 
     def _count_skipped(self, job: Job) -> None:
@@ -250,7 +250,7 @@ class Iteration:
         if self._skipping is not None:
             self._skipping.passed(job)
 
-    def _send_skipped(self, skipped: LeftOut, position: int) -> None:
+    def _send_skipped(self, skipped: SkipState, position: int) -> None:
         """Tells the client what is left out from a position on, if that has changed."""
         if skipped != self._skipped:
             self._skipped = skipped

@@ -11,9 +11,9 @@ from threading import Lock
 
 from ..counting.counters import Counters, Gauge
 from ..engine.read.fetch import fetch_threads
-from ..engine.run.bad_rows import Failing
+from ..engine.run.bad_rows import FailedItem
 from ..engine.run.failing import check_blocks, failing_items
-from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
+from ..engine.run.jobs import BlockHandle, BlockStore, Job, JobPlanner
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan
@@ -33,7 +33,7 @@ class RunningJob:
 
     future: Future[BatchHeader]
     job: Job
-    handles: list[Handle]
+    handles: list[BlockHandle]
     slot: Slot
     first: int
     errors: list[BaseException] = field(default_factory=list)
@@ -99,7 +99,7 @@ class JobQueue:
             workers=workers,
         )
         self._pending: deque[RunningJob | PlanningFailed | NoMoreJobs] = deque()
-        self._done: deque[list[Handle]] = deque()
+        self._done: deque[list[BlockHandle]] = deque()
         self._in_flight = 0
         self._planning = Lock()
         self._rewinds = 0  # jobs planned before the latest rewind are void
@@ -160,7 +160,7 @@ class JobQueue:
             yield part
             first += half.elements
 
-    def failing_items(self, made: RunningJob) -> list[Failing]:
+    def failing_items(self, made: RunningJob) -> list[FailedItem]:
         """Returns the items that fail in a failed job and in the jobs started after it.
 
         Returns nothing if no item of the job fails alone.
@@ -172,7 +172,7 @@ class JobQueue:
             later = [item for item in self._pending if isinstance(item, RunningJob)]
         with ThreadPoolExecutor(1 + len(later)) as searches:
 
-            def search(failed: RunningJob, error: BaseException) -> Future[list[Failing]]:
+            def search(failed: RunningJob, error: BaseException) -> Future[list[FailedItem]]:
                 check_blocks(failed.handles)
                 return searches.submit(failing_items, failed.job, error, failed.handles, self._make)
 
@@ -194,7 +194,7 @@ class JobQueue:
             self._give_up(item)
         self.done(made)
 
-    def _make(self, job: Job, handles: list[Handle]) -> object:
+    def _make(self, job: Job, handles: list[BlockHandle]) -> object:
         slot = self.wait_for_slot(self._ahead, private=True)
         if slot is None:
             raise PipelineError("iteration was closed.")
@@ -260,7 +260,7 @@ class JobQueue:
             self._slots.give(slot)
             raise
 
-    def _begin(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> RunningJob:
+    def _begin(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> RunningJob:
         future = self._runner.submit(job, handles, slot, first)
         return RunningJob(future=future, job=job, handles=handles, slot=slot, first=first)
 

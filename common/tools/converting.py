@@ -41,10 +41,10 @@ from .records import default_features, described_fields, infer_fields, to_row
 from .tfrecord import Feature, tfrecord_rows
 from .webdataset import webdataset_rows
 
-Form: TypeAlias = Literal["parquet", "huggingface", "images", "tfrecord", "webdataset"]
+SourceFormat: TypeAlias = Literal["parquet", "huggingface", "images", "tfrecord", "webdataset"]
 Urls: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-_ENDINGS: dict[Form, tuple[str, ...]] = {
+_ENDINGS: dict[SourceFormat, tuple[str, ...]] = {
     "parquet": ("*.parquet", "*.parq", "*.pq"),
     "tfrecord": ("*.tfrecord*", "*.tfrec*", "*tfrecord-*"),
     "webdataset": ("*.tar", "*.tar.gz", "*.tgz", "*.tar.bz2", "*.tar.xz", "*.tar.zst"),
@@ -64,7 +64,7 @@ def convert(
     target: str | os.PathLike[str],
     fields: object = None,
     *,
-    form: Form | None = None,
+    form: SourceFormat | None = None,
     rename: Mapping[str, str] | None = None,
     split: str | None = None,
     config: str | None = None,
@@ -109,8 +109,8 @@ def convert(
         EncodeError: a record does not fit its fields. The message names the file.
         SchemaError, FieldNotFoundError, PipelineError: the arguments do not fit the source.
     """
-    if form is not None and form not in get_args(Form):
-        raise PipelineError(f"convert: expected form to be one of {get_args(Form)} or None, got {form!r}.")
+    if form is not None and form not in get_args(SourceFormat):
+        raise PipelineError(f"convert: expected form to be one of {get_args(SourceFormat)} or None, got {form!r}.")
     workers = _checked_workers(workers)
     layout: dict[str, Any] = {
         "partition_by": partition_by,
@@ -177,12 +177,12 @@ def _pipeline(
 class _SourceFiles:
     """The files to convert: all of one form, ordered by URL and path."""
 
-    form: Form
+    form: SourceFormat
     filesystem: pafs.FileSystem
     versions: tuple[FileVersion, ...]
 
     @classmethod
-    def of(cls, source: Urls, options: Mapping[str, Any] | None, form: Form | None) -> _SourceFiles:
+    def of(cls, source: Urls, options: Mapping[str, Any] | None, form: SourceFormat | None) -> _SourceFiles:
         urls = [source] if isinstance(source, str | os.PathLike) else list(source)
         if not urls:
             raise PipelineError("convert: expected a source, got an empty list.")
@@ -272,7 +272,7 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _form_of(shown: str, filesystem: pafs.FileSystem, versions: Sequence[FileVersion]) -> Form:
+def _form_of(shown: str, filesystem: pafs.FileSystem, versions: Sequence[FileVersion]) -> SourceFormat:
     for form, patterns in _ENDINGS.items():
         first = next((version for version in versions if _matches(version.path, patterns)), None)
         if first is None:

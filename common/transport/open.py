@@ -7,14 +7,14 @@ from typing import Any
 
 from ..engine.columns.batch import Column
 from ..engine.run.rebatch import Emission, Rebatcher, rebatcher_of
-from ..engine.run.step_run import Form, split_columns
+from ..engine.run.step_run import Converter, split_columns
 from ..engine.run.threads import ThreadedEngine
 from ..errors import ELEMENT_ERRORS
-from ..order.cursor import LeftOut
+from ..order.cursor import SkipState
 from .source import StepRequest, StepSource
 
 
-def open_source(request: StepRequest, form: Form) -> StepSource:
+def open_source(request: StepRequest, converter: Converter) -> StepSource:
     """Opens the steps of an iteration, each in the requested form.
 
     Raises:
@@ -23,12 +23,12 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
     if request.address is not None:
         from .served.client import ServedSource
 
-        return FormedSource(ServedSource(request), form)
+        return FormedSource(ServedSource(request), converter)
     request.plan.check_not_empty()
     if request.executor == "sidecar":
         from .sidecar.client import SidecarSource
 
-        return SidecarSource(request, form)
+        return SidecarSource(request, converter)
     drops = request.plan.program.drops
     engine = ThreadedEngine(
         request.plan,
@@ -37,13 +37,13 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
         memory_limit=request.memory_limit,
         strict_nulls=request.strict_nulls,
         max_errors=request.options.max_errors,
-        form=split_columns if drops else form,
+        converter=split_columns if drops else converter,
         counters=request.counters,
         shared=request.shared,
     )
     if not drops:
         return engine
-    return FormedSource(RebatchingSource(engine, rebatcher_of(request.plan, request.cursor.start)), form)
+    return FormedSource(RebatchingSource(engine, rebatcher_of(request.plan, request.cursor.start)), converter)
 
 
 class FormedSource:
@@ -51,9 +51,9 @@ class FormedSource:
 
     ready = 0
 
-    def __init__(self, source: StepSource, form: Form) -> None:
+    def __init__(self, source: StepSource, converter: Converter) -> None:
         self._source = source
-        self._form = form
+        self._converter = converter
 
     @property
     def position(self) -> int:
@@ -61,13 +61,13 @@ class FormedSource:
         return self._source.position
 
     @property
-    def skipped(self) -> LeftOut:
+    def skipped(self) -> SkipState:
         """As `StepSource`."""
         return self._source.skipped
 
     def __next__(self) -> tuple[int, Any]:
         count, columns = next(self._source)
-        (step,) = self._form(columns, 1)
+        (step,) = self._converter(columns, 1)
         return count, step
 
     def close(self) -> None:

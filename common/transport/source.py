@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..counting.counters import Counters
 from ..engine.read.fetch import TableCache
-from ..order.cursor import Cursor, LeftOut
+from ..order.cursor import Cursor, SkipState
 from ..plan.options import Options
 from ..plan.plan import BasePlan
 from .served.address import ServerAddress
@@ -63,7 +63,7 @@ class StepSource(Protocol):
         """
 
     @property
-    def skipped(self) -> LeftOut:
+    def skipped(self) -> SkipState:
         """What was left out before that position; nothing if failed rows raise errors."""
 
     @property

@@ -29,7 +29,7 @@ from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
 from ...process.forks import reading
-from ...progress import stop_if_unwanted
+from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from ...selection.statistics import column_bytes
@@ -203,7 +203,7 @@ class Fetcher:
                 return
         with closing(self._slices(row_group, self._stored, _FILTER_SLICE_BYTES)) as slices:
             for count, table in slices:
-                stop_if_unwanted()
+                check_cancelled()
                 yield self._typed(row_group, table, count)
 
     def _typed(self, row_group: int, table: pa.Table, count: int) -> pa.Table:

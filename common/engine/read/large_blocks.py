@@ -18,7 +18,7 @@ from ...counting.counters import Reading
 from ...layout.nested import variable
 from ...layout.temporary import forget
 from ...process.forks import reading
-from ...progress import stop_if_unwanted
+from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from ..columns.arrow_views import as_arrow
@@ -142,7 +142,7 @@ class LargeReader:
             first = 0
             with closing(self._slices(group, fields, _SLICE_BYTES)) as slices:
                 while True:
-                    stop_if_unwanted()
+                    check_cancelled()
                     with Reading(), reading():
                         count, table = next(slices, (0, None))
                         if table is None:

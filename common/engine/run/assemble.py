@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...counting.counters import Count, add, counted, took
+from ...counting.counters import Count, add, add_time, counter_value
 from ...errors import ELEMENT_ERRORS, NullValueError
 from ...native.gather import gather as gather_rows
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
@@ -35,13 +35,18 @@ from ..steps.apply import BatchRows, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
 from ..steps.random_numbers import ItemKeys, concat_keys
-from ..steps.source import Source, Taken, as_slice
+from ..steps.source import BatchSource, Taken, as_slice
 
 _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time
 
 
 def assemble(
-    program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
+    program: ElementProgram | MixedProgram,
+    sources: Sequence[BatchSource],
+    count: int,
+    arena: Arena,
+    *,
+    strict_nulls: bool,
 ) -> list[Column]:
     """Returns the columns of a batch of ``count`` items, one for each of the element's leaves.
 
@@ -51,7 +56,7 @@ def assemble(
         DecodeError, TransformError: a value failed; names file, row group and row, and often has the ``item``.
         NullValueError: a value is null and ``strict_nulls`` is set.
     """
-    begin, busy, transformed = time.perf_counter(), time.thread_time(), counted(Count.TRANSFORM_S)
+    begin, busy, transformed = time.perf_counter(), time.thread_time(), counter_value(Count.TRANSFORM_S)
     try:
         columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
     except ELEMENT_ERRORS as error:
@@ -59,12 +64,17 @@ def assemble(
         raise
     finally:
         add(Count.CPU_S, time.thread_time() - busy)
-    took(Count.DECODE_S, begin, less=counted(Count.TRANSFORM_S) - transformed)
+    add_time(Count.DECODE_S, begin, less=counter_value(Count.TRANSFORM_S) - transformed)
     return columns
 
 
 def _assembled(
-    program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
+    program: ElementProgram | MixedProgram,
+    sources: Sequence[BatchSource],
+    count: int,
+    arena: Arena,
+    *,
+    strict_nulls: bool,
 ) -> list[Column]:
     """Returns the columns of a batch, one for each of the program's outputs."""
     rows = _batch_rows(sources, count)
@@ -90,7 +100,7 @@ def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> l
         begin = time.perf_counter()
         for step in steps:
             columns = apply_step(step, columns, rows)
-        took(Count.TRANSFORM_S, begin)
+        add_time(Count.TRANSFORM_S, begin)
     return columns
 
 
@@ -106,7 +116,7 @@ def _dropping(
             left = _some_rows(rows, kept)
         else:
             columns = apply_step(step, columns, left)
-    took(Count.TRANSFORM_S, begin)
+    add_time(Count.TRANSFORM_S, begin)
     add(Count.FILTERED_ROWS, rows.count - len(kept))
     if strict_nulls:
         _refuse_nulls(program, columns, left.describe)
@@ -122,7 +132,7 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
     return BatchRows(count=len(kept), describe=describe, keys=lambda: rows.keys().take(kept), check=SizeCheck(describe))
 
 
-def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list[Column]:
+def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) -> list[Column]:
     """Makes each pipeline's rows with its own program, then puts them in the order of the mix."""
     made, order, first = [], [], 0
     for part in program.sources:
@@ -140,7 +150,7 @@ def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list
     return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 
 
-def gather(field: UnischemaField, number: int, sources: Sequence[Source], count: int, arena: Arena) -> Column:
+def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], count: int, arena: Arena) -> Column:
     """Gathers one field of all items of a batch, which have one step each. Numbers go straight into the arena."""
     out = _out(field, (count,), arena)
     if len(sources) == 1 and sources[0].places is None:
@@ -158,7 +168,7 @@ def gather(field: UnischemaField, number: int, sources: Sequence[Source], count:
     return Dense(out, valid)
 
 
-def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
+def _part(source: BatchSource, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
     """Gathers one block's part of a field, if possible straight into its scattered places in ``out``."""
     column = source.block.column(number)
     places = source.places
@@ -177,7 +187,12 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
 
 
 def _inputs(
-    program: ElementProgram, sources: Sequence[Source], rows: BatchRows, arena: Arena, *, before_windows: bool = False
+    program: ElementProgram,
+    sources: Sequence[BatchSource],
+    rows: BatchRows,
+    arena: Arena,
+    *,
+    before_windows: bool = False,
 ) -> list[Column]:
     """Returns the inputs of the first steps, straight from storage: of windows, or of rows with ``before_windows``."""
     window = None if before_windows else program.window
@@ -193,7 +208,7 @@ def _input(
     program: ElementProgram,
     window: WindowStep | None,
     wanted: Input,
-    sources: Sequence[Source],
+    sources: Sequence[BatchSource],
     rows: BatchRows,
     arena: Arena,
 ) -> Column:
@@ -223,7 +238,7 @@ def _windows(
     program: ElementProgram,
     step: WindowStep,
     leaves: Sequence[int],
-    sources: Sequence[Source],
+    sources: Sequence[BatchSource],
     count: int,
     arena: Arena,
 ) -> list[Column]:
@@ -235,7 +250,7 @@ def _windows(
         steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
         lead = (count,) if offset is not None else (count, len(steps))
         flat = [
-            Source(
+            BatchSource(
                 block=source.block,
                 cells=source.cells[:, steps].reshape(-1, 1),
                 places=None if source.places is None else _cell_places(source.places, len(steps)),
@@ -247,9 +262,9 @@ def _windows(
     return columns
 
 
-def _transformed_rows(program: ElementProgram, sources: Sequence[Source], count: int) -> list[Column]:
+def _transformed_rows(program: ElementProgram, sources: Sequence[BatchSource], count: int) -> list[Column]:
     """Applies the row steps to each distinct row once, then arranges the results for the items."""
-    distinct: list[Source] = []
+    distinct: list[BatchSource] = []
     index: list[np.ndarray] = []
     base = 0
     for source in sources:
@@ -301,7 +316,7 @@ def _reordered(parts: Sequence[Column], order: np.ndarray) -> Column:
     return take_rows(joined, inverse)
 
 
-def _places(source: Source, count: int) -> np.ndarray:
+def _places(source: BatchSource, count: int) -> np.ndarray:
     return np.arange(count) if source.places is None else source.places
 
 
@@ -309,12 +324,12 @@ def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
     return (places[:, None] * steps + np.arange(steps)).reshape(-1)
 
 
-def _batch_rows(sources: Sequence[Source], count: int) -> BatchRows:
+def _batch_rows(sources: Sequence[BatchSource], count: int) -> BatchRows:
     describe = _describe(sources, count)
     return BatchRows(count=count, describe=describe, keys=_keys(sources, count), check=SizeCheck(describe))
 
 
-def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
+def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
     """Returns a function that returns the keys of the items: where the first step of each is stored.
 
     The keys are made once, at the first call.
@@ -327,8 +342,8 @@ def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
             for source in sources:
                 row_group, row = source.block.identify(source.cells[:, 0])
                 row = row if source.repeats is None else row | source.repeats << _REPEATS_SHIFT
-                turn, number = np.full_like(row_group, source.turn), np.full_like(row_group, source.source)
-                parts.append(ItemKeys(turn, number, row_group, row))
+                passes = np.full_like(row_group, source.pass_number)
+                parts.append(ItemKeys(passes, np.full_like(row_group, source.source), row_group, row))
             order = np.concatenate([_places(source, count) for source in sources])
             made.append(concat_keys(parts).take(np.argsort(order)))
         return made[0]
@@ -336,7 +351,7 @@ def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
     return keys
 
 
-def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
+def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str]:
     def describe(item: int) -> str:
         for source in sources:
             places = _places(source, count)
@@ -348,7 +363,7 @@ def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
     return describe
 
 
-def _item_described(sources: Sequence[Source], count: int) -> int | None:
+def _item_described(sources: Sequence[BatchSource], count: int) -> int | None:
     """Returns the first item with the row that this thread described last, which is that of its latest error."""
     for source in sources:
         row = source.block.described
@@ -376,7 +391,7 @@ def _refuse_nulls(
         )
 
 
-def gather_together(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
+def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) -> dict[int, Column]:
     """Gathers the small numbers of shuffled blocks, all columns at once. Returns them by field number.
 
     Such columns are put into item order once, when their block is loaded. At that point a whole column fits into the

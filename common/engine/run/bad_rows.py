@@ -56,14 +56,14 @@ class Failure(NamedTuple):
         return cls(type(error).__name__, text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}...")
 
 
-class LeftOutRow(NamedTuple):
+class SkippedItem(NamedTuple):
     """A row that is left out, or the first row of an item that is, and why."""
 
     row: Row
     failure: Failure
 
 
-class Failing(NamedTuple):
+class FailedItem(NamedTuple):
     """An item of a block that failed. ``token`` is the first token that it takes from its first row, if rows are
     joined to items of tokens.
     """
@@ -111,7 +111,7 @@ class BadRows:
         """Whether any row or item is known to fail."""
         return bool(self.known or self._joined)
 
-    def add(self, failing: Failing) -> None:
+    def add(self, failing: FailedItem) -> None:
         """Notes that an item of a block failed."""
         key, item, token, error = failing
         if token is not None:
@@ -148,7 +148,7 @@ class BadRows:
             hit = _in_sorted(draw.items, bad) if len(bad) else None
         return hit if hit is not None and hit.any() else None
 
-    def skips(self, draw: Draw) -> list[tuple[int, LeftOutRow]]:
+    def skips(self, draw: Draw) -> list[tuple[int, SkippedItem]]:
         """Returns the items of a draw that are known to fail, each with its place in the element."""
         hit = self.hits(draw)
         if hit is None:
@@ -160,7 +160,7 @@ class BadRows:
             joined = self._joined[draw.key]
             failures = [joined[code] for code in (draw.items << _ROW_BITS | draw.spans[:, 0])[hit].tolist()]
         places = np.flatnonzero(hit) if draw.places is None else draw.places[hit]
-        return list(zip(places.tolist(), map(LeftOutRow, rows, failures), strict=True))
+        return list(zip(places.tolist(), map(SkippedItem, rows, failures), strict=True))
 
     def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:
         """Returns the first stored row of each of the given items of a block."""
@@ -174,10 +174,8 @@ class BadRows:
         partly = partly or (shard is not None and shard.even == "drop")
         if partly or cursor.origin != START or cursor.start or cursor.skipped:
             return
-        ranks, rank = (1, 0) if shard is None else (shard.num_shards, shard.index)
-        parts = ranks * cursor.workers
+        part, parts = cursor.part(shard)
         done = self._covered.setdefault(f"{cursor.iteration}/{plan.seed}/{parts}", [])
-        part = rank * cursor.workers + cursor.worker
         if part not in done:
             done.append(part)
             self._unsaved = True

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import ELEMENT_ERRORS, DatasetError
-from .bad_rows import Failing
-from .jobs import Handle, Job
+from .bad_rows import FailedItem
+from .jobs import BlockHandle, Job
 
 _FEWEST_TRIED = 16
 
-Make = Callable[[Job, list[Handle]], object]
+Make = Callable[[Job, list[BlockHandle]], object]
 """Makes a job only to see its error, which it raises."""
 
 
-def failing_items(job: Job, error: BaseException, handles: Sequence[Handle], make: Make) -> list[Failing]:
+def failing_items(job: Job, error: BaseException, handles: Sequence[BlockHandle], make: Make) -> list[FailedItem]:
     """Returns items that fail alone of a job that failed with an error.
 
     If the error names an item, that one and those after it are tried. Otherwise, the job is repeated in halves until a
@@ -30,7 +30,7 @@ def failing_items(job: Job, error: BaseException, handles: Sequence[Handle], mak
 class _Trial:
     """Items of a job, to be made apart from the others."""
 
-    def __init__(self, job: Job, handles: Sequence[Handle], make: Make) -> None:
+    def __init__(self, job: Job, handles: Sequence[BlockHandle], make: Make) -> None:
         self._job = job
         self._handles = handles
         self._make = make
@@ -43,7 +43,7 @@ class _Trial:
             return error
         return None
 
-    def failing(self, error: BaseException) -> list[Failing]:
+    def failing(self, error: BaseException) -> list[FailedItem]:
         """Returns the items that fail alone, after all of them failed together with an error."""
         count = self._job.count
         if count == 1:
@@ -54,9 +54,9 @@ class _Trial:
         middle = count // 2
         return self._failing_in(0, middle) + self._failing_in(middle, count)
 
-    def _failing_from(self, first: int) -> list[Failing]:
+    def _failing_from(self, first: int) -> list[FailedItem]:
         """Tries as many items at once as are likely to have one or two that fail."""
-        found: list[Failing] = []
+        found: list[FailedItem] = []
         step = max(_FEWEST_TRIED, 2 * first)
         while first < self._job.count:
             end = min(first + step, self._job.count)
@@ -64,7 +64,7 @@ class _Trial:
             first = end
         return found
 
-    def _failing_in(self, first: int, end: int) -> list[Failing]:
+    def _failing_in(self, first: int, end: int) -> list[FailedItem]:
         part = self._part(first, end)
         error = part.error()
         return [] if error is None else part.failing(error)
@@ -74,18 +74,18 @@ class _Trial:
         return _Trial(job, [self._handles[number] for number in numbers], self._make)
 
 
-def _named(job: Job, error: BaseException) -> Failing:
+def _named(job: Job, error: BaseException) -> FailedItem:
     """Returns the only item of a job. An item of joined tokens has the name of its first piece."""
     for draw in job.draws:
         if draw.spans is None:
-            return Failing(draw.key, int(draw.items[0]), None, error)
+            return FailedItem(draw.key, int(draw.items[0]), None, error)
         first = np.flatnonzero(draw.spans[:, 2] == 0)
         if len(first):
-            return Failing(draw.key, int(draw.items[first[0]]), int(draw.spans[first[0], 0]), error)
+            return FailedItem(draw.key, int(draw.items[first[0]]), int(draw.spans[first[0], 0]), error)
     raise AssertionError("an item without a first piece")
 
 
-def check_blocks(handles: Sequence[Handle]) -> None:
+def check_blocks(handles: Sequence[BlockHandle]) -> None:
     """Raises `DatasetError` if a whole block failed to load, because its rows cannot be tested one by one."""
     for handle in handles:
         error = handle.future.exception()

@@ -21,27 +21,27 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...counting.counters import Count, Counters, Gauge, add, counted, took
+from ...counting.counters import Count, Counters, Gauge, add, add_time, counter_value
 from ...errors import ELEMENT_ERRORS, PipelineError
 from ...layout.arrow_read import TooLargeError
-from ...order.cursor import NOTHING, LeftOut
+from ...order.cursor import NOTHING, SkipState
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
-from ...progress import Interest
+from ...progress import CancelToken
 from ...selection.rows import RowNumbers
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
-from ..steps.source import Source
-from .bad_rows import LeftOutRow
+from ..steps.source import BatchSource
+from .bad_rows import SkippedItem
 
 _MOST_BLOCKS = 8
 _GROWTH = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class SkipPosition:
     """A position in an iteration that skips failing rows: the elements so far, and the rows consumed for them.
 
     With ``bucket``, ``rows`` counts batches, and ``left_out`` says what is left out of them.
@@ -49,15 +49,15 @@ class Begin:
 
     elements: int
     rows: int
-    left_out: LeftOut = NOTHING
+    left_out: SkipState = NOTHING
 
 
-Skip: TypeAlias = tuple[int, LeftOutRow]
+Skip: TypeAlias = tuple[int, SkippedItem]
 """A row that is left out, and its position among the rows of its part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JobPosition:
     """The position of a job among the rows of its part, of which some were left out.
 
     Attributes:
@@ -68,22 +68,22 @@ class Place:
         ends: the number of rows consumed after each element. Empty if the rows of the job are consecutive.
     """
 
-    begin: Begin
+    begin: SkipPosition
     end: int
     skips: tuple[Skip, ...]
-    left_out: LeftOut = NOTHING
+    left_out: SkipState = NOTHING
     ends: tuple[int, ...] = ()
 
     def end_of(self, element: int, elements: int, rows: int) -> int:
         """Returns the number of rows consumed after the ``element``-th of ``elements``, of which each has ``rows``."""
         return self.ends[element - 1] if self.ends else self.end - (elements - element) * rows
 
-    def part(self, first: int, last: int, elements: int, rows: int) -> Place:
+    def part(self, first: int, last: int, elements: int, rows: int) -> JobPosition:
         """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows."""
         end = self.end_of(last, elements, rows)
         begin = self.begin
         if first:
-            begin = Begin(elements=begin.elements + first, rows=self.end_of(first, elements, rows))
+            begin = SkipPosition(elements=begin.elements + first, rows=self.end_of(first, elements, rows))
         skips = tuple(skip for skip in self.skips if begin.rows <= skip[0] < end)
         return replace(self, begin=begin, end=end, skips=skips, ends=self.ends[first:last])
 
@@ -107,7 +107,7 @@ class Job:
     count: int
     elements: int
     draws: tuple[Draw, ...]
-    place: Place | None = None
+    place: JobPosition | None = None
     bounds: tuple[int, ...] = ()
 
     def halves(self) -> list[tuple[Job, list[int]]]:
@@ -210,7 +210,7 @@ class JobPlanner:
 
 
 @dataclass(slots=True, kw_only=True)
-class Handle:
+class BlockHandle:
     """A block that is loaded or being loaded.
 
     Attributes:
@@ -242,7 +242,7 @@ class BlockStore:
         fetchers: one for each source of the plan.
         threads: the number of threads that fetch.
         memory_limit: the budget for loaded blocks, in bytes.
-        finish: makes the result of `Handle.future` from a block's source, rows and fetched columns.
+        finish: makes the result of `BlockHandle.future` from a block's source, rows and fetched columns.
         discard: called with that result when the block is dropped.
         counters: the counters of the iteration.
         workers: the number of loader workers that each load all blocks.
@@ -270,13 +270,13 @@ class BlockStore:
         self._held = Gauge(self._counters)
         self._workers = workers
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
-        self._handles: OrderedDict[BlockKey, Handle] = OrderedDict()
+        self._handles: OrderedDict[BlockKey, BlockHandle] = OrderedDict()
         self._latest: dict[tuple[int, int], BlockKey] = {}
         self._ahead: dict[tuple[int, int], list[BlockKey]] = {}
         self._threads = threads
         self._depth = 1  # the number of blocks to read ahead in each stream
         self._lock = Lock()
-        self._interest = Interest()
+        self._cancel_token = CancelToken()
         self._closed = False
 
     @property
@@ -289,7 +289,7 @@ class BlockStore:
         new = [draw.key for draw in job.draws if draw.key not in self._handles]
         return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._memory_limit
 
-    def acquire(self, job: Job) -> list[Handle]:
+    def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
         handles = []
         for draw in job.draws:
@@ -309,12 +309,12 @@ class BlockStore:
         self._held.set(self.loaded_bytes)
         return handles
 
-    def hold(self, handles: Sequence[Handle]) -> None:
+    def hold(self, handles: Sequence[BlockHandle]) -> None:
         """Holds blocks once more that are already held."""
         for handle in handles:
             handle.users += 1
 
-    def release(self, handles: Sequence[Handle]) -> None:
+    def release(self, handles: Sequence[BlockHandle]) -> None:
         """Releases blocks that `acquire` returned."""
         for handle in handles:
             handle.users -= 1
@@ -345,7 +345,7 @@ class BlockStore:
     def close(self) -> None:
         """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
         self._closed = True
-        self._interest.end()
+        self._cancel_token.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
         while self._handles:
             _, handle = self._handles.popitem()
@@ -358,19 +358,19 @@ class BlockStore:
         for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
             self._drop(self._handles.pop(key))
 
-    def _drop(self, handle: Handle) -> None:
+    def _drop(self, handle: BlockHandle) -> None:
         if self._discard is None:
             return
         discard = self._discard
         handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
-    def _start(self, key: BlockKey) -> Handle:
-        handle = Handle(key=key, num_bytes=self._size_of(key)[0], future=Future())
+    def _start(self, key: BlockKey) -> BlockHandle:
+        handle = BlockHandle(key=key, num_bytes=self._size_of(key)[0], future=Future())
         self._handles[key] = handle
         self._pool.submit(self._prepare, handle)
         return handle
 
-    def _prepare(self, handle: Handle) -> None:
+    def _prepare(self, handle: BlockHandle) -> None:
         try:
             rows = self._plan.block_rows(handle.key)
             if self._size_of(handle.key)[1] and self._load_large(handle, rows):
@@ -384,7 +384,7 @@ class BlockStore:
             return
         self._load_part(handle, rows, 0, self._memory_limit)
 
-    def _load_part(self, handle: Handle, rows: BlockRows, number: int, room_bytes: int | None) -> None:
+    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int, room_bytes: int | None) -> None:
         if self._closed or handle.future.done():
             return
         try:
@@ -403,7 +403,7 @@ class BlockStore:
         except BaseException as error:
             _fail(handle.future, error)
 
-    def _load_too_large(self, handle: Handle, rows: BlockRows, number: int) -> None:
+    def _load_too_large(self, handle: BlockHandle, rows: BlockRows, number: int) -> None:
         """Loads a block into temporary files, once a row group turns out to be larger than its footer says."""
         with self._lock:
             handle.too_large.append(number)
@@ -422,7 +422,7 @@ class BlockStore:
         for each in numbers:
             self._load_part(handle, rows, each, None)
 
-    def _load_large(self, handle: Handle, rows: BlockRows) -> bool:
+    def _load_large(self, handle: BlockHandle, rows: BlockRows) -> bool:
         """Loads a block into temporary files. Returns ``False`` if that is not possible."""
         with self._fetching():
             handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
@@ -431,7 +431,7 @@ class BlockStore:
         self._end(handle, rows, handle.large)
         return True
 
-    def _end(self, handle: Handle, rows: BlockRows, parts: BlockColumns) -> None:
+    def _end(self, handle: BlockHandle, rows: BlockRows, parts: BlockColumns) -> None:
         result = self._finish(handle.key.source, rows, parts)
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
@@ -443,12 +443,12 @@ class BlockStore:
     @contextmanager
     def _fetching(self) -> Iterator[None]:
         self._counters.bind()
-        self._interest.bind()
-        self._interest.check()
-        before = counted(Count.FILTERED_ROWS)
+        self._cancel_token.bind()
+        self._cancel_token.check()
+        before = counter_value(Count.FILTERED_ROWS)
         yield
         if self._workers > 1:  # all loader workers filter the same rows, so each counts its share
-            left_out = counted(Count.FILTERED_ROWS) - before
+            left_out = counter_value(Count.FILTERED_ROWS) - before
             add(Count.FILTERED_ROWS, left_out / self._workers - left_out)
 
 
@@ -459,7 +459,7 @@ def _size_of(plan: BasePlan, memory_limit: int, key: BlockKey) -> tuple[int, boo
     return plan.block_bytes(key), False
 
 
-def loaded(handle: Handle) -> Any:
+def loaded(handle: BlockHandle) -> Any:
     """Waits for a block and returns its loaded form; see `all_loaded`.
 
     Raises:
@@ -472,7 +472,7 @@ def loaded(handle: Handle) -> Any:
     return handle.future.result()
 
 
-def all_loaded(handles: Sequence[Handle]) -> list[Any]:
+def all_loaded(handles: Sequence[BlockHandle]) -> list[Any]:
     """Waits for blocks and returns their loaded forms.
 
     Raises:
@@ -484,20 +484,20 @@ def all_loaded(handles: Sequence[Handle]) -> list[Any]:
     try:
         return [loaded(handle) for handle in handles]
     finally:
-        took(Count.BLOCKED_S, begin)
+        add_time(Count.BLOCKED_S, begin)
 
 
-def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
+def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BatchSource]:
     """Waits for the blocks of a job and returns the rows that it takes from them."""
     result = []
     for draw, (rows, block) in zip(job.draws, all_loaded(handles), strict=True):
         result.append(
-            Source(
+            BatchSource(
                 block=block,
                 cells=rows.cells_of(draw.items),
                 places=draw.places,
                 source=draw.key.source,
-                turn=draw.turn,
+                pass_number=draw.pass_number,
                 items=draw.items,
                 spans=draw.spans,
                 repeats=rows.repeats_of(draw.items),
@@ -506,14 +506,14 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     return result
 
 
-def sources_by_step(job: Job, sources: Sequence[Source]) -> list[tuple[Sequence[Source], int]]:
+def sources_by_step(job: Job, sources: Sequence[BatchSource]) -> list[tuple[Sequence[BatchSource], int]]:
     """Returns the rows that are made together, and their number: those of each step, or of the whole job."""
     if not job.bounds:
         return [(sources, job.count)]
     return [(_between(sources, first, last), last - first) for first, last in pairwise(job.bounds)]
 
 
-def _between(sources: Sequence[Source], first: int, last: int) -> list[Source]:
+def _between(sources: Sequence[BatchSource], first: int, last: int) -> list[BatchSource]:
     """Returns the rows from ``first`` to ``last`` of a job."""
     result = []
     for source in sources:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...order.cursor import NOTHING, LeftOut
+from ...order.cursor import NOTHING, SkipState
 from ...plan.plan import BasePlan
 from ..columns.batch import Column, Dense, concat_columns, take_rows
 
@@ -33,7 +33,7 @@ class Emission:
     columns: list[Column]
     rows: int
     position: int
-    skipped: LeftOut
+    skipped: SkipState
 
 
 class Rebatcher:
@@ -52,7 +52,7 @@ class Rebatcher:
         self._waiting: list[tuple[list[Column], np.ndarray, np.ndarray]] = []
         self._rows = 0
 
-    def add(self, columns: list[Column], count: int, skipped: LeftOut = NOTHING) -> Iterator[Emission]:
+    def add(self, columns: list[Column], count: int, skipped: SkipState = NOTHING) -> Iterator[Emission]:
         """Adds a chunk of ``count`` source rows. Its last column holds the numbers of the rows that remain (int64).
 
         ``skipped`` is what was left out before the chunk.
@@ -102,7 +102,7 @@ def _emission(columns: list[Column], positions: np.ndarray, left_out: np.ndarray
     index = np.arange(lo, hi)
     part = columns if hi - lo == len(positions) else [take_rows(column, index) for column in columns]
     last, skipped = (int(positions[hi - 1]), int(left_out[hi - 1])) if hi > lo else (0, 0)
-    return Emission(columns=part, rows=hi - lo, position=last, skipped=LeftOut(rows=skipped))
+    return Emission(columns=part, rows=hi - lo, position=last, skipped=SkipState(rows=skipped))
 
 
 def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher:

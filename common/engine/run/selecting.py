@@ -15,7 +15,7 @@ from ...errors import TransformError
 from ...layout.dataset import StoredDataset
 from ...plan.draws import BlockRows
 from ...process.forks import load_compute
-from ...progress import stop_if_unwanted
+from ...progress import check_cancelled
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
 from ...selection.select import Selection, evaluate
@@ -27,7 +27,7 @@ from ...stages.where import WhereFunction
 from ..columns.arena import Heap
 from ..columns.batch import rows_of, to_numpy
 from ..read.fetch import Fetcher, fetch_threads
-from ..steps.source import Source
+from ..steps.source import BatchSource
 from ..steps.transform import call_with
 from .assemble import gather
 
@@ -96,7 +96,7 @@ def test_rows(
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
     block = fetcher.load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=None))
-    source = Source(block=block, cells=np.arange(len(rows))[:, None], places=None)
+    source = BatchSource(block=block, cells=np.arange(len(rows))[:, None], places=None)
     outputs, called = [output_of(field) for field in fields], f"where({step.function.name})"
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:
@@ -113,7 +113,7 @@ def test_rows(
     result = np.zeros(len(rows), dtype=bool)
     lock = lock_of(step.function.function)
     for number in range(len(rows)):
-        stop_if_unwanted()
+        check_cancelled()
         row = nest(outputs, [column[number] for column in values])
         with lock:
             answer = call_with(step.function, row, called, partial(block.describe, number))

@@ -22,11 +22,11 @@ import numpy as np
 
 from ...counting.counters import SKIPPED, Count, Counters
 from ...errors import PipelineError
-from ...order.cursor import START, Cursor, LeftOut
+from ...order.cursor import START, Cursor, SkipState
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
-from .bad_rows import Failing, Failure, LeftOutRow, Row, bad_rows_of
-from .jobs import Begin, Job, Merging, Place, Skip
+from .bad_rows import FailedItem, Failure, Row, SkippedItem, bad_rows_of
+from .jobs import Job, JobPosition, Merging, Skip, SkipPosition
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_SEARCHED = 4096  # positions among which to look for a row that does not fail
@@ -34,7 +34,7 @@ _BARREN_PASSES = 16  # a part may have other rows in each pass
 
 
 class SkippingPlanner:
-    """The jobs of one iteration, in order, like those of `JobPlanner`, but each with its `Place`.
+    """The jobs of one iteration, in order, like those of `JobPlanner`, but each with its `JobPosition`.
 
     Args:
         plan: the plan.
@@ -75,12 +75,12 @@ class SkippingPlanner:
             self._target = min(self._target, self._most * self._size)
         self._begin = self._first_place(cursor)
         self._limit = max_errors
-        self._over: list[LeftOutRow] = []  # after the last job, up to the one that `max_errors` does not allow
+        self._over: list[SkippedItem] = []  # after the last job, up to the one that `max_errors` does not allow
         self._refused = self._own_refused()
         begins = cursor.start == 0 and cursor.origin == START and not cursor.skipped
         self._uncounted = self._refused if begins else []
         self._skipped = cursor.skipped.rows + len(self._refused) - len(self._uncounted)
-        self._first: LeftOutRow | None = None
+        self._first: SkippedItem | None = None
         self._part = (cursor.iteration, cursor.worker, cursor.workers)
         # A process that died may have counted rows beyond those that the consumer received.
         before, self._counted = counters.left_out(self._part) or (self._skipped, 0)
@@ -98,7 +98,7 @@ class SkippingPlanner:
         job = self._planned(self._begin)
         assert job.place is not None
         elements = job.place.begin.elements + job.elements
-        self._begin = Begin(elements=elements, rows=job.place.end, left_out=job.place.left_out)
+        self._begin = SkipPosition(elements=elements, rows=job.place.end, left_out=job.place.left_out)
         self._number += 1
         return job
 
@@ -113,19 +113,19 @@ class SkippingPlanner:
         self._begin = job.place.begin
         self._over = []
 
-    def add(self, failed: Sequence[Failing]) -> None:
+    def add(self, failed: Sequence[FailedItem]) -> None:
         """Notes the items that failed."""
         for each in failed:
             self.bad.add(each)
 
-    def skipped_after(self, job: Job, element: int) -> LeftOut:
+    def skipped_after(self, job: Job, element: int) -> SkipState:
         """Returns what was left out up to the ``element``-th element of a job."""
         assert job.place is not None
         rows = self._delivered(job.place.begin.elements + element)
         end = job.place.end_of(element, job.elements, self._size or 1)
-        return LeftOut(rows=max(0, end - rows))  # a last, shorter batch counts as a full one
+        return SkipState(rows=max(0, end - rows))  # a last, shorter batch counts as a full one
 
-    def changes(self, job: Job) -> list[tuple[int, LeftOut]]:
+    def changes(self, job: Job) -> list[tuple[int, SkipState]]:
         """Returns from which elements of a job on what is left out differs from before, and what that is."""
         assert job.place is not None
         if not job.place.ends:
@@ -177,27 +177,26 @@ class SkippingPlanner:
         """Returns how many batches of this part ``take`` after ``batch`` lets through; ``None`` without one."""
         return self._plan.steps(replace(self._cursor, start=0)).length if self._plan.order.batch_views else None
 
-    def _first_place(self, cursor: Cursor) -> Begin:
-        return Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped.rows)
+    def _first_place(self, cursor: Cursor) -> SkipPosition:
+        return SkipPosition(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped.rows)
 
-    def _own_refused(self) -> list[LeftOutRow]:
+    def _own_refused(self) -> list[SkippedItem]:
         """Returns this part's share of the rows that could not be measured."""
-        skips: list[LeftOutRow] = []
+        skips: list[SkippedItem] = []
         for source, part in enumerate(self._plan.parts if self._plan.joined else ()):
-            shard, refused = self._plan.order.shard or part.order.shard, part.selection.refused
-            ranks, rank = (1, 0) if shard is None else (shard.num_shards, shard.index)
-            first, lanes = rank * self._cursor.workers + self._cursor.worker, ranks * self._cursor.workers
-            for number in range(first, len(refused), lanes):
+            own, parts = self._cursor.part(self._plan.order.shard or part.order.shard)
+            refused = part.selection.refused
+            for number in range(own, len(refused), parts):
                 row_group, row, _ = refused.places[number].tolist()
                 failure = Failure(refused.cause(number), refused.message(number))
-                skips.append(LeftOutRow(Row(source, row_group, row), failure))
+                skips.append(SkippedItem(Row(source, row_group, row), failure))
         return skips
 
     def _delivered(self, elements: int) -> int:
         rows = elements * (self._size or 1)
         return rows if self._target is None else min(rows, self._target)
 
-    def _planned(self, begin: Begin) -> Job:
+    def _planned(self, begin: SkipPosition) -> Job:
         """Returns the next job after a position. Raises ``StopIteration`` at the end."""
         delivered = self._delivered(begin.elements)
         if self._target is not None and delivered >= self._target:
@@ -218,7 +217,7 @@ class SkippingPlanner:
         positions = positions[: full * self._size or None]
         return self._job(begin, positions, [skip for skip in skips if skip[0] < positions[-1]], max(full, 1))
 
-    def _has_taken_all(self, begin: Begin) -> bool:
+    def _has_taken_all(self, begin: SkipPosition) -> bool:
         """Whether ``take`` after ``batch`` ends the epoch here."""
         return self._most is not None and begin.elements >= self._most
 
@@ -344,7 +343,7 @@ class SkippingPlanner:
     def _draws(self, positions: np.ndarray) -> list[Draw]:
         return self._plan.draws(self._cursor.iteration, *self._resolved(positions))
 
-    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Skip], steps: int) -> Job:
+    def _job(self, begin: SkipPosition, positions: np.ndarray, skips: Sequence[Skip], steps: int) -> Job:
         passes, index = self._resolved(positions)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
         self._merging.planned(steps, len(draws))
@@ -357,7 +356,7 @@ class SkippingPlanner:
             count=count,
             elements=count if self._size is None else steps,
             draws=draws,
-            place=Place(
+            place=JobPosition(
                 begin=begin,
                 end=end,
                 skips=tuple(skips),
@@ -374,7 +373,7 @@ class SkippingPlanner:
             first += len(positions)
         return skips
 
-    def _count(self, skips: Sequence[LeftOutRow]) -> None:
+    def _count(self, skips: Sequence[SkippedItem]) -> None:
         skips, self._uncounted = [*self._uncounted, *skips], []
         for skip in skips:
             self._skipped += 1
@@ -384,7 +383,7 @@ class SkippingPlanner:
                 self._counters.count_left_out(what, self._part, self._before, self._skipped)
                 self._counters.note(skip.failure.cause, *skip.row)
 
-    def _end(self, last: LeftOutRow) -> NoReturn:
+    def _end(self, last: SkippedItem) -> NoReturn:
         self.bad.save()
         raise PipelineError(
             f"max_errors={self._limit}: expected at most {self._allowed()} rows{self._counted_here()} of an epoch to "
@@ -420,8 +419,7 @@ class SkippingPlanner:
     @property
     def _parts(self) -> int:
         """The number of parts: that of loader workers on all ranks."""
-        shard = self._plan.order.shard
-        return (1 if shard is None else shard.num_shards) * self._cursor.workers
+        return self._cursor.part(self._plan.order.shard)[1]
 
-    def _told(self, skip: LeftOutRow) -> str:
+    def _told(self, skip: SkippedItem) -> str:
         return f"{skip.failure.cause}: {skip.failure.message.removesuffix('.')}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..columns.batch import Column, split_column
 
-Form = Callable[[Sequence[Column], int], Iterable[Any]]
+Converter = Callable[[Sequence[Column], int], Iterable[Any]]
 """Converts the columns of several steps, and the number of steps, to one value for each step."""
 
 
@@ -33,14 +33,14 @@ class StepRun:
         rows: the number of rows of the step taken last.
 
     Args:
-        form: converts columns; called once for each part.
+        converter: converts columns; called once for each part.
         parts: what was made at once: the columns, how many steps of equal size they hold, and the rows of each step.
     """
 
     __slots__ = ("_here", "_parts", "_values", "left", "rows")
 
-    def __init__(self, form: Form, parts: Iterable[tuple[Sequence[Column], int, int]]) -> None:
-        self._parts = deque((iter(form(columns, steps)), steps, rows) for columns, steps, rows in parts)
+    def __init__(self, converter: Converter, parts: Iterable[tuple[Sequence[Column], int, int]]) -> None:
+        self._parts = deque((iter(converter(columns, steps)), steps, rows) for columns, steps, rows in parts)
         self.left = sum(steps for _, steps, _ in self._parts)
         self._values: Iterator[Any] = iter(())
         self._here = self.rows = 0

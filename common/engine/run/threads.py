@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...counting.counters import Count, Counters, Gauge, add, took
+from ...counting.counters import Count, Counters, Gauge, add, add_time
 from ...errors import ELEMENT_ERRORS
 from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
@@ -20,12 +20,12 @@ from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
-from .bad_rows import Failing
+from .bad_rows import FailedItem
+from .bucket_skipping import planner_class
 from .failing import check_blocks, failing_items
-from .jobs import BlockStore, Handle, Job, JobPlanner, Merging, sources_by_step, sources_of
-from .refilling import planner_class
+from .jobs import BlockHandle, BlockStore, Job, JobPlanner, Merging, sources_by_step, sources_of
 from .skipping import SkippingPlanner
-from .step_run import NO_STEPS, Form, StepRun, split_columns
+from .step_run import NO_STEPS, Converter, StepRun, split_columns
 from .vocabularies import ready_program
 
 
@@ -41,7 +41,7 @@ class ThreadedEngine:
         memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
         max_errors: how many rows may be left out because they fail.
-        form: converts each step to the value that is returned; by default, the columns.
+        converter: converts each step to the value that is returned; by default, the columns.
         counters: the counters of the iteration.
         shared: row groups that loader workers share.
     """
@@ -55,12 +55,12 @@ class ThreadedEngine:
         memory_limit: int,
         strict_nulls: bool,
         max_errors: float | None = None,
-        form: Form = split_columns,
+        converter: Converter = split_columns,
         counters: Counters | None = None,
         shared: TableCache | None = None,
     ) -> None:
         load_compute()
-        self._form = form
+        self._converter = converter
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
         self._plan = plan
@@ -95,7 +95,7 @@ class ThreadedEngine:
             workers=cursor.workers,
         )
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
-        self._pending: deque[tuple[Future[list[list[Column]]], list[Handle], Job]] = deque()
+        self._pending: deque[tuple[Future[list[list[Column]]], list[BlockHandle], Job]] = deque()
         self._run = NO_STEPS
         self._run_of: Job | None = None
 
@@ -160,10 +160,10 @@ class ThreadedEngine:
             parts = [(columns, 1, rows) for columns, rows in zip(made, sizes, strict=True)]
         else:
             parts = [(made[0], job.steps, job.count // job.steps)]
-        self._run, self._run_of = StepRun(self._form, parts), job
-        took(Count.HAND_OVER_S, begin)
+        self._run, self._run_of = StepRun(self._converter, parts), job
+        add_time(Count.HAND_OVER_S, begin)
 
-    def _make_apart(self, job: Job, handles: list[Handle]) -> None:
+    def _make_apart(self, job: Job, handles: list[BlockHandle]) -> None:
         """Repeats a job in halves, so that the elements that do not fail are returned."""
         self._counters.row()[Count.RETRIES] += 1
         for half, draws in reversed(job.halves()):
@@ -172,7 +172,9 @@ class ThreadedEngine:
             self._pending.appendleft((self._pool.submit(self._make, half, mine), mine, half))
         self._store.release(handles)
 
-    def _plan_again(self, job: Job, error: BaseException, handles: list[Handle], skipping: SkippingPlanner) -> bool:
+    def _plan_again(
+        self, job: Job, error: BaseException, handles: list[BlockHandle], skipping: SkippingPlanner
+    ) -> bool:
         """Plans a failed job, and the jobs started after it, again without the rows that fail.
 
         Returns ``False`` if no row of the job fails alone.
@@ -199,7 +201,7 @@ class ThreadedEngine:
         self._store.release(handles)
         return True
 
-    def _failing_items(self, job: Job, error: BaseException, handles: list[Handle]) -> list[Failing]:
+    def _failing_items(self, job: Job, error: BaseException, handles: list[BlockHandle]) -> list[FailedItem]:
         check_blocks(handles)
         # All in one thread: each time that threads take turns may cost a switch interval of the interpreter.
         return self._pool.submit(failing_items, job, error, handles, self._make).result()
@@ -226,7 +228,7 @@ class ThreadedEngine:
         self._store.read_ahead()
         self._held.set(len(self._pending) * self._job_bytes)
 
-    def _make(self, job: Job, handles: list[Handle]) -> list[list[Column]]:
+    def _make(self, job: Job, handles: list[BlockHandle]) -> list[list[Column]]:
         """Returns the columns of a job; if it has ``bounds``, those of each step."""
         self._counters.bind()
         sources = sources_of(job, handles)

@@ -17,7 +17,7 @@ from ...stages.steps import JoinStep
 from ..columns.arena import Arena
 from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
-from .source import Source
+from .source import BatchSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class _Pieces:
         separators: where separators go in the flat batch.
     """
 
-    source: Source
+    source: BatchSource
     rows: np.ndarray
     first: np.ndarray
     tokens: np.ndarray
@@ -40,7 +40,7 @@ class _Pieces:
 
 
 def join_rows(
-    step: JoinStep, fields: Sequence[UnischemaField], sources: Sequence[Source], count: int, arena: Arena
+    step: JoinStep, fields: Sequence[UnischemaField], sources: Sequence[BatchSource], count: int, arena: Arena
 ) -> list[Column]:
     """Returns the fields of ``count`` items, ``[count, length]`` each, followed by the positions, if requested."""
     shape = (count, step.length)
@@ -107,7 +107,7 @@ def _write_positions(
     segments[:] = np.repeat(values.astype(np.int32), lengths)
 
 
-def _laid_out(step: JoinStep, sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
+def _laid_out(step: JoinStep, sources: Sequence[BatchSource]) -> tuple[np.ndarray, np.ndarray]:
     """Returns where the pieces of all sources begin in the flat batch, ascending, and their sizes with separators."""
     parts = [_starts(step, source) for source in sources]
     starts = np.concatenate([np.zeros(0, np.int64), *parts])
@@ -116,18 +116,18 @@ def _laid_out(step: JoinStep, sources: Sequence[Source]) -> tuple[np.ndarray, np
     return starts[order], sizes[order]
 
 
-def _starts(step: JoinStep, source: Source) -> np.ndarray:
+def _starts(step: JoinStep, source: BatchSource) -> np.ndarray:
     assert source.places is not None
     starts: np.ndarray = source.places * step.length + _spans_of(source)[:, 2]
     return starts
 
 
-def _spans_of(source: Source) -> np.ndarray:
+def _spans_of(source: BatchSource) -> np.ndarray:
     assert source.spans is not None
     return source.spans
 
 
-def _pieces(step: JoinStep, source: Source) -> _Pieces:
+def _pieces(step: JoinStep, source: BatchSource) -> _Pieces:
     starts, (first, tokens, _, separator) = _starts(step, source), _spans_of(source).T
     some = np.flatnonzero(tokens)
     order = some[np.argsort(starts[some])]

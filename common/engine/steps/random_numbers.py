@@ -28,26 +28,26 @@ class ItemKeys:
     """Where items come from; int64 ``[items]`` each.
 
     Attributes:
-        turn: the number of the pass over the dataset, counted over all iterators of the pipeline.
+        pass_number: the number of the pass over the dataset, counted over all iterators of the pipeline.
         source: the number of the pipeline in a mix.
         row_group: the row group of the item (for a window, of its first row).
         row: the row in the row group.
     """
 
-    turn: np.ndarray
+    pass_number: np.ndarray
     source: np.ndarray
     row_group: np.ndarray
     row: np.ndarray
 
     def take(self, index: np.ndarray) -> ItemKeys:
         """Returns the keys of some items."""
-        return ItemKeys(self.turn[index], self.source[index], self.row_group[index], self.row[index])
+        return ItemKeys(self.pass_number[index], self.source[index], self.row_group[index], self.row[index])
 
 
 def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
     """Concatenates keys."""
     return ItemKeys(
-        np.concatenate([part.turn for part in parts]),
+        np.concatenate([part.pass_number for part in parts]),
         np.concatenate([part.source for part in parts]),
         np.concatenate([part.row_group for part in parts]),
         np.concatenate([part.row for part in parts]),
@@ -57,7 +57,7 @@ def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
 def uniform(key: Key, items: ItemKeys, count: int) -> np.ndarray:
     """Returns ``count`` numbers in [0, 1) for each item: float64 ``[items, count]``."""
     state = np.full(len(items.row), _start(key), dtype=np.uint64)
-    for part in (items.turn, items.source, items.row_group, items.row):
+    for part in (items.pass_number, items.source, items.row_group, items.row):
         state = _mixed((state ^ part.astype(np.uint64)) + _INCREMENT)
     words = _mixed(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _INCREMENT)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,4 +1,4 @@
-"""`Source`: the rows that a batch takes from one loaded block."""
+"""`BatchSource`: the rows that a batch takes from one loaded block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LoadedColumns(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class BatchSource:
     """The rows that a batch takes from one block.
 
     Attributes:
@@ -48,7 +48,7 @@ class Source:
         cells: int64 ``[items, T]``: the block's rows of each item.
         places: the items' numbers in the batch, int64 ``[items]``; ``None`` if they are the whole batch, in order.
         source: the number of the pipeline in a mix to which the block belongs.
-        turn: the number of the pass over the dataset, counted over all iterators.
+        pass_number: the number of the pass over the dataset, counted over all iterators.
         items: the items' numbers in the block; ``None`` if only ``cells`` are known.
         spans: if rows are joined into items, the part taken of each row; see `Draw.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
@@ -58,19 +58,19 @@ class Source:
     cells: np.ndarray
     places: np.ndarray | None
     source: int = 0
-    turn: int = 0
+    pass_number: int = 0
     items: np.ndarray | None = None
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
 
-    def some(self, chosen: Numbers, places: np.ndarray | None) -> Source:
+    def some(self, chosen: Numbers, places: np.ndarray | None) -> BatchSource:
         """Returns only the ``chosen`` items, with new places."""
-        return Source(
+        return BatchSource(
             block=self.block,
             cells=self.cells[chosen],
             places=places,
             source=self.source,
-            turn=self.turn,
+            pass_number=self.pass_number,
             items=None if self.items is None else self.items[chosen],
             spans=None if self.spans is None else self.spans[chosen],
             repeats=None if self.repeats is None else self.repeats[chosen],
@@ -90,7 +90,7 @@ class Taken:
     """
 
     leaf: int
-    sources: Sequence[Source]
+    sources: Sequence[BatchSource]
     steps: Sequence[int]
     places: Sequence[np.ndarray]
     lead: tuple[int, ...]

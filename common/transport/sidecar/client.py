@@ -29,9 +29,9 @@ from ...counting.counters import Count
 from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.arena import SMALL_BYTES
 from ...engine.columns.batch import Column, leading
-from ...engine.run.step_run import NO_STEPS, Form, StepRun
+from ...engine.run.step_run import NO_STEPS, Converter, StepRun
 from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
-from ...order.cursor import LeftOut
+from ...order.cursor import SkipState
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
 from ...schema.element import OutputField
@@ -106,7 +106,7 @@ class SidecarClient:
         self._stalled: str | None = None
         self.failed_at: int | None = None  # the position after the element whose error was raised last
         self._interrupted = False
-        self.skipped: deque[tuple[int, LeftOut]] = deque()  # (position, what is left out from there on)
+        self.skipped: deque[tuple[int, SkipState]] = deque()  # (position, what is left out from there on)
         self._open(request, stall_timeout)
 
     def may_open(self, request: bytes) -> bool:
@@ -144,7 +144,7 @@ class SidecarClient:
         """Returns the next batch as views into its slot, or ``None`` at the end."""
         while (message := self._next(MessageType.BATCH, MessageType.END, MessageType.STATE)).type == MessageType.STATE:
             with self._held_to_protocol():
-                self.skipped.append((message.a, LeftOut.from_json(json.loads(b"{" + message.body[1:]))))
+                self.skipped.append((message.a, SkipState.from_json(json.loads(b"{" + message.body[1:]))))
         if message.type == MessageType.END:
             return None
         with self._held_to_protocol():
@@ -485,8 +485,8 @@ os.register_at_fork(after_in_child=IDLE.forget)
 class SidecarSource:
     """The steps of one iteration, produced by a sidecar."""
 
-    def __init__(self, wanted: StepRequest, form: Form) -> None:
-        self._form = form
+    def __init__(self, wanted: StepRequest, converter: Converter) -> None:
+        self._converter = converter
         element, cursor = wanted.plan.element, wanted.cursor
         self._outputs = element.leaves
         self._counters = wanted.counters
@@ -596,9 +596,9 @@ class SidecarSource:
         begin = time.perf_counter()
         if self._batched:
             steps = header.num_elements
-            self._run = StepRun(self._form, [(columns, steps, leading(columns[0]) // steps)])
+            self._run = StepRun(self._converter, [(columns, steps, leading(columns[0]) // steps)])
         else:
-            self._run = StepRun(self._form, [(columns, 1, header.num_elements)])
+            self._run = StepRun(self._converter, [(columns, 1, header.num_elements)])
         self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
 
     def _note_skipped(self) -> None:

@@ -18,11 +18,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
-from ...counting.counters import Count, Counters, add, took
+from ...counting.counters import Count, Counters, add, add_time
 from ...engine.read.fetch import Fetcher
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble
-from ...engine.run.jobs import Handle, Job, all_loaded, sources_of
+from ...engine.run.jobs import BlockHandle, Job, all_loaded, sources_of
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
@@ -64,7 +64,7 @@ class Runner(Protocol):
     def discard(self, block: object) -> None:
         """Called when a block is no longer needed."""
 
-    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[BatchHeader]:
         """Starts a job. ``first``, the number of its first element, goes into the batch header."""
 
     def count_in(self, counters: Counters) -> None:
@@ -95,20 +95,20 @@ class ThreadRunner:
     def discard(self, block: object) -> None:
         """Does nothing: the memory is freed with the last reference."""
 
-    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[BatchHeader]:
         return self._pool.submit(self._make, job, handles, slot, first)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
+    def _make(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> BatchHeader:
         self._counters.bind()
         sources = sources_of(job, handles)
         slot.memory.begin()
         columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
         begin = time.perf_counter()
         header = write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
-        took(Count.HAND_OVER_S, begin)
+        add_time(Count.HAND_OVER_S, begin)
         return header
 
 
@@ -162,7 +162,7 @@ class WorkerRunner:
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         return self._killed_for_memory != before
 
-    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[BatchHeader]:
         future: Future[BatchHeader] = Future()
         self._jobs.put((future, job, handles, slot, first))
         return future
@@ -189,7 +189,7 @@ class WorkerRunner:
             except BaseException as error:
                 future.set_exception(error)
 
-    def _make(self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
+    def _make(self, worker: _Worker, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> BatchHeader:
         self._counters.bind()
         blocks: list[ExportedBlock] = all_loaded(handles)
         held = [block for block in blocks if block.hold()]
@@ -216,7 +216,7 @@ class WorkerRunner:
                     "cells": block.rows.cells_of(draw.items),
                     "places": draw.places,
                     "source": draw.key.source,
-                    "turn": draw.turn,
+                    "pass_number": draw.pass_number,
                     "spans": draw.spans,
                     "repeats": block.rows.repeats_of(draw.items),
                 }

@@ -23,12 +23,12 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from ...counting.counters import Count, Counters, took
+from ...counting.counters import Count, Counters, add_time
 from ...engine.columns.arena import SHARED_REGIONS
 from ...engine.columns.batch import Column
 from ...engine.run.assemble import assemble
 from ...engine.run.block import LoadedBlock
-from ...engine.steps.source import Source
+from ...engine.steps.source import BatchSource
 from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from ...process.exit_watch import end_with_parent
@@ -102,13 +102,15 @@ class Worker:
         try:
             slot = self._slots[message["slot"]]
             slot.begin()
-            sources = [Source(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]]
+            sources = [
+                BatchSource(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]
+            ]
             columns = self._assemble(sources, message["count"], slot)
             begin = time.perf_counter()
             header = write_table(
                 slot, columns, first_element=message["first_element"], num_elements=message["num_elements"]
             )
-            took(Count.HAND_OVER_S, begin)
+            add_time(Count.HAND_OVER_S, begin)
         except ParquetryError as error:
             self._channel.send({"failed": error})
         except Exception as error:  # any error belongs in the trainer's traceback
@@ -130,7 +132,7 @@ class Worker:
             answer = {"failed": error}
         self._channel.send_pickled(_pickled(answer))
 
-    def _assemble(self, sources: list[Source], count: int, slot: SlotMemory) -> list[Column]:
+    def _assemble(self, sources: list[BatchSource], count: int, slot: SlotMemory) -> list[Column]:
         """Assembles the columns straight in the slot, unless a user function sees them.
 
         A function may keep its arguments, and slots are reused.

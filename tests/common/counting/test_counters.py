@@ -19,8 +19,8 @@ from parquetry.common.counting.counters import (
     Reading,
     Tally,
     add,
-    counted,
-    took,
+    add_time,
+    counter_value,
     waited_for_another,
 )
 
@@ -40,8 +40,8 @@ def shared() -> Counters:
 
 def test_a_thread_that_counts_for_nobody_is_ignored() -> None:
     add(Count.ROWS, 5)
-    took(Count.DECODE_S, 0.0, 1.0)
-    assert counted(Count.ROWS) == 0
+    add_time(Count.DECODE_S, 0.0, 1.0)
+    assert counter_value(Count.ROWS) == 0
 
 
 def test_threads_add_up_and_a_thread_of_two_iterations_counts_for_each() -> None:

@@ -11,7 +11,7 @@ from processes import open_files
 
 from parquetry.common.counting import counters as module
 from parquetry.common.counting import tracing
-from parquetry.common.counting.counters import Count, Counters, took
+from parquetry.common.counting.counters import Count, Counters, add_time
 
 
 def test_threads_that_change_between_files_write_whole_lines_to_the_right_one(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_a_process_lets_go_of_the_file_when_its_counters_are_traced_no_more(
     counters = Counters()
     counters.bind()
     counters.trace(str(tmp_path / "spool"))
-    took(Count.DECODE_S, 0.0, 1.0)
+    add_time(Count.DECODE_S, 0.0, 1.0)
     assert tracing.is_open()
     counters.trace(None)
-    took(Count.DECODE_S, 0.0, 1.0)
+    add_time(Count.DECODE_S, 0.0, 1.0)
     assert not tracing.is_open()

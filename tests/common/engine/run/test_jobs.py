@@ -70,7 +70,7 @@ def store_of(began: Began, *, threads: int, memory_limit: int = BLOCKS * BLOCK_B
 
 def job(block: int) -> Job:
     key = BlockKey(source=0, epoch=0, stream=0, block=block)
-    draw = Draw(key=key, items=np.arange(1), places=None, turn=0)
+    draw = Draw(key=key, items=np.arange(1), places=None, pass_number=0)
     return Job(number=block, steps=1, count=1, elements=1, draws=(draw,))
 
 

@@ -17,7 +17,7 @@ import pytest
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
 from parquetry.common.counting.counters import Count, Counters
 from parquetry.common.counting.loader_stats import SkippedRow
-from parquetry.common.engine.run.bad_rows import BadRows, Failing
+from parquetry.common.engine.run.bad_rows import BadRows, FailedItem
 from parquetry.common.engine.run.skipping import SkippingPlanner
 from parquetry.common.errors import DecodeError, PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
@@ -371,7 +371,7 @@ def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
 
     def find(number: int) -> None:
         (draw,) = plans[number].draws(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
-        knowers[number].add(Failing(draw.key, int(draw.items[0]), None, DecodeError(f"row {number}")))
+        knowers[number].add(FailedItem(draw.key, int(draw.items[0]), None, DecodeError(f"row {number}")))
         knowers[number].save()
 
     with ThreadPoolExecutor(8) as pool:

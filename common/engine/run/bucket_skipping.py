@@ -1,10 +1,10 @@
-"""`RefillingPlanner`: plans the batches of ``bucket`` without the rows that fail.
+"""`BucketSkippingPlanner`: plans the batches of ``bucket`` without the rows that fail.
 
 The batches of a part have fixed places, each with rows of one bucket of one block. After a bad row, the remaining
 batches of that bucket and block are refilled from one queue of rows; the last ones run short or disappear. What a batch
 holds therefore depends only on the rows that were consumed up to it, whichever bad rows are known in advance.
 
-A position is (elements, places left out, rows that each open queue is ahead of its places); see `LeftOut`.
+A position is (elements, places left out, rows that each open queue is ahead of its places); see `SkipState`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import replace
 import numpy as np
 
 from ...counting.counters import Counters
-from ...order.cursor import Cursor, LeftOut
+from ...order.cursor import Cursor, SkipState
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
 from ...schema.ragged import concat_ranges
-from .jobs import Begin, Job, Merging, Place, Skip
+from .jobs import Job, JobPosition, Merging, Skip, SkipPosition
 from .skipping import SkippingPlanner
 
 _FEWEST_SCANNED, _MOST_SCANNED = 16, 256
 _MOST_QUEUES = 64
 
 Queue = tuple[int, ...]
-"""Identifies a queue: (stream, cycle, pass, turn, block, bucket). A stream of an epoch may begin again (its turn), and
-so may a part, if every rank must return as many elements (its cycle)."""
+"""Identifies a queue: (stream, cycle, pass, wraparounds, block, bucket). A stream of an epoch may begin again (its
+wraparounds), and so may a part, if every rank must return as many elements (its cycle)."""
 
 
-class RefillingPlanner(SkippingPlanner):
+class BucketSkippingPlanner(SkippingPlanner):
     """As `SkippingPlanner`, for a plan whose items are batches. Its arguments are the same."""
 
     def __init__(
@@ -54,15 +54,15 @@ class RefillingPlanner(SkippingPlanner):
         self._batches = plan.items
         self._queues: OrderedDict[Queue, tuple[np.ndarray, np.ndarray, np.ndarray]] = OrderedDict()
 
-    def skipped_after(self, job: Job, element: int) -> LeftOut:
+    def skipped_after(self, job: Job, element: int) -> SkipState:
         assert job.place is not None
         return job.place.left_out if element else job.place.begin.left_out
 
-    def _first_place(self, cursor: Cursor) -> Begin:
+    def _first_place(self, cursor: Cursor) -> SkipPosition:
         left_out = cursor.skipped
-        return Begin(elements=cursor.start, rows=cursor.start + left_out.batches, left_out=left_out)
+        return SkipPosition(elements=cursor.start, rows=cursor.start + left_out.batches, left_out=left_out)
 
-    def _planned(self, begin: Begin) -> Job:
+    def _planned(self, begin: SkipPosition) -> Job:
         if self._target is not None and begin.elements >= self._target:
             raise StopIteration
         place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
@@ -75,7 +75,7 @@ class RefillingPlanner(SkippingPlanner):
                 raise StopIteration
             place += 1
             if len(draw.items):
-                after = Place(begin=begin, end=place, skips=tuple(skips), left_out=left_out)
+                after = JobPosition(begin=begin, end=place, skips=tuple(skips), left_out=left_out)
                 return Job(number=self._number, steps=1, count=len(draw.items), elements=1, draws=(draw,), place=after)
             barren += 1
             if skips:
@@ -93,7 +93,7 @@ class RefillingPlanner(SkippingPlanner):
     def _has_read_all(self, rest: Sequence[Skip]) -> bool:
         return self._length is not None and (self._target is None or self._begin.rows >= self._length)
 
-    def _batch(self, place: int, left_out: LeftOut) -> tuple[Draw, LeftOut, list[Skip]]:
+    def _batch(self, place: int, left_out: SkipState) -> tuple[Draw, SkipState, list[Skip]]:
         """Returns the rows of the batch at a place, what is left out after it, and the rows left out here."""
         [draw] = self._draws(np.array([place]))
         fails = self.bad.hits(draw) is not None
@@ -112,7 +112,7 @@ class RefillingPlanner(SkippingPlanner):
         open_queues = [each for each in left_out.ahead if each[:-1] != queue]
         if end > count:
             open_queues.append((*queue, end - count))
-        after = LeftOut(
+        after = SkipState(
             rows=left_out.rows + len(skips),
             batches=left_out.batches + (not len(taken)),
             ahead=tuple(open_queues),
@@ -134,9 +134,9 @@ class RefillingPlanner(SkippingPlanner):
         """Returns the queue of the batch at a place, and how many rows the batch has without rows that fail."""
         passes, index = self._resolved(np.array([place]))
         number = int(passes[0])
-        stream, turn, block, bucket, _, count = self._places(number, index)[0].tolist()
+        stream, wraparounds, block, bucket, _, count = self._places(number, index)[0].tolist()
         cycle = place // self._length if self._target is not None and self._length else 0
-        return (stream, cycle, number, turn, block, bucket), count
+        return (stream, cycle, number, wraparounds, block, bucket), count
 
     def _places(self, number: int, index: np.ndarray) -> np.ndarray:
         """Returns `BucketItems.places` in a pass."""
@@ -157,7 +157,7 @@ class RefillingPlanner(SkippingPlanner):
 
     def _scanned(self, queue: Queue, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the places of a queue from a place on, how many rows come before each, and the rows; int64."""
-        stream, cycle, number, turn, block, bucket = queue
+        stream, cycle, number, wraparounds, block, bucket = queue
         found, size, ended = [], _FEWEST_SCANNED, False
         while not ended:
             positions = self._positions(place, size)
@@ -169,7 +169,7 @@ class RefillingPlanner(SkippingPlanner):
             same = passes == number
             own = self._places(number, index[same])
             here = own[:, 0] == stream
-            inside = here & (own[:, 1] == turn) & (own[:, 2] == block)
+            inside = here & (own[:, 1] == wraparounds) & (own[:, 2] == block)
             chosen = inside & (own[:, 3] == bucket)
             found.append(np.column_stack([positions[same][chosen], own[chosen][:, 4:]]))
             ended = not same.all() or bool((here & ~inside).any())
@@ -182,4 +182,4 @@ class RefillingPlanner(SkippingPlanner):
 def planner_class(plan: BasePlan) -> type[SkippingPlanner]:
     """Returns the class that plans an iteration of a plan without the rows that fail."""
     fills_batches = isinstance(plan, Plan) and isinstance(plan.items, BucketItems)
-    return RefillingPlanner if fills_batches else SkippingPlanner
+    return BucketSkippingPlanner if fills_batches else SkippingPlanner

@@ -28,10 +28,10 @@ STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
 def ended_while(wait: Callable[[], object]) -> str:
     """Returns the error that a wait in another thread ends with, once nobody wants it any more."""
-    interest, began, errors = progress.Interest(), threading.Event(), []
+    token, began, errors = progress.CancelToken(), threading.Event(), []
 
     def run() -> None:
-        interest.bind()
+        token.bind()
         began.set()
         try:
             wait()
@@ -43,8 +43,8 @@ def ended_while(wait: Callable[[], object]) -> str:
     began.wait(PATIENCE_S)
     time.sleep(0.1)
     assert thread.is_alive()
-    interest.end()
-    interest.end()
+    token.cancel()
+    token.cancel()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     return errors[0]
@@ -88,16 +88,16 @@ def test_a_wait_for_another_reader_ends(tmp_path: Path) -> None:
         assert "was closed" in ended_while(wait)
 
 
-def test_a_thread_without_an_interest_waits() -> None:
+def test_a_thread_without_a_token_waits() -> None:
     begin = time.monotonic()
     progress.pause(0.05)
     assert time.monotonic() - begin >= 0.05
-    interest = progress.Interest()
-    interest.end()
-    interest.bind()
+    token = progress.CancelToken()
+    token.cancel()
+    token.bind()
     with pytest.raises(PipelineError, match="was closed"):
         progress.pause(0.01)
-    progress._here.interest = None
+    progress._here.token = None
 
 
 def test_a_pool_whose_block_is_interrupted_does_not_wait() -> None:
@@ -123,18 +123,18 @@ def test_a_thread_that_starts_after_the_interrupt_leaves_the_others_their_end() 
         ended.wait(PATIENCE_S)
 
     with pytest.raises(KeyboardInterrupt), progress.thread_pool(3, "late") as pool:  # noqa: PT012
-        interest = progress._interests
+        tokens = progress._tokens
         first = pool.submit(work)
         assert started.wait(PATIENCE_S)
-        for each in list(interest):
-            each.end()
+        for each in list(tokens):
+            each.cancel()
         second = pool.submit(ended.set)  # its thread begins when nobody wants its work any more
         second.result(PATIENCE_S)
         raise KeyboardInterrupt
     assert first.done()
 
 
-def test_pools_inside_a_thread_end_with_its_interest() -> None:
+def test_pools_inside_a_thread_end_with_its_token() -> None:
     def wait() -> None:
         with progress.thread_pool(2, "inner") as pool:
             list(pool.map(progress.pause, [3600, 3600]))
@@ -142,15 +142,15 @@ def test_pools_inside_a_thread_end_with_its_interest() -> None:
     assert "was closed" in ended_while(wait)
 
 
-def test_an_error_inside_leaves_the_interest_of_the_thread() -> None:
-    interest, errors = progress.Interest(), []
+def test_an_error_inside_leaves_the_token_of_the_thread() -> None:
+    token, errors = progress.CancelToken(), []
 
     def run() -> None:
-        interest.bind()
+        token.bind()
         with pytest.raises(ValueError, match="inner"), progress.thread_pool(1, "inner"):
             raise ValueError("inner")
         try:
-            progress.stop_if_unwanted()
+            progress.check_cancelled()
         except PipelineError as error:
             errors.append(error)
 
