@@ -12,8 +12,9 @@ from threading import Lock
 from ..counting.counters import Counters, Gauge
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.bad_rows import FailedItem
+from ..engine.run.block_store import BlockHandle, BlockStore
 from ..engine.run.failing import check_blocks, failing_items
-from ..engine.run.jobs import BlockHandle, BlockStore, Job, JobPlanner
+from ..engine.run.jobs import Job, JobPlanner
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...errors import ELEMENT_ERRORS, DatasetError
 from .bad_rows import FailedItem
-from .jobs import BlockHandle, Job
+from .block_store import BlockHandle
+from .jobs import Job
 
 _FEWEST_TRIED = 16
 

@@ -21,9 +21,10 @@ from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .bad_rows import FailedItem
+from .block_store import BlockHandle, BlockStore, sources_of
 from .bucket_skipping import planner_class
 from .failing import check_blocks, failing_items
-from .jobs import BlockHandle, BlockStore, Job, JobPlanner, Merging, sources_by_step, sources_of
+from .jobs import Job, JobPlanner, Merging, sources_by_step
 from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Converter, StepRun, split_columns
 from .vocabularies import ready_program

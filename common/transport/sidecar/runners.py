@@ -22,7 +22,8 @@ from ...counting.counters import Count, Counters, add, add_time
 from ...engine.read.fetch import Fetcher
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble
-from ...engine.run.jobs import BlockHandle, Job, all_loaded, sources_of
+from ...engine.run.block_store import BlockHandle, all_loaded, sources_of
+from ...engine.run.jobs import Job
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram

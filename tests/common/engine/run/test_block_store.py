@@ -11,7 +11,8 @@ import pytest
 from processes import PATIENCE_S
 
 from parquetry.common.engine.read.file_cells import RowGroupColumns
-from parquetry.common.engine.run.jobs import BlockStore, Job
+from parquetry.common.engine.run.block_store import BlockStore
+from parquetry.common.engine.run.jobs import Job
 from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
 BLOCKS, BLOCK_BYTES = 8, 100

@@ -1,0 +1,341 @@
+"""`BlockStore`: loads the blocks that jobs draw from, and reads ahead as far as the memory budget allows.
+
+It fetches blocks in parallel and keeps those in use. One thread drives it, and a thread pool loads the blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from threading import Lock
+from typing import Any
+
+from ...counting.counters import Count, Counters, Gauge, add, add_time, counter_value
+from ...errors import ELEMENT_ERRORS, PipelineError
+from ...layout.arrow_read import TooLargeError
+from ...plan.draws import BlockKey, BlockRows
+from ...plan.plan import BasePlan
+from ...progress import CancelToken
+from ...selection.rows import RowNumbers
+from ..read.fetch import Fetcher
+from ..read.file_cells import RowGroupColumns
+from ..read.large_blocks import BlockColumns, LargeColumns
+from ..steps.source import BatchSource
+from .jobs import Job
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockHandle:
+    """A block that is loaded or being loaded.
+
+    Attributes:
+        users: the number of jobs that hold it.
+        missing: the number of its row groups that are not read yet.
+        too_large: the row groups, by place, that are read into temporary files because they do not fit into memory.
+    """
+
+    key: BlockKey
+    num_bytes: int
+    future: Future[Any]
+    users: int = 0
+    parts: list[RowGroupColumns | None] = field(default_factory=list)
+    missing: int = 0
+    large: LargeColumns | None = None
+    too_large: list[int] = field(default_factory=list)
+
+
+class BlockStore:
+    """Loads blocks and keeps them while they are needed.
+
+    A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
+    is read ahead. Each time a job has to wait for its block, one more is read ahead from then on, if threads are idle.
+    Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always loaded. A
+    block with a row group larger than the limit is read into temporary files.
+
+    Args:
+        plan: the plan.
+        fetchers: one for each source of the plan.
+        threads: the number of threads that fetch.
+        memory_limit: the budget for loaded blocks, in bytes.
+        finish: makes the result of `BlockHandle.future` from a block's source, rows and fetched columns.
+        discard: called with that result when the block is dropped.
+        counters: the counters of the iteration.
+        workers: the number of loader workers that each load all blocks.
+    """
+
+    def __init__(
+        self,
+        plan: BasePlan,
+        fetchers: Sequence[Fetcher],
+        *,
+        threads: int,
+        memory_limit: int,
+        finish: Callable[[int, BlockRows, BlockColumns], Any] | None = None,
+        discard: Callable[[Any], None] | None = None,
+        counters: Counters | None = None,
+        workers: int = 1,
+    ) -> None:
+        self._plan = plan
+        self._fetchers = fetchers
+        self._finish = finish or (lambda source, rows, parts: (rows, fetchers[source].assemble(rows, parts)))
+        self._discard = discard
+        self._memory_limit = memory_limit
+        self._size_of = lru_cache(maxsize=1024)(partial(_size_of, plan, memory_limit))
+        self._counters = counters or Counters()
+        self._held = Gauge(self._counters)
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
+        self._handles: OrderedDict[BlockKey, BlockHandle] = OrderedDict()
+        self._latest: dict[tuple[int, int], BlockKey] = {}
+        self._ahead: dict[tuple[int, int], list[BlockKey]] = {}
+        self._threads = threads
+        self._depth = 1  # the number of blocks to read ahead in each stream
+        self._lock = Lock()
+        self._cancel_token = CancelToken()
+        self._closed = False
+
+    @property
+    def loaded_bytes(self) -> int:
+        """The approximate memory of the blocks."""
+        return sum(handle.num_bytes for handle in self._handles.values())
+
+    def admits(self, job: Job) -> bool:
+        """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
+        new = [draw.key for draw in job.draws if draw.key not in self._handles]
+        return self.loaded_bytes + sum(self._size_of(key)[0] for key in new) <= self._memory_limit
+
+    def acquire(self, job: Job) -> list[BlockHandle]:
+        """Returns the blocks of a job, and holds them until `release`."""
+        handles = []
+        for draw in job.draws:
+            stream = draw.key.source, draw.key.stream
+            handle = self._handles.get(draw.key)
+            if handle is None:
+                handle = self._start(draw.key)
+            elif self._latest.get(stream) != draw.key and not handle.future.done():
+                self._depth = min(self._depth + 1, self._threads)  # it was not started early enough
+            handle.users += 1
+            handles.append(handle)
+            self._latest[stream] = draw.key
+            here = draw.key.epoch, draw.key.block
+            if stream in self._ahead:  # earlier blocks are no longer ahead
+                self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.block) > here]
+        self._drop_unused()
+        self._held.set(self.loaded_bytes)
+        return handles
+
+    def hold(self, handles: Sequence[BlockHandle]) -> None:
+        """Holds blocks once more that are already held."""
+        for handle in handles:
+            handle.users += 1
+
+    def release(self, handles: Sequence[BlockHandle]) -> None:
+        """Releases blocks that `acquire` returned."""
+        for handle in handles:
+            handle.users -= 1
+            if handle.large is not None:
+                handle.large.forget()
+        self._drop_unused()
+
+    def read_ahead(self) -> None:
+        """Starts loading the next blocks of each stream, as far as the budget allows."""
+        for stream, key in list(self._latest.items()):
+            ahead: list[BlockKey] = []
+            following = self._plan.next_block(key)
+            while following is not None and len(ahead) < self._depth:
+                if following not in self._handles:
+                    busy = ahead and self._reads >= self._threads
+                    if busy or self.loaded_bytes + self._size_of(following)[0] > self._memory_limit:
+                        break
+                    self._start(following)
+                ahead.append(following)
+                following = self._plan.next_block(following)
+            self._ahead[stream] = ahead
+
+    @property
+    def _reads(self) -> int:
+        """The approximate number of row groups that are being read or wait to be read."""
+        return sum(max(handle.missing, 1) for handle in self._handles.values() if not handle.future.done())
+
+    def close(self) -> None:
+        """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
+        self._closed = True
+        self._cancel_token.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        while self._handles:
+            _, handle = self._handles.popitem()
+            _fail(handle.future, PipelineError("iteration was closed."))
+            self._drop(handle)
+        self._held.set(0)
+
+    def _drop_unused(self) -> None:
+        needed = {*self._latest.values(), *(key for keys in self._ahead.values() for key in keys)}
+        for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
+            self._drop(self._handles.pop(key))
+
+    def _drop(self, handle: BlockHandle) -> None:
+        if self._discard is None:
+            return
+        discard = self._discard
+        handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
+
+    def _start(self, key: BlockKey) -> BlockHandle:
+        handle = BlockHandle(key=key, num_bytes=self._size_of(key)[0], future=Future())
+        self._handles[key] = handle
+        self._pool.submit(self._prepare, handle)
+        return handle
+
+    def _prepare(self, handle: BlockHandle) -> None:
+        try:
+            rows = self._plan.block_rows(handle.key)
+            if self._size_of(handle.key)[1] and self._load_large(handle, rows):
+                return
+            handle.parts = [None] * len(rows.row_groups)
+            handle.missing = len(rows.row_groups)
+            for number in range(1, len(rows.row_groups)):
+                self._pool.submit(self._load_part, handle, rows, number, self._memory_limit)
+        except BaseException as error:  # including a pool that was shut down, when nobody waits for the block
+            _fail(handle.future, error)
+            return
+        self._load_part(handle, rows, 0, self._memory_limit)
+
+    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int, room_bytes: int | None) -> None:
+        if self._closed or handle.future.done():
+            return
+        try:
+            row_group, wanted = rows.row_groups[number], rows.rows[number]
+            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted, room_bytes)
+            with self._lock:
+                handle.missing -= 1
+                last = handle.missing == 0
+            if last:
+                parts = [part for part in handle.parts if part is not None]
+                handle.num_bytes = sum(part.nbytes for part in parts)
+                handle.parts = []
+                self._end(handle, rows, parts)
+        except TooLargeError:
+            self._load_too_large(handle, rows, number)
+        except BaseException as error:
+            _fail(handle.future, error)
+
+    def _load_too_large(self, handle: BlockHandle, rows: BlockRows, number: int) -> None:
+        """Loads a block into temporary files, once a row group turns out to be larger than its footer says."""
+        with self._lock:
+            handle.too_large.append(number)
+            if len(handle.too_large) > 1:  # another thread is doing it
+                return
+        try:
+            if self._load_large(handle, rows):
+                handle.num_bytes = self._memory_limit // 2
+                handle.parts = [None] * len(rows.row_groups)
+                return
+        except BaseException as error:
+            _fail(handle.future, error)
+            return
+        with self._lock:
+            numbers, handle.too_large = handle.too_large, []
+        for each in numbers:
+            self._load_part(handle, rows, each, None)
+
+    def _load_large(self, handle: BlockHandle, rows: BlockRows) -> bool:
+        """Loads a block into temporary files. Returns ``False`` if that is not possible."""
+        with self._fetching():
+            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
+        if handle.large is None:
+            return False
+        self._end(handle, rows, handle.large)
+        return True
+
+    def _end(self, handle: BlockHandle, rows: BlockRows, parts: BlockColumns) -> None:
+        result = self._finish(handle.key.source, rows, parts)
+        if not _finish(handle.future, result) and self._discard is not None:
+            self._discard(result)
+
+    def _fetched(self, source: int, row_group: int, wanted: RowNumbers, room_bytes: int | None) -> RowGroupColumns:
+        with self._fetching():
+            return self._fetchers[source].fetch(row_group, wanted, room_bytes)
+
+    @contextmanager
+    def _fetching(self) -> Iterator[None]:
+        self._counters.bind()
+        self._cancel_token.bind()
+        self._cancel_token.check()
+        before = counter_value(Count.FILTERED_ROWS)
+        yield
+        if self._workers > 1:  # all loader workers filter the same rows, so each counts its share
+            left_out = counter_value(Count.FILTERED_ROWS) - before
+            add(Count.FILTERED_ROWS, left_out / self._workers - left_out)
+
+
+def _size_of(plan: BasePlan, memory_limit: int, key: BlockKey) -> tuple[int, bool]:
+    """Returns how much of the budget a block takes, and whether it is read into temporary files."""
+    if plan.largest_row_group_bytes(key) > memory_limit:
+        return memory_limit // 2, True  # so that one more is read ahead: what they take on disk is limited, too
+    return plan.block_bytes(key), False
+
+
+def loaded(handle: BlockHandle) -> Any:
+    """Waits for a block and returns its loaded form; see `all_loaded`.
+
+    Raises:
+        ParquetryError: the block could not be loaded. Each element gets a copy of the error, because a stored error
+            that is raised would keep the frames on its way alive, and with them the iterator.
+    """
+    error = handle.future.exception()
+    if isinstance(error, ELEMENT_ERRORS):
+        raise copy(error) from error.__cause__
+    return handle.future.result()
+
+
+def all_loaded(handles: Sequence[BlockHandle]) -> list[Any]:
+    """Waits for blocks and returns their loaded forms.
+
+    Raises:
+        ParquetryError: a block could not be loaded.
+    """
+    if all(handle.future.done() for handle in handles):
+        return [loaded(handle) for handle in handles]
+    begin = time.perf_counter()
+    try:
+        return [loaded(handle) for handle in handles]
+    finally:
+        add_time(Count.BLOCKED_S, begin)
+
+
+def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BatchSource]:
+    """Waits for the blocks of a job and returns the rows that it takes from them."""
+    result = []
+    for draw, (rows, block) in zip(job.draws, all_loaded(handles), strict=True):
+        result.append(
+            BatchSource(
+                block=block,
+                cells=rows.cells_of(draw.items),
+                places=draw.places,
+                source=draw.key.source,
+                pass_number=draw.pass_number,
+                items=draw.items,
+                spans=draw.spans,
+                repeats=rows.repeats_of(draw.items),
+            )
+        )
+    return result
+
+
+def _finish(future: Future[Any], value: object) -> bool:
+    """Sets a result. Returns ``False`` if the future has failed in the meantime."""
+    try:
+        future.set_result(value)
+    except InvalidStateError:
+        return False
+    return True
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # it is already done
+        future.set_exception(error)
