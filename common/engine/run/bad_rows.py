@@ -62,6 +62,11 @@ class SkippedItem(NamedTuple):
     row: Row
     failure: Failure
 
+    @property
+    def described(self) -> str:
+        """The cause and the message, without a full stop."""
+        return f"{self.failure.cause}: {self.failure.message.removesuffix('.')}"
+
 
 class FailedItem(NamedTuple):
     """An item of a block that failed. ``token`` is the first token that it takes from its first row, if rows are

@@ -63,13 +63,13 @@ class BucketSkippingPlanner(SkippingPlanner):
         return SkipPosition(elements=cursor.start, rows=cursor.start + left_out.batches, left_out=left_out)
 
     def _planned(self, begin: SkipPosition) -> Job:
-        if self._target is not None and begin.elements >= self._target:
+        if self._positions.ends_after(begin.elements):
             raise StopIteration
         place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
-        while len(self._positions(place, 1)):
+        while len(self._positions.run(place, 1)):
             draw, left_out, found = self._batch(place, left_out)
             skips += found
-            allowed = self._allowed_of(skips, begin.left_out.rows)
+            allowed = self._limit.allowed(skips, begin.left_out.rows)
             if allowed < len(skips):
                 self._over = [row for _, row in skips[: allowed + 1]]
                 raise StopIteration
@@ -84,14 +84,15 @@ class BucketSkippingPlanner(SkippingPlanner):
 
     def _rest(self) -> list[Skip]:
         skips, place, left_out = list[Skip](), self._begin.rows, self._begin.left_out
-        while len(self._positions(place, 1)):
+        while len(self._positions.run(place, 1)):
             _, left_out, found = self._batch(place, left_out)
             skips += found
             place += 1
         return skips
 
     def _has_read_all(self, rest: Sequence[Skip]) -> bool:
-        return self._length is not None and (self._target is None or self._begin.rows >= self._length)
+        length = self._positions.length
+        return length is not None and (self._positions.target is None or self._begin.rows >= length)
 
     def _batch(self, place: int, left_out: SkipState) -> tuple[Draw, SkipState, list[Skip]]:
         """Returns the rows of the batch at a place, what is left out after it, and the rows left out here."""
@@ -132,11 +133,10 @@ class BucketSkippingPlanner(SkippingPlanner):
 
     def _queue_at(self, place: int) -> tuple[Queue, int]:
         """Returns the queue of the batch at a place, and how many rows the batch has without rows that fail."""
-        passes, index = self._resolved(np.array([place]))
+        passes, index = self._positions.resolve(np.array([place]))
         number = int(passes[0])
         stream, wraparounds, block, bucket, _, count = self._places(number, index)[0].tolist()
-        cycle = place // self._length if self._target is not None and self._length else 0
-        return (stream, cycle, number, wraparounds, block, bucket), count
+        return (stream, self._positions.cycle(place), number, wraparounds, block, bucket), count
 
     def _places(self, number: int, index: np.ndarray) -> np.ndarray:
         """Returns `BucketItems.places` in a pass."""
@@ -160,12 +160,10 @@ class BucketSkippingPlanner(SkippingPlanner):
         stream, cycle, number, wraparounds, block, bucket = queue
         found, size, ended = [], _FEWEST_SCANNED, False
         while not ended:
-            positions = self._positions(place, size)
-            if self._target is not None and self._length:
-                positions = positions[positions < (cycle + 1) * self._length]
+            positions = self._positions.within_cycle(self._positions.run(place, size), cycle)
             if not len(positions):
                 break
-            passes, index = self._resolved(positions)
+            passes, index = self._positions.resolve(positions)
             same = passes == number
             own = self._places(number, index[same])
             here = own[:, 0] == stream
