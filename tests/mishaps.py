@@ -82,6 +82,8 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
             pipeline = apply(apply(source, views).transform(fail, seen, drops=True), batches)
         else:
             pipeline = apply(source.transform(fail, seen, batched=batched), [*views, *batches])
+        most = None if batch is None or drops else data.draw(st.none() | st.integers(0, 8), "batches to take")
+        pipeline = pipeline if most is None else pipeline.take(most)
         size, whole = (1, False) if batch is None else (batch.count, batch.options.get("drop_remainder", False))
         fills = pipeline.plan().keeps_step and not drops
         workers = getattr(face, "workers", None) or 1
@@ -95,7 +97,8 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
             gone = bad | {row for row in rows if drops and row % modulus == 0}
             lanes = [_without(lane, gone, size, whole=whole, fills=fills) for lane in parts]
             assume(None not in lanes)
-            turns = itertools.zip_longest(*(lane or [] for lane in lanes))
+            ends = [None if most is None else max(0, -(-(most - lane) // workers)) for lane in range(workers)]
+            turns = itertools.zip_longest(*((lane or [])[:end] for lane, end in zip(lanes, ends, strict=True)))
             expected.append([element for turn in turns for element in turn if element is not None])
         begin = face.passes(pipeline)
         for epoch in expected:
@@ -137,14 +140,18 @@ def run_limited(data: st.DataObject, faces: Sequence[Face]) -> None:
         times = data.draw(st.integers(1, 4), "passes")
         plain, pipeline = (each.repeat(times) if times > 1 else each for each in (plain, pipeline))
         pipeline = pipeline if size is None else pipeline.batch(size)
+        taken = None if size is None else data.draw(st.none() | st.integers(1, 12), "batches to take")
+        pipeline = pipeline if taken is None else pipeline.take(taken)
         lane = plain.plan().lane(Cursor())
         assume(lane.length)
         passes = (lane.resolve(np.arange(lane.length))[0] + 1).tolist()
-        allowed = math.floor(most * lane.length / times) if isinstance(most, float) else most
+        wanted = lane.length if taken is None or size is None else min(lane.length, taken * size)
+        allowed = math.floor(most * wanted / times) if isinstance(most, float) else most
         begin = face.passes(pipeline)
         for _ in range(2):
             rows = [number for element in given(plain, iter(plain)) for number in element or ()]
-            expected = _limited(rows, passes, bad, size or 1, allowed, fills=pipeline.plan().keeps_step)
+            found, is_over = _limited(rows, passes, bad, size or 1, allowed, fills=pipeline.plan().keeps_step)
+            expected = found[:taken], is_over and (taken is None or len(found) < taken)
             assert _until_limit(pipeline, begin()) == expected, face.name
 
 
