@@ -14,7 +14,8 @@
      │   └─ EmptySelectionError    nothing is left to read
      ├─ StateError             a saved state belongs to something else (also a ``ValueError``)
      ├─ TransformError         a user function failed or broke its declaration (also a ``RuntimeError``)
-     └─ SidecarError           a worker process or server died, or broke the protocol (also a ``RuntimeError``)
+     ├─ SidecarError           a worker process or server died, or broke the protocol (also a ``RuntimeError``)
+     └─ ResourceError          too little memory, too many open files or threads (also an ``OSError``)
 
 A message names what failed and where, what was expected, what was found, and what to do. URLs in a message have no
 user, password or query. An error holds only texts and numbers, so it can be pickled and crosses processes unchanged.
@@ -26,12 +27,15 @@ failed, and the next call of ``next()`` returns the element after it. Any other 
 from __future__ import annotations
 
 import errno
+import mmap
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
 from .urls import without_secrets
+
+_SPARE_BYTES = 64 << 20  # what a library may need beside the values that it decodes
 
 
 class ParquetryError(Exception):
@@ -99,6 +103,10 @@ class TransformError(ParquetryError, RuntimeError):
 
 class SidecarError(ParquetryError, RuntimeError):
     """A worker process died, or a message breaks the protocol."""
+
+
+class ResourceError(ParquetryError, OSError):
+    """This process or machine has reached a limit, such as its memory or the number of open files."""
 
 
 ELEMENT_ERRORS = (DecodeError, NullValueError, TransformError)
@@ -173,6 +181,20 @@ def limit_reached(error: BaseException | None) -> str:
                 f"{_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, ulimit -v). Raise the limit, or use fewer workers."
             )
         error = error.__cause__ or error.__context__
+    return ""
+
+
+def limit_met(error: BaseException, num_bytes: int) -> str:
+    """As `limit_reached`, for work that needs about ``num_bytes`` of memory. Libraries do not always say that they got
+    none, so this also looks whether there is so much.
+    """
+    limit = limit_reached(error)
+    if limit:
+        return limit
+    try:
+        mmap.mmap(-1, num_bytes + _SPARE_BYTES).close()
+    except (OSError, ValueError) as short:
+        return limit_reached(short)
     return ""
 
 

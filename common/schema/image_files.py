@@ -155,6 +155,15 @@ def pillow(field: CodedField) -> ModuleType:
         ) from error
 
 
+def pixel_limit() -> int | None:
+    """Returns how many pixels Pillow accepts in an image (``PIL.Image.MAX_IMAGE_PIXELS``); ``None`` = any number."""
+    try:
+        limit: int | None = _pillow().MAX_IMAGE_PIXELS
+    except ImportError:
+        return None
+    return limit
+
+
 @lru_cache(maxsize=1)
 def _pillow() -> ModuleType:
     with importing():

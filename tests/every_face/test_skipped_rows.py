@@ -69,3 +69,23 @@ def test_take_after_batch_lets_full_batches_through(url: str, face: Any, even: A
     assert ids(face.passes(whole.take(1_000).take(2))()) == expected[:2]
     assert ids(face.passes(whole.take(0))()) == []
     assert ids(face.passes(whole.take(1_000))()) == ids(whole)
+
+
+@pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
+def test_a_lack_of_memory_is_not_the_fault_of_a_row(url: str, face: Any, tmp_path: Path) -> None:
+    short = tmp_path / "memory is short"
+    short.touch()
+
+    def large(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] >= 30 and short.exists():
+            raise MemoryError("no room")
+        return row
+
+    def ids(elements: Any) -> list[int]:
+        return [row["id"] for element in elements for row in plain_element(pipeline.element, element)]
+
+    pipeline = Pipeline(url, ["id"], on_error="skip").transform(large).batch(BATCH)
+    with pytest.raises(Exception, match=r"no room.*\n?.*RLIMIT_AS"):
+        ids(face.passes(pipeline)())
+    short.unlink()
+    assert ids(face.passes(pipeline)()) == list(range(ROWS))

@@ -6,14 +6,24 @@ import errno
 import os
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 from builders import build
 
-from parquetry.common import Pipeline
+from parquetry.common import (
+    CompressedImageCodec,
+    CompressedNdarrayCodec,
+    Pipeline,
+    Unischema,
+    UnischemaField,
+    write_dataset,
+)
 from parquetry.common.errors import DatasetError, ParquetryError, TransformError, limit_reached
 from parquetry.common.sidecar.connection import ClientConnection
 from parquetry.common.transport.sidecar.channel import Channel
@@ -56,6 +66,50 @@ def test_an_error_of_a_sidecar_says_which_limit_it_met(error: Exception, limit: 
         assert told.name == name
         assert str(raised) in told.text
         assert re.search(limit, told.text)
+
+
+_SHORT = """
+import re, resource, sys
+from parquetry import Pipeline
+from parquetry.common.errors import ResourceError
+
+def limit(spare):
+    used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (used + spare if spare else resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+def ids():
+    return [row["id"].item() for row in Pipeline(sys.argv[1], on_error="skip", executor="threads", workers=1)]
+
+next(iter(Pipeline(sys.argv[1], executor="threads", workers=1)))
+limit(40 << 20)
+try:
+    print(ids())
+except ResourceError as error:
+    print(error)
+limit(0)
+print(ids())
+"""
+
+
+@pytest.mark.parametrize("codec", [CompressedImageCodec("webp"), CompressedImageCodec("png"), CompressedNdarrayCodec()])
+def test_values_that_do_not_fit_into_memory_for_a_moment_are_no_bad_rows(tmp_path: Path, codec: Any) -> None:
+    field = UnischemaField("x", np.uint8, (3_000, 3_000, 3), codec)
+    rows = [{"id": number, "x": np.zeros(field.shape, np.uint8)} for number in range(3)]
+    write_dataset(tmp_path / "data", Unischema("s", [UnischemaField("id", np.int64), field]), rows)
+    script = tmp_path / "short.py"
+    script.write_text(_SHORT)
+    environment = {**os.environ, "PARQUETRY_CACHE_DIR": str(tmp_path / "kept")}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, script, str(tmp_path / "data")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        short, whole = done.stdout.strip().splitlines()
+        assert re.search(r"field 'x', .*row 0: cannot decode the value.*RLIMIT_AS|batch: .*RLIMIT_AS", short)
+        assert whole == "[0, 1, 2]"
 
 
 def test_other_errors_name_no_limit() -> None:

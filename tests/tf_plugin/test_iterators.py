@@ -143,6 +143,7 @@ def test_an_error_arrives_with_its_message_and_class(fake_dataset: Callable[...,
         "SchemaError": tf.errors.InvalidArgumentError,
         "DatasetError": tf.errors.FailedPreconditionError,
         "DecodeError": tf.errors.DataLossError,
+        "ResourceError": tf.errors.ResourceExhaustedError,
         "TransformError": tf.errors.InternalError,
         "ErrorOfTomorrow": tf.errors.InternalError,
     }

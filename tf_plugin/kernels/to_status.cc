@@ -16,6 +16,7 @@ absl::Status ToStatus(const Error& error) {
   }
   if (name == "DatasetError" || name == "CodecUnavailableError") return absl::FailedPreconditionError(error.message);
   if (name == "DecodeError") return absl::DataLossError(error.message);
+  if (name == "ResourceError") return absl::ResourceExhaustedError(error.message);
   return absl::InternalError(error.message);
 }
 

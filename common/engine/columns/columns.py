@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError
+from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
 from ...layout.dataset import MAX_VALUE_BYTES
 from ...layout.nested import variable
 from ...native.gather import gather as gather_rows
@@ -44,6 +44,7 @@ from .shared_rows import SharedRows
 
 Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
+_DECODER_COPIES = 4  # a decoder may need this many times the memory of a value
 _BATCH_VALUES = 16  # a batch may take as much memory as this many values of the largest size
 _NOTHING = np.zeros(0, np.int64)
 _MAPPED_BYTES = 1 << 20  # columns of temporary files are larger, and are not to be copied into memory
@@ -413,7 +414,7 @@ class CodedColumn:
             else:
                 self._decoded.copy_into(row, out, partial(self._codec.decode_into, self._field, data))
         except DAMAGE as error:
-            raise self._failed(row, error) from error
+            raise self._undecodable(row, error, out.nbytes) from error
 
     def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
         """Decodes one image at ``1 / factor`` of its size (rounded up) into ``out``.
@@ -429,7 +430,7 @@ class CodedColumn:
         try:
             return self._codec.decode_reduced_into(data, factor, out)
         except DAMAGE as error:
-            raise self._failed(row, error) from error
+            raise self._undecodable(row, error, out.nbytes) from error
 
     def decode_part(self, row: int, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:
         """Decodes a part of one image, as `CompressedImageCodec.decode_part_into` does. Never raises for its bytes."""
@@ -477,7 +478,7 @@ class CodedColumn:
                 if not self._decoded.copy_into(row, out[number], partial(decode, field, data), wait=False):
                     later[row] = out[number]
             except DAMAGE as error:
-                raise self._failed(row, error) from error
+                raise self._undecodable(row, error, out[number].nbytes) from error
         for row, place in later.items():
             self.decode(row, place)
         for number, source in copies:
@@ -516,7 +517,7 @@ class CodedColumn:
         try:
             shape = self._codec.shape_of(self._field, data)
         except DAMAGE as error:
-            raise self._failed(row, error) from error
+            raise self._undecodable(row, error, len(data)) from error
         self._check_shape(row, shape)
         return shape
 
@@ -550,7 +551,7 @@ class CodedColumn:
                     for item in array.reshape(-1).tolist():
                         item.decode("utf-8")  # invalid UTF-8 is an error of this row
             except DAMAGE as error:
-                raise self._failed(row, error) from error
+                raise self._undecodable(row, error, len(data)) from error
             shapes[number] = array.shape
             flat = array.reshape(-1).tolist()
             items += [item.encode("utf-8") if isinstance(item, str) else item for item in flat]
@@ -559,6 +560,16 @@ class CodedColumn:
             shape = (len(rows), *(axis or 0 for axis in self._field.shape))
             return Strings(strings.offsets, strings.data, shape, valid)
         return Ragged(shapes, strings, (len(rows),), valid)
+
+    def _undecodable(self, row: int, error: Exception, num_bytes: int) -> ParquetryError:
+        """Returns the error for a value, which has about so many bytes: its own, or that of a lack of memory."""
+        limit = limit_met(error, _DECODER_COPIES * num_bytes)
+        if not limit:
+            return self._failed(row, error)
+        why = f" ({error})" if str(error) else ""
+        return ResourceError(
+            f"field '{self._field.name}', {self._describe(row)}: cannot decode the value{why}. {limit}"
+        )
 
     def _failed(self, row: int, error: Exception) -> DecodeError:
         return DecodeError(

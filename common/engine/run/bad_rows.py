@@ -24,6 +24,8 @@ from ...order.cursor import START, Cursor
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
 from ...process.forks import ForkLock
+from ...schema.image_files import pixel_limit
+from ...schema.images import CompressedImageCodec
 from ...selection.store import kept_key
 from ...stages.base import Decision
 
@@ -322,7 +324,10 @@ def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
         stages += [stage for stage in (part.order.join,) if stage is not None and stage.decides is Decision.JOINS]
         about = [stage.identity for stage in stages if part.program.has_user_code <= (stage.verb != "transform")]
         fields = [field.name for field in part.program.fields]
-        of_values = [str(_VERSION), str(part.dataset.max_value_bytes), *fields, *about]
+        limits = [str(part.dataset.max_value_bytes)]
+        if any(isinstance(field.storage, CompressedImageCodec) for field in part.program.fields):
+            limits.append(f"{pixel_limit()} pixels")
+        of_values = [str(_VERSION), *limits, *fields, *about]
         keys.append(kept_key(part.dataset, part.order.selection, "bad rows", *of_values))
     if any(key is None for key in keys):
         return None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import ParquetryError, TransformError
+from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
 from ...schema.dtypes import delivered_dtype
 from ...schema.element import OutputField, flatten, nest
 from ...schema.field import Shape
@@ -141,6 +141,7 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
 
     Raises:
         TransformError: the function raised another error than ours.
+        ResourceError: it ran out of memory, files or threads, which is not the fault of a row.
     """
     try:
         return function(argument)
@@ -152,7 +153,10 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
         near = missing_key(error, argument)
         shorten(error)
         trace = "".join(traceback.format_exception(error)).rstrip()
-        raise TransformError(f"{called} failed for {where()}: {error!r}.{near}\n{trace}") from error
+        failed = f"{called} failed for {where()}: {error!r}."
+        if limit := limit_reached(error):
+            raise ResourceError(f"{failed} {limit}\n{trace}") from error
+        raise TransformError(f"{failed}{near}\n{trace}") from error
 
 
 def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:

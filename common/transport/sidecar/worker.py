@@ -29,7 +29,7 @@ from ...engine.columns.batch import Column
 from ...engine.run.assemble import assemble
 from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import BatchSource
-from ...errors import ParquetryError, TransformError
+from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from ...process.exit_watch import end_with_parent
 from .shared_blocks import open_exported
@@ -114,7 +114,9 @@ class Worker:
         except ParquetryError as error:
             self._channel.send({"failed": error})
         except Exception as error:  # any error belongs in the trainer's traceback
-            self._channel.send({"failed": ParquetryError(f"worker failed: {error!r}")})
+            limit = limit_reached(error)
+            failed = ResourceError(f"worker: {error!r}. {limit}") if limit else ParquetryError(f"worker: {error!r}")
+            self._channel.send({"failed": failed})
         else:
             self._channel.send({"done": header})
 

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
+from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
 from parquetry.common.counting.counters import Count, Counters
@@ -301,6 +303,19 @@ def test_stages_whose_elements_cannot_be_filled_are_refused(
 ) -> None:
     with pytest.raises(PipelineError, match=f"on_error='skip': {message}"):
         iter(change(Pipeline(url, ["id", "drive"], on_error="skip"))).__next__()
+
+
+def test_images_that_are_too_large_are_tried_again_with_another_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = UnischemaField("image", np.uint8, (30, 30, 3), CompressedImageCodec("png"))
+    png = bytes(image.storage.encode(image, np.zeros((30, 30, 3), np.uint8)))
+    url = write_table(tmp_path / "images", pa.table({"id": range(3), "image": pa.array([png] * 3, pa.binary())}))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert ids(Pipeline(url, ["id", image], executor="threads", on_error="skip")) == []
+    assert ids(Pipeline(url, ["id", image], executor="threads", on_error="skip")) == []
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)
+    assert ids(Pipeline(url, ["id", image], executor="threads", on_error="skip")) == [0, 1, 2]
 
 
 def test_only_rows_of_taken_batches_count(url: str) -> None:
