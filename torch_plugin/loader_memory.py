@@ -32,8 +32,8 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from parquetry.common.engine.columns.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
 from parquetry.common.engine.columns.batch import Dense, Ragged
+from parquetry.common.engine.memory.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
 from parquetry.common.errors import PipelineError
 from parquetry.common.process.exit_watch import wait_for_end
 

@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 
 from ..counting.counters import Count, Counters, Gauge, add, add_time, counters_here
-from ..engine.columns.arena import Heap
 from ..engine.columns.batch import Column, column_bytes
+from ..engine.memory.arena import Heap
 from ..engine.read.fetch import fetch_threads, fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.assemble import assemble

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.read.fetch import Fetcher, fetchers_of
+from ..engine.run.block_loader import loaders_of
 from ..engine.run.vocabularies import ready_program
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
@@ -73,7 +74,7 @@ def prepare(
         versions=pipeline.versions,
         fetchers=fetchers,
         runner=make_runner(
-            fetchers,
+            loaders_of(plan, fetchers),
             ready_program(plan),
             workers=workers,
             strict_nulls=strict_nulls,

@@ -21,6 +21,7 @@ import pyarrow as pa
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, rows_of
 from ..engine.read.fetch import Fetcher
+from ..engine.run.block_loader import BlockLoader
 from ..layout.dataset import StoredDataset
 from ..layout.nested import one_array, take_rows
 from ..plan.draws import BlockRows
@@ -235,7 +236,8 @@ def _decoded(
     """
     rows = task.rows.of(row_group)
     cells = np.arange(len(rows))
-    block = Fetcher(task.part, fields).load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=cells[:, None]))
+    loader = BlockLoader(Fetcher(task.part, fields))
+    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=cells[:, None]))
     step = max(1, _CHUNK_BYTES // sum((_row_bytes(field) for field in fields), start=256 + more_bytes))
     for first in range(0, len(rows), step):
         chosen = cells[first : first + step]

@@ -20,7 +20,7 @@ from processes import PATIENCE_S
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.columns.arena import SHARED_REGIONS, RegionPool
+from parquetry.common.engine.memory.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.engine.run import jobs
 from parquetry.common.errors import PipelineError
 from parquetry.common.plan import plan

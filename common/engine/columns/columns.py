@@ -31,11 +31,11 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
 from ...schema.ragged import ends_of
+from ..memory.arena import Arena, array_bytes
+from ..memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from ..read.file_cells import FileCells, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
-from .arena import Arena, array_bytes
 from .arrow_take import runs_of
-from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from .batch import Column, Compound, Dense, Ragged, Strings, rows_of, values_of
 from .jpeg_files import MANY_PROCESSORS, Files, IntactRows, JpegFiles, can_decode, file_in, files_in
 from .nested_column import NestedColumn

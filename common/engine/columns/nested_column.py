@@ -14,8 +14,8 @@ import pyarrow as pa
 from ...errors import DecodeError
 from ...schema.field import UnischemaField
 from ...schema.ragged import concat_ranges, ends_of
+from ..memory.arrow_views import as_numpy
 from .arrow_take import take_runs
-from .arrow_views import as_numpy
 from .batch import Compound, Ragged, Strings, take_strings
 
 

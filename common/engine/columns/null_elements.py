@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ...process.forks import pc
 from ...schema.field import Shape
-from .arrow_views import as_arrow, as_numpy, without_nulls
+from ..memory.arrow_views import as_arrow, as_numpy, without_nulls
 
 Change = Callable[[pa.Array], pa.Array]
 

@@ -21,7 +21,7 @@ from ...schema.codecs import ScaledDecimalCodec, TensorCodec
 from ...schema.dtypes import decimal_text, dtype_to_json, is_bytes, is_text
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
-from ..columns.arrow_views import as_arrow, as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 
 _MOST_SHOWN = 40
 _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -25,23 +25,19 @@ from ...layout.row_groups import describe_row_group
 from ...layout.spark_files import read_options, refuse_old_calendar
 from ...layout.table_read import column_slices
 from ...layout.temporary import NoRoomError
-from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
-from ...plan.program import ElementProgram
 from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from ...selection.statistics import column_bytes
 from ...urls import without_secrets
-from ..columns.arrow_views import as_arrow, is_number
-from ..columns.jpeg_files import IntactRows
-from ..run.block import LoadedBlock
+from ..memory.arrow_views import as_arrow, is_number
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import FileCells, Part, RowGroupColumns
-from .large_blocks import BlockColumns, LargeColumns, LargeReader
+from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
 
@@ -52,7 +48,6 @@ _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
 _ADVICE = "The file is damaged or was replaced since it was opened: write it again."
-_SHARE_IN_ORDER = 0.5  # a process that uses less of a block gathers its rows as it needs them
 _SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
 
 
@@ -95,8 +90,7 @@ class Fetcher:
         fields: the fields to read, in the order of the tables' columns.
         cache: stores fetched row groups; ``None`` for no cache.
         lists: reads lists whose lengths are known.
-        program: how rows become elements, for `LoadedBlock`.
-        shuffled: whether the items of a block are in another order than its rows.
+        shares_rows: whether several items need the same row.
         shared_by_workers: whether other processes use most rows of a block.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
         shared: row groups of other processes that read the same ones at the same time; ``None`` if there are none.
@@ -110,16 +104,13 @@ class Fetcher:
         cache: TableCache | None = None,
         *,
         lists: ListReader | None = None,
-        program: ElementProgram | None = None,
-        shuffled: bool = False,
+        shares_rows: bool = False,
         shared_by_workers: bool = False,
         stored_bytes: Callable[[int], int] = lambda row_group: 0,
         shared: TableCache | None = None,
         share: float = 1.0,
     ) -> None:
         self._share = share
-        self._program = program
-        self._by_item = program is not None and shuffled and bool(program.fields_by_item)
         self._dataset = dataset
         self._fields = tuple(fields)
         self._cache = cache if dataset.is_cacheable else None
@@ -130,9 +121,7 @@ class Fetcher:
         types = {field.name: number_type(field) for field in self._stored}
         self._numbers = {name: kind for name, kind in types.items() if kind and kind == dataset.types.get(name)}
         whole = [] if self._cache is not None else self._stored  # the cache stores tables read by Arrow
-        self._cells = CellReader(
-            dataset, whole, shared_by_workers=shared_by_workers and not (program and program.shares_rows)
-        )
+        self._cells = CellReader(dataset, whole, shared_by_workers=shared_by_workers and not shares_rows)
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
         self._lists = lists if self._cache is None and not downloads else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
@@ -141,32 +130,22 @@ class Fetcher:
         self._bytes = stored_bytes
         self._refused = False  # a block did not fit into temporary files, so the next ones are not tried
 
-    def load(self, rows: BlockRows) -> LoadedBlock:
-        """Reads all row groups of a block."""
-        parts = [self.fetch(row_group, wanted) for row_group, wanted in zip(rows.row_groups, rows.rows, strict=True)]
-        return self.assemble(rows, parts)
+    @property
+    def dataset(self) -> StoredDataset:
+        """The dataset that it reads."""
+        return self._dataset
 
-    def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
-        """Builds a block from the columns of its row groups."""
-        return LoadedBlock(
-            parts,
-            self.places(rows.row_groups),
-            rows.rows,
-            self._fields,
-            row_groups=rows.row_groups,
-            program=self._program,
-            order=rows.cells[:, 0] if self._by_item and rows.cells is not None else None,
-            shared_by_workers=self._share < _SHARE_IN_ORDER,
-            max_value_bytes=self._dataset.max_value_bytes,
-            intact=partial(self._intact_rows, rows),
-        )
+    @property
+    def fields(self) -> Sequence[UnischemaField]:
+        """The fields that it reads."""
+        return self._fields
 
-    def _intact_rows(self, rows: BlockRows, number: int) -> IntactRows:
-        """Returns what is known about the images of the ``number``-th field in the rows of a block."""
+    def lasting_key(self, row_group: int, number: int) -> str | None:
+        """Returns a name for the ``number``-th field of a row group, or ``None`` if it may change unnoticed."""
         field = self._fields[number]
-        lasting = field not in self._listed  # files of an image folder may change while their list stays
-        keys = [self._key(row_group, [field]) if lasting else None for row_group in rows.row_groups]
-        return IntactRows(keys, rows.rows, [int(self._dataset.row_groups.rows[each]) for each in rows.row_groups])
+        if field in self._listed:  # files of an image folder may change while their list stays
+            return None
+        return self._key(row_group, [field])
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group, for error texts."""
@@ -545,8 +524,7 @@ def _fetcher_of(plan: Plan, shared_by_workers: bool, shared: TableCache | None, 
         program.fields,
         None if cache is None else DiskCache(cache.directory, cache.max_bytes),
         lists=ListReader(plan.dataset, lists, plan.list_lengths) if lists else None,
-        program=program,
-        shuffled=plan.order.shuffle is not None,
+        shares_rows=program.shares_rows,
         shared_by_workers=shared_by_workers,
         stored_bytes=plan.read_bytes,
         shared=shared,

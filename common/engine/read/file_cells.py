@@ -28,8 +28,8 @@ from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
-from ..columns.arena import SCRATCH
-from ..columns.arrow_views import is_number
+from ..memory.arena import SCRATCH
+from ..memory.arrow_views import is_number
 from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64

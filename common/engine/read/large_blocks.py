@@ -21,7 +21,7 @@ from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
-from ..columns.arrow_views import as_arrow
+from ..memory.arrow_views import as_arrow
 from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray

@@ -19,8 +19,8 @@ from ...layout.checksums import page_check
 from ...layout.list_pages import list_numbers
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
-from ..columns.arena import BLOCK_REGIONS
-from ..columns.arrow_views import as_arrow, is_number
+from ..memory.arena import BLOCK_REGIONS
+from ..memory.arrow_views import as_arrow, is_number
 from .stored_cells import read_bytes
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ...layout.tables.image_folder import MANIFEST
 from ...progress import thread_pool
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
-from ..columns.arrow_views import as_arrow
+from ..memory.arrow_views import as_arrow
 from .file_cells import WholeFiles, unreadable
 from .stored_cells import StoredCells, read_bytes
 

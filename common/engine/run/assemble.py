@@ -18,7 +18,6 @@ from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...stages.steps import Step, WindowStep
-from ..columns.arena import Arena, Heap
 from ..columns.batch import (
     Column,
     Compound,
@@ -31,6 +30,7 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.columns import CodedColumn
+from ..memory.arena import Arena, Heap
 from ..steps.apply import BatchRows, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows

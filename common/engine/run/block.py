@@ -20,9 +20,9 @@ from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
 from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
-from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
 from ..columns.jpeg_files import IntactRows
+from ..memory.arena import BLOCK_REGIONS, Heap
 from ..read.file_cells import Part
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace

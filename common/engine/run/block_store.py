@@ -76,14 +76,14 @@ class BlockStore:
         *,
         threads: int,
         memory_limit: int,
-        finish: Callable[[int, BlockRows, BlockColumns], Any] | None = None,
+        finish: Callable[[int, BlockRows, BlockColumns], Any],
         discard: Callable[[Any], None] | None = None,
         counters: Counters | None = None,
         workers: int = 1,
     ) -> None:
         self._plan = plan
         self._fetchers = fetchers
-        self._finish = finish or (lambda source, rows, parts: (rows, fetchers[source].assemble(rows, parts)))
+        self._finish = finish
         self._discard = discard
         self._memory_limit = memory_limit
         self._size_of = lru_cache(maxsize=1024)(partial(_size_of, plan, memory_limit))

@@ -24,12 +24,13 @@ from ...stages.base import Stage
 from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
-from ..columns.arena import Heap
 from ..columns.batch import rows_of, to_numpy
+from ..memory.arena import Heap
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.source import BatchSource
 from ..steps.transform import call_with
 from .assemble import gather
+from .block_loader import BlockLoader
 
 _THREADS = 8
 
@@ -95,7 +96,7 @@ def test_rows(
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
-    block = fetcher.load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=None))
+    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=None))
     source = BatchSource(block=block, cells=np.arange(len(rows))[:, None], places=None)
     outputs, called = [output_of(field) for field in fields], f"where({step.function.name})"
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]

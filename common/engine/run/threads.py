@@ -16,11 +16,12 @@ from ...errors import ELEMENT_ERRORS, ParquetryError, ResourceError, limit_reach
 from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
 from ...process.forks import load_compute, reading
-from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, column_bytes
+from ..memory.arena import SHARED_REGIONS
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .bad_rows import FailedItem
+from .block_loader import loaders_of
 from .block_store import BlockHandle, BlockStore, sources_of
 from .bucket_skipping import planner_class
 from .failing import check_blocks, failing_items
@@ -87,11 +88,15 @@ class ThreadedEngine:
         self._by_rows = plan.batch_view is None
         self._job_bytes = 0  # the largest job so far; the next region gets this size from the start
         self._waiting: Job | None = None
+        share = 1 / cursor.workers
+        fetchers = fetchers_of(plan, shared_by_workers=cursor.workers > 1, shared=shared, share=share)
+        loaders = loaders_of(plan, fetchers, share)
         self._store = BlockStore(
             plan,
-            fetchers_of(plan, shared_by_workers=cursor.workers > 1, shared=shared, share=1 / cursor.workers),
+            fetchers,
             threads=fetch_threads(plan.remote, threads),
             memory_limit=memory_limit,
+            finish=lambda source, rows, parts: (rows, loaders[source].assemble(rows, parts)),
             counters=self._counters,
             workers=cursor.workers,
         )

@@ -21,8 +21,8 @@ from ...stages.permute import PermuteStep
 from ...stages.select import Projection
 from ...stages.steps import Step
 from ...stages.transform import TransformStep
-from ..columns.arena import Arena
 from ..columns.batch import Column
+from ..memory.arena import Arena
 from .cast import apply_cast
 from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images, gather_images

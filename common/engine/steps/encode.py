@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from ...errors import DecodeError
 from ...stages.encode import EncodeStep
-from ..columns.arrow_views import as_arrow
 from ..columns.batch import Column, Dense, Plain, Ragged, Strings, leading, values_of, with_values
+from ..memory.arrow_views import as_arrow
 
 
 def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:

@@ -15,9 +15,9 @@ import numpy as np
 
 from ...errors import DecodeError, ParquetryError
 from ...stages.image_base import ImageStep
-from ..columns.arena import SCRATCH, Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
+from ..memory.arena import SCRATCH, Arena
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
 from .random_numbers import ItemKeys

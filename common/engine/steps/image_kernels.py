@@ -18,7 +18,7 @@ from ...errors import CodecUnavailableError, missing_package
 from ...native.kernels import normalize
 from ...process.forks import importing
 from ...stages.image_base import RESIZABLE
-from ..columns.arena import SCRATCH
+from ..memory.arena import SCRATCH
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from ...stages.normalize import NormalizeOp
 from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import TRIES, ResizedCropOp
 from ...stages.resize import ResizeOp
-from ..columns.arena import SCRATCH
+from ..memory.arena import SCRATCH
 from .image_kernels import copy_into, flip_into, normalize_into, resize_into
 from .random_numbers import ItemKeys, uniform
 

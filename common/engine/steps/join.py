@@ -14,9 +14,9 @@ from ...native.gather import copy_pieces
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep
-from ..columns.arena import Arena
 from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
+from ..memory.arena import Arena
 from .source import BatchSource
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from ...errors import DecodeError, NullValueError
 from ...schema.element import OutputField
 from ...stages.pack import PackStep
-from ..columns.arena import Arena, array_bytes
 from ..columns.batch import Column, Dense
+from ..memory.arena import Arena, array_bytes
 from .source import Taken, as_slice
 
 Describe = Callable[[int], str]

@@ -19,7 +19,6 @@ from ...schema.ragged import concat_ranges, ends_of
 from ...stages.nulls import NullStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
-from ..columns.arena import run_memory
 from ..columns.batch import (
     Column,
     Compound,
@@ -31,6 +30,7 @@ from ..columns.batch import (
     values_of,
     without_valid,
 )
+from ..memory.arena import run_memory
 
 Describe = Callable[[int], str]
 

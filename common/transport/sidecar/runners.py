@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...counting.counters import Count, Counters, add, add_time
-from ...engine.read.fetch import Fetcher
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble
+from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded, sources_of
 from ...engine.run.jobs import Job
 from ...errors import PipelineError, SidecarError
@@ -79,9 +79,14 @@ class ThreadRunner:
     """Runs jobs in threads of the reader."""
 
     def __init__(
-        self, fetchers: Sequence[Fetcher], program: ElementProgram | MixedProgram, *, threads: int, strict_nulls: bool
+        self,
+        loaders: Sequence[BlockLoader],
+        program: ElementProgram | MixedProgram,
+        *,
+        threads: int,
+        strict_nulls: bool,
     ) -> None:
-        self._fetchers = fetchers
+        self._loaders = loaders
         self._program = program
         self._strict_nulls = strict_nulls
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
@@ -91,7 +96,7 @@ class ThreadRunner:
         self._counters = counters
 
     def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
-        return rows, self._fetchers[source].assemble(rows, parts)
+        return rows, self._loaders[source].assemble(rows, parts)
 
     def discard(self, block: object) -> None:
         """Does nothing: the memory is freed with the last reference."""
@@ -118,7 +123,7 @@ class WorkerRunner:
 
     def __init__(
         self,
-        fetchers: Sequence[Fetcher],
+        loaders: Sequence[BlockLoader],
         program: ElementProgram | MixedProgram,
         *,
         workers: int,
@@ -127,7 +132,7 @@ class WorkerRunner:
         started: Sequence[WorkerProcess],
         stall_timeout: float | None,
     ) -> None:
-        self._fetchers = fetchers
+        self._loaders = loaders
         self._request = {
             "do": "open",
             "sys_path": list(sys.path),
@@ -148,7 +153,7 @@ class WorkerRunner:
     def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         with self._lock:
             number = next(self._numbers)
-        return export_block(number, rows, parts, self._fetchers[source].places(rows.row_groups), source)
+        return export_block(number, rows, parts, self._loaders[source].places(rows.row_groups), source)
 
     def discard(self, block: Any) -> None:
         block.close()
@@ -383,7 +388,7 @@ def needs_workers(program: ElementProgram | MixedProgram, workers: int) -> bool:
 
 
 def make_runner(
-    fetchers: Sequence[Fetcher],
+    loaders: Sequence[BlockLoader],
     program: ElementProgram | MixedProgram,
     *,
     workers: int,
@@ -395,7 +400,7 @@ def make_runner(
     """Makes a runner of worker processes or of threads. ``start`` starts workers; ``started`` ones are used first."""
     if needs_workers(program, workers):
         return WorkerRunner(
-            fetchers,
+            loaders,
             program,
             workers=workers,
             strict_nulls=strict_nulls,
@@ -405,4 +410,4 @@ def make_runner(
         )
     for process in started:
         process.end()
-    return ThreadRunner(fetchers, program, threads=workers, strict_nulls=strict_nulls)
+    return ThreadRunner(loaders, program, threads=workers, strict_nulls=strict_nulls)

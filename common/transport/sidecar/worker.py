@@ -24,8 +24,8 @@ import cloudpickle
 import pyarrow as pa
 
 from ...counting.counters import Count, Counters, add_time
-from ...engine.columns.arena import SHARED_REGIONS
 from ...engine.columns.batch import Column
+from ...engine.memory.arena import SHARED_REGIONS
 from ...engine.run.assemble import assemble
 from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import BatchSource

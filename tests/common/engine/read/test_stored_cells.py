@@ -31,6 +31,7 @@ from parquetry.common.engine.read.cell_reader import CellReader
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
+from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.layout.file_versions import local_version
 from parquetry.common.layout.files import list_files
@@ -381,9 +382,10 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
     copy = tmp_path / "data" / source.name
     copy.parent.mkdir()
     copy.write_bytes(source.read_bytes())
-    [fetcher] = fetchers_of(Pipeline(copy.parent, ["image"]).plan(), shared_by_workers=True)
+    plan = Pipeline(copy.parent, ["image"]).plan()
+    [loader] = loaders_of(plan, fetchers_of(plan, shared_by_workers=True))
     rows = np.arange(20)
-    column = fetcher.load(BlockRows(row_groups=(0,), rows=(rows,), cells=rows[:, None])).column(0)
+    column = loader.load(BlockRows(row_groups=(0,), rows=(rows,), cells=rows[:, None])).column(0)
     out = np.empty((20, 4, 6, 3), np.uint8)
     for number in range(3):
         column.decode(number, out[number])

@@ -65,7 +65,7 @@ def test_windows_go_as_soon_as_nobody_holds_them(url: Path, windows: bool, monke
             alive.add(self)
             made.append(len(alive))
 
-    monkeypatch.setattr("parquetry.common.engine.read.fetch.LoadedBlock", Watched)
+    monkeypatch.setattr("parquetry.common.engine.run.block_loader.LoadedBlock", Watched)
     pipeline = Pipeline(url, workers=1)
     pipeline = pipeline.ngram(length=3, timestamp="id") if windows else pipeline
     gc.collect()

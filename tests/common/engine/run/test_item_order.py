@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.engine.columns.arena import RegionPool
 from parquetry.common.engine.columns.batch import to_numpy
+from parquetry.common.engine.memory.arena import RegionPool
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
+from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.engine.steps.source import as_slice
 from parquetry.common.errors import NullValueError
 from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
@@ -155,14 +156,15 @@ def test_shuffled_numbers_are_kept_by_item_and_can_still_be_had_by_row(url: Path
     plan = shuffled.plan()
     names = [field.name for field in plan.program.fields]
     key = plan.draws(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
-    (fetcher,) = fetchers_of(plan)
-    window = fetcher.load(plan.block_rows(key))
+    (loader,) = loaders_of(plan, fetchers_of(plan))
+    window = loader.load(plan.block_rows(key))
     assert {names[number] for number in window.by_item} == {*names} - {"text"}
-    (fetcher,) = fetchers_of(plan, share=1 / 3)
-    partly = fetcher.load(plan.block_rows(key))
+    (loader,) = loaders_of(plan, fetchers_of(plan, share=1 / 3), 1 / 3)
+    partly = loader.load(plan.block_rows(key))
     assert not partly.by_item
     assert {names[number] for number in partly.by_row} == {*names} - {"text"}
-    (plain,) = fetchers_of(Pipeline(url).plan())  # no gain in natural order
+    natural = Pipeline(url).plan()
+    (plain,) = loaders_of(natural, fetchers_of(natural))  # no gain in natural order
     stored = plain.load(plan.block_rows(key))
     assert not stored.by_item
     assert not stored.by_row
@@ -220,13 +222,13 @@ def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_a
     names = [f"eight_{number}" for number in range(6)]
     pipeline = Pipeline(url, names, executor="threads").shuffle(1, seed=1)
     plan = (pipeline.pack("all", names) if name == "packed" else pipeline).batch(64).plan()
-    (fetcher,) = fetchers_of(plan)
+    (loader,) = loaders_of(plan, fetchers_of(plan))
 
     planned = [plan.block_rows(BlockKey(0, 0, number)) for number in range(5)]
     full = [rows for rows in planned if len(rows.cells) == 700]
 
     def numbers(number: int) -> np.ndarray:
-        window = fetcher.load(full[number])
+        window = loader.load(full[number])
         (found,) = [window.packed(step) for step, _ in plan.program.packs] or [window.by_item[0].parts[0]]
         assert found is not None
         return found

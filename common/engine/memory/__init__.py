@@ -1,0 +1,1 @@
+"""Memory of batches and blocks, and views of Arrow buffers as arrays."""

@@ -1,0 +1,78 @@
+"""`BlockLoader`: builds the blocks of one source from the columns that its `Fetcher` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ...plan.draws import BlockRows
+from ...plan.plan import BasePlan
+from ...plan.program import ElementProgram
+from ..columns.jpeg_files import IntactRows
+from ..read.fetch import Fetcher
+from ..read.large_blocks import BlockColumns
+from .block import LoadedBlock
+
+_SHARE_IN_ORDER = 0.5  # a process that uses less of a block gathers its rows as it needs them
+
+
+class BlockLoader:
+    """Builds the blocks of one source.
+
+    Args:
+        fetcher: reads the row groups.
+        program: how rows become elements; ``None`` if rows are only gathered.
+        shuffled: whether items are in another order than rows.
+        share: about which part of a block this process uses.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        program: ElementProgram | None = None,
+        *,
+        shuffled: bool = False,
+        share: float = 1.0,
+    ) -> None:
+        self._fetcher = fetcher
+        self._program = program
+        self._in_item_order = program is not None and shuffled and bool(program.fields_by_item)
+        self._shared_by_workers = share < _SHARE_IN_ORDER
+
+    def places(self, row_groups: Sequence[int]) -> list[str]:
+        """Describes the file and number of each row group, for error texts."""
+        return self._fetcher.places(row_groups)
+
+    def load(self, rows: BlockRows) -> LoadedBlock:
+        """Reads all row groups of a block."""
+        wanted = zip(rows.row_groups, rows.rows, strict=True)
+        return self.assemble(rows, [self._fetcher.fetch(row_group, some) for row_group, some in wanted])
+
+    def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
+        """Builds a block from the columns of its row groups."""
+        return LoadedBlock(
+            parts,
+            self._fetcher.places(rows.row_groups),
+            rows.rows,
+            self._fetcher.fields,
+            row_groups=rows.row_groups,
+            program=self._program,
+            order=rows.cells[:, 0] if self._in_item_order and rows.cells is not None else None,
+            shared_by_workers=self._shared_by_workers,
+            max_value_bytes=self._fetcher.dataset.max_value_bytes,
+            intact=partial(self._intact_rows, rows),
+        )
+
+    def _intact_rows(self, rows: BlockRows, number: int) -> IntactRows:
+        """Returns what is known about the images of the ``number``-th field in the rows of a block."""
+        keys = [self._fetcher.lasting_key(row_group, number) for row_group in rows.row_groups]
+        totals = self._fetcher.dataset.row_groups.rows[list(rows.row_groups)]
+        return IntactRows(keys, rows.rows, totals.tolist())
+
+
+def loaders_of(plan: BasePlan, fetchers: Sequence[Fetcher], share: float = 1.0) -> list[BlockLoader]:
+    """Creates block loaders, one for each source of a plan and its fetcher."""
+    return [
+        BlockLoader(fetcher, part.program, shuffled=part.order.shuffle is not None, share=share)
+        for fetcher, part in zip(fetchers, plan.parts, strict=True)
+    ]
