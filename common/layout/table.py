@@ -40,7 +40,10 @@ class TableColumn:
         ids: Parquet field ids from the top-level column down to the leaf.
         names: for each of those levels, the names that a file may use if the column is not found by ids.
         partition: whether the values come from the file list instead of the files.
-        default: the value (as text) in files that lack the column; ``None`` = null.
+        default: the value (as text) in files that lack the column; ``None`` = null. It is null where the struct around
+            the column is null.
+        default_depth: how many of the structs around the column a file must have for the default to apply. Without
+            them, the column is null.
         field: the field for this column, if its Arrow type is not enough to infer it (an image).
         in_files: whether each value is a file of its own; the table's only file is then a `manifest` that lists them.
     """
@@ -52,12 +55,17 @@ class TableColumn:
     names: tuple[tuple[str, ...], ...] = ()
     partition: bool = False
     default: str | None = None
+    default_depth: int = 0
     field: UnischemaField | None = None
     in_files: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON object."""
-        more = {"in_files": True} if self.in_files else {}  # leaves the digests of other tables unchanged
+        more: dict[str, Any] = (
+            {"in_files": True} if self.in_files else {}
+        )  # leaves the digests of other tables unchanged
+        if self.default_depth:
+            more["default_depth"] = self.default_depth
         return {
             **more,
             "name": self.name,
@@ -82,6 +90,7 @@ class TableColumn:
             names=tuple(tuple(names) for names in value["names"]),
             partition=value["partition"],
             default=value["default"],
+            default_depth=value.get("default_depth", 0),
             field=None if field is None else UnischemaField.from_json(field),
             in_files=value.get("in_files", False),
         )

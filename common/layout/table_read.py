@@ -6,7 +6,7 @@ the table. A column that the file lacks gets the table's value for it. A value t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,17 @@ def locate(arrow: pa.Schema, column: TableColumn, *, where: str = "") -> tuple[s
     Raises:
         DatasetError: the column can be found only by field ids, and the file has none.
     """
+    found, complete = _levels(arrow, column, where=where)
+    if not complete:
+        return None
+    path = [level.name for level in found]
+    if found and pa.types.is_map(found[-1].type):
+        path.append(column.name.rpartition(".")[2])  # 'key' or 'value'
+    return tuple(path)
+
+
+def _levels(arrow: pa.Schema, column: TableColumn, *, where: str) -> tuple[list[pa.Field], bool]:
+    """Returns the fields on the way to a column that a file has, and whether these are all. Raises as `locate`."""
     members: Iterable[pa.Field] = arrow
     by_id = bool(column.ids) and any(_id_of(member) is not None for member in arrow)
     if not by_id and not column.names:
@@ -36,18 +47,35 @@ def locate(arrow: pa.Schema, column: TableColumn, *, where: str = "") -> tuple[s
             f"{where}: expected a Parquet file with field ids, which column '{column.name}' requires, got none. "
             "Write the table again, or give it a name mapping."
         )
-    path: list[str] = []
-    kind: pa.DataType | None = None
+    found: list[pa.Field] = []
     for level in range(len(column.ids) if by_id else len(column.names)):
-        found = next((member for member in members if _is_meant(member, column, level, by_id)), None)
-        if found is None:
-            return None
-        path.append(found.name)
-        kind = found.type
-        members = list(kind) if pa.types.is_struct(kind) else []
-    if kind is not None and pa.types.is_map(kind):
-        path.append(column.name.rpartition(".")[2])  # 'key' or 'value'
-    return tuple(path)
+        member = next((member for member in members if _is_meant(member, column, level, by_id)), None)
+        if member is None:
+            return found, False
+        found.append(member)
+        members = list(member.type) if pa.types.is_struct(member.type) else []
+    return found, True
+
+
+def _around(arrow: pa.Schema, column: TableColumn, *, where: str) -> tuple[str, ...] | None:
+    """The path to the struct in a file whose nulls are also nulls of a column that the file lacks.
+
+    It is empty if that struct is never null, and ``None`` if the file lacks a struct that is null there.
+    """
+    found, _ = _levels(arrow, column, where=where)
+    if len(found) < column.default_depth:
+        return None
+    return tuple(level.name for level in found) if any(level.nullable for level in found) else ()
+
+
+def _any_leaf(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:
+    """The path to the first column beneath a struct."""
+    kind: pa.DataType = pa.struct(list(arrow))
+    for part in path:
+        kind = kind.field(part).type
+    while pa.types.is_struct(kind) and kind.num_fields:
+        path, kind = (*path, kind.field(0).name), kind.field(0).type
+    return path
 
 
 def _is_meant(member: pa.Field, column: TableColumn, level: int, by_id: bool) -> bool:
@@ -87,10 +115,17 @@ def column_slices(
     number = int(groups.file[row_group])
     place = describe_row_group(dataset, row_group)
     paths: list[tuple[str, ...] | None] = []
+    parents: dict[str, tuple[str, ...] | None] = {}
 
     def choose(arrow: pa.Schema) -> list[str]:
         paths[:] = [None if column.partition else locate(arrow, column, where=place) for column in columns]
-        return sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
+        chosen = {_selected(path, arrow) for path in paths if path is not None}
+        for column, path in zip(columns, paths, strict=True):
+            if path is None and column.default is not None:
+                parents[column.name] = around = _around(arrow, column, where=place)
+                if around and not any(each[: len(around)] == around for each in chosen):
+                    chosen.add(_any_leaf(around, arrow))
+        return sorted(map(".".join, chosen))
 
     options: dict[str, Any] = {
         "advice": "The file is damaged. Write it again, or use another version of the table.",
@@ -102,7 +137,7 @@ def column_slices(
     else:
         slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
     for rows, held in slices:
-        yield rows, _typed(dataset, number, columns, paths, held, rows, place)
+        yield rows, _typed(dataset, number, columns, paths, parents, held, rows, place)
 
 
 def _typed(
@@ -110,6 +145,7 @@ def _typed(
     file: int,
     columns: Sequence[TableColumn],
     paths: Sequence[tuple[str, ...] | None],
+    parents: Mapping[str, tuple[str, ...] | None],
     held: pa.Table,
     rows: int,
     place: str,
@@ -125,9 +161,11 @@ def _typed(
     for column, path in zip(columns, paths, strict=True):
         if path is not None:
             made.append(_in_type(_member(held, path), column, place))
-        elif column.name in given or column.default is not None:
-            value = parse_value(given.get(column.name, column.default), column)
-            made.append(pa.repeat(value.cast(wide(column.arrow)), rows))
+        elif column.name in given:
+            made.append(_repeated(given[column.name], column, rows))
+        elif column.default is not None and (around := parents.get(column.name, ())) is not None:
+            values = _repeated(column.default, column, rows)
+            made.append(_null_where(_member(held, around), values) if around else values)
         elif column.nullable:
             made.append(pa.nulls(rows, wide(column.arrow)))
         else:
@@ -136,6 +174,17 @@ def _typed(
                 "Deselect the field, or make it optional in the table."
             )
     return pa.table(made, names=[column.name for column in columns])
+
+
+def _repeated(text: str | None, column: TableColumn, rows: int) -> pa.Array:
+    return pa.repeat(parse_value(text, column).cast(wide(column.arrow)), rows)
+
+
+def _null_where(parent: pa.ChunkedArray, values: pa.Array) -> pa.Array:
+    """Returns the values, null in the rows where the struct around them is null."""
+    if parent.null_count == 0:
+        return values
+    return pc.if_else(parent.is_valid().combine_chunks(), values, pa.scalar(None, values.type))
 
 
 def _selected(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:

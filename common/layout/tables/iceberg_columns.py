@@ -55,10 +55,13 @@ def _flatten(
             arrow=pa.null(),
             nullable=not field.required or (above is not None and above.nullable),
             ids=(*(() if above is None else above.ids), field.field_id),
+            default_depth=0 if above is None else above.default_depth,
             names=(*path, names[field.field_id]) if field.field_id in names and (above is None or path) else (),
         )
         kind = field.field_type
         if isinstance(kind, StructType):
+            if not field.required and getattr(field, "initial_default", None) is None:
+                column = replace(column, default_depth=len(column.ids))  # older files have null instead of the struct
             yield from _flatten(what, kind.fields, names, refused, column)
             continue
         try:

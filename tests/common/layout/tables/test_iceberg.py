@@ -16,6 +16,7 @@ import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
+from parquetry.common.layout.table import Table
 from parquetry.common.layout.tables import iceberg
 from parquetry.common.layout.tables.iceberg_deletes import vectors_in
 
@@ -29,7 +30,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import create_mapping_from_schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField, StringType, TimestampType
+from pyiceberg.types import LongType, NestedField, StringType, StructType, TimestampType
 
 
 def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
@@ -150,6 +151,55 @@ def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
     assert rows_of(pipeline.where([("a", ">", 0.25)]), "number") == [(1,), (3,)]
     old = Pipeline.from_iceberg(table, table.snapshots()[0].snapshot_id)
     assert rows_of(old, "a", "b", "s.u") == [(1, "x", 1.5), (2, "y", None)]
+
+
+def test_the_default_of_a_member_counts_only_where_its_struct_has_a_value(tmp_path: Path) -> None:
+    inner = pa.struct([("a", pa.int64()), ("t", pa.struct([("u", pa.string())]))])
+    structs = [None, {"a": 1, "t": None}, {"a": None, "t": {"u": "x"}}, None]
+    first = pa.table({"id": pa.array(range(4), pa.int64()), "s": pa.array(structs, inner)})
+    table = hand.catalog_in(tmp_path).create_table("n.t", first.schema, properties={"format-version": "2"})
+    table.append(first)
+    with table.update_schema() as change:
+        change.add_column(("s", "b"), LongType(), default_value=7)
+        change.add_column(("s", "t", "c"), LongType(), default_value=8)
+        change.add_column("top", LongType(), default_value=9)
+        new = NestedField(90, "d", LongType(), required=False, initial_default=5, write_default=5)
+        change.add_column("late", StructType(new))
+        change.add_column(("s", "later"), StructType(new))
+    names = ["id", "s.a", "s.b", "s.t.u", "s.t.c", "s.later.d", "top", "late.d"]
+    rows = [{name: _plain(row[name]) for name in names} for row in Pipeline.from_iceberg(table)]
+    assert rows == [_flat(row, names) for row in table.scan().to_arrow().to_pylist()]
+    assert [row["s.b"] for row in rows] == [None, 7, 7, None]
+    assert [row["s.t.c"] for row in rows] == [None, None, 8, None]
+    assert [row["top"] for row in rows] == [9] * 4
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline.select("s.t.c"), "s.t.c") == [(None,), (None,), (None,), (8,)]
+    assert rows_of(pipeline.where(pc.field("s.b").is_null()), "id") == [(0,), (3,)]
+    assert rows_of(pipeline.where(pc.field("s.b") == 7), "id") == [(1,), (2,)]
+    assert rows_of(pipeline.where(pc.field("late.d").is_null()), "id") == [(0,), (1,), (2,), (3,)]
+    assert rows_of(pipeline.nulls("drop", "s.t.c"), "id") == [(2,)]
+    assert Table.from_json(json.loads(json.dumps(iceberg.open_iceberg(table, None).table.to_json()))) == (
+        iceberg.open_iceberg(table, None).table
+    )
+
+
+def _flat(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    def value(path: str) -> Any:
+        found: Any = row
+        for part in path.split("."):
+            found = None if found is None else found[part]
+        return found
+
+    return {name: value(name) for name in names}
+
+
+def test_structs_without_members_are_left_out(tmp_path: Path) -> None:
+    first = pa.table({"id": pa.array([1], pa.int64()), "s": [{"a": 1}]})
+    table = hand.catalog_in(tmp_path).create_table("n.t", first.schema)
+    table.append(first)
+    with table.update_schema() as change:
+        change.delete_column(("s", "a"))
+    assert list(Pipeline.from_iceberg(table).schema.fields) == ["id"]
 
 
 @pytest.mark.parametrize("form", ["positions", "vectors"])
