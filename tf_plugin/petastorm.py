@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from parquetry.common.errors import NullValueError, PipelineError, SchemaError, needs_framework
+from parquetry.common.errors import DecodeError, NullValueError, PipelineError, SchemaError, needs_framework
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.reading import DescribedSamples
 from parquetry.common.petastorm.unischema import Unischema, UnischemaField
@@ -261,7 +261,15 @@ def _nanoseconds(name: str, moments: np.ndarray) -> np.ndarray:
     if np.isnat(moments).any():
         result: np.ndarray = _tf_value(name, None)
         return result
-    return moments.astype("datetime64[ns]").astype(np.int64)
+    made = moments.astype("datetime64[ns]")
+    wrong = made.astype(moments.dtype) != moments  # numpy wraps around
+    if wrong.any():
+        raise DecodeError(
+            f"field '{name}': expected times that nanoseconds in 64 bits can hold (1677 to 2262), got "
+            f"{moments[wrong].reshape(-1)[0]}. Leave such rows out with a predicate, or "
+            "convert the field in a TransformSpec."
+        )
+    return made.astype(np.int64)
 
 
 def _of_objects(name: str, values: np.ndarray) -> np.ndarray:

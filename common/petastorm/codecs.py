@@ -268,7 +268,7 @@ def _plain(value: object) -> Value:
     if value.dtype.kind != "M":
         return value.item()
     moment = value.astype("datetime64[us]")
-    if np.isnat(moment) or moment != value:
+    if np.isnat(moment) or moment.astype(value.dtype) != value:  # a comparison in one unit would wrap around
         raise ValueError("a time with a fraction of a microsecond")
     return moment.item()
 

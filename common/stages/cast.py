@@ -10,21 +10,10 @@ from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
+from ..schema.times import UNITS_NS, has_fixed_unit
 from .base import Stage, matches, numeric_dtype, required_names
 from .columns import Columns
 from .steps import Step
-
-UNITS_NS = {
-    "ns": 1,
-    "us": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3_600 * 10**9,
-    "D": 86_400 * 10**9,
-    "W": 7 * 86_400 * 10**9,
-}
-"""Time units of fixed length, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +103,6 @@ def _dtype_of(dtype: DTypeLike) -> str:
         found = None
     if found is None or found.kind not in "mM":
         return numeric_dtype("cast", dtype)
-    unit, count = np.datetime_data(str(found))
-    if (unit not in UNITS_NS and unit != "generic") or count != 1:
+    if np.datetime_data(str(found))[0] != "generic" and not has_fixed_unit(found):
         raise PipelineError(f"cast: expected one of the units {', '.join(UNITS_NS)}, got {found}.")
     return str(found)

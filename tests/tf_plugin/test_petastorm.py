@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import NullValueError, PipelineError
+from parquetry.common.errors import DecodeError, NullValueError, PipelineError
 from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda
@@ -251,6 +251,15 @@ def test_values_become_what_tensorflow_takes() -> None:
     for null in (None, np.ma.MaskedArray([1], [True]), np.array([np.datetime64("NaT", "ns")]), np.array([None])):
         with pytest.raises(NullValueError, match="field 'i': expected a value, got null"):
             petastorm._sanitize_field_tf_types(row._replace(i=null))
+
+
+@pytest.mark.parametrize("far", [np.datetime64("3000-01-01", "us"), datetime.date(1500, 1, 1)])
+def test_times_beyond_nanoseconds_are_refused_with_the_fields_name(far: Any) -> None:
+    row = PetastormSchema("s", [PetastormField("t", np.datetime64, ())]).make_namedtuple(t=far)
+    with pytest.raises(
+        DecodeError, match=r"field 't': expected times that nanoseconds .*1677 to 2262.*got (3000|1500)"
+    ):
+        petastorm._sanitize_field_tf_types(row)
 
 
 def test_rows_of_fixed_shapes_come_many_at_a_time_with_the_same_values() -> None:

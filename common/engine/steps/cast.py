@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import DecodeError
-from ...stages.cast import UNITS_NS, CastStep
+from ...schema.times import convert_counts, counts_too_far
+from ...stages.cast import CastStep
 from ..columns.batch import Column, Dense, Ragged, values_of, with_values
 
 
@@ -27,7 +28,8 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
     assert isinstance(column, Dense | Ragged)
     values = column.values
     assert isinstance(values, np.ndarray)
-    wrong = _misfits(values, step.dtype) if step.time is None else _late(values, step)
+    times = (step.field.time, step.time) if step.field.time is not None and step.time is not None else None
+    wrong = _misfits(values, step.dtype) if times is None else counts_too_far(values, *times)
     if wrong is not None and column.valid is not None:  # the number stored for a null is not a value
         wrong &= _spread(column)
     if wrong is not None and wrong.any():
@@ -38,22 +40,10 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
             "such rows."
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        if step.time is None or step.field.time is None:
-            cast = values.astype(step.dtype)
-        else:
-            cast = values.view(step.field.time).astype(step.time).view(np.int64)
+        cast = values.astype(step.dtype) if times is None else convert_counts(values, *times)
     result = list(columns)
     result[step.number] = with_values(columns[step.number], replace(column, values=cast))
     return result
-
-
-def _late(values: np.ndarray, step: CastStep) -> np.ndarray | None:
-    """Returns a mask of the times that a finer unit cannot hold, or ``None`` if it holds all of them."""
-    units = [UNITS_NS[np.datetime_data(kind)[0]] for kind in (step.field.time, step.time) if kind is not None]
-    most = np.iinfo(np.int64).max // max(units[0] // units[1], 1)
-    if units[0] <= units[1] or not values.size or (int(values.min()) >= -most and int(values.max()) <= most):
-        return None
-    return (values < -most) | (values > most)
 
 
 def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:

@@ -19,6 +19,7 @@ from ...schema.dtypes import delivered_dtype
 from ...schema.element import OutputField, flatten, nest
 from ...schema.field import Shape
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
+from ...schema.times import convert_counts, counts_too_far, has_fixed_unit
 from ...stages.functions import lock_of
 from ...stages.transform import TransformStep
 from ...tracebacks import missing_key, shorten
@@ -196,7 +197,7 @@ def _column(step: TransformStep, field: OutputField, values: Any, describe: Desc
         _check_shape(step, field, values.shape[1:], 0, describe)
         if isinstance(values, np.ma.MaskedArray):
             return _masked_column(step, field, values, describe)
-        delivered = _as_delivered(values, field)
+        delivered = _as_delivered(step, field, values, None, describe)
         return Dense(delivered if alone or not np.may_share_memory(delivered, values) else delivered.copy())
     if isinstance(values, NestedArray):
         try:
@@ -222,7 +223,9 @@ def _masked_column(step: TransformStep, field: OutputField, values: np.ma.Masked
     if null.any():
         cell = int(np.argmax(null != whole)) if (null != whole).any() else int(np.argmax(null))
         _check_null(step, field, cell // math.prod(lead[1:]), describe, partly=bool((null != whole).any()))
-    result = np.array(_as_delivered(values.data, field))
+    is_time = values.dtype.kind in "mM"  # what is under the mask of a time need not fit its unit
+    data = values.filled(np.zeros(1, values.dtype)[0]) if is_time else values.data
+    result = np.array(_as_delivered(step, field, data, None, describe))
     result[null] = 0
     return Dense(result, ~null if null.any() else None)
 
@@ -485,7 +488,7 @@ class Cells:
         _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
         if isinstance(value, np.ndarray | np.generic) or array.dtype.kind in "mM":
             _check_dtype(self._step, self._field, array.dtype, self._rows, self._describe)
-            return _as_delivered(array, self._field)
+            return _as_delivered(self._step, self._field, array, self._rows, self._describe)
         return _converted(self._step, self._field, array, self._rows, self._describe)
 
     def _copied(self, cell: object) -> np.ndarray:
@@ -543,11 +546,33 @@ def _converted(
     return result
 
 
-def _as_delivered(array: np.ndarray, field: OutputField) -> np.ndarray:
+def _as_delivered(
+    step: TransformStep, field: OutputField, array: np.ndarray, number: int | None, describe: Describe
+) -> np.ndarray:
+    """Converts an array of the right dtype to the field's. Times of another unit are converted to the field's unit.
+
+    Args:
+        number: the row of the array; ``None`` if it has a first axis of rows.
+
+    Raises:
+        TransformError: the field's unit cannot hold a time.
+    """
     if array.dtype.kind not in "mM":
         return array.astype(field.dtype, copy=False)
-    same_kind = field.time is not None and np.dtype(field.time).kind == array.dtype.kind
-    return (array.astype(field.time, copy=False) if same_kind else array).view(np.int64)
+    if field.time is None or np.dtype(field.time).kind != array.dtype.kind or field.time == array.dtype:
+        return array.view(np.int64)
+    if not has_fixed_unit(field.time) or not has_fixed_unit(array.dtype):
+        return array.astype(field.time).view(np.int64)
+    counts = array.astype(array.dtype.newbyteorder("="), copy=False).view(np.int64)
+    wrong = counts_too_far(counts, array.dtype, field.time)
+    if wrong is not None and wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        row = describe(int(place[0]) if number is None else number)
+        raise TransformError(
+            f"transform {step.name}, field '{field.name}', {row}: expected times that {field.time} can hold, got "
+            f"{array[place]}. Return them in that unit, or cast the field to a coarser unit before the function."
+        )
+    return convert_counts(counts, array.dtype, field.time)
 
 
 def _check_dtype(

@@ -180,6 +180,7 @@ def test_scalars_are_cast_to_what_the_stored_type_takes() -> None:
         (pa.binary(), np.bytes_, "a"),
         (DecimalType(), decimal.Decimal, "abc"),
         (pa.timestamp("us"), np.datetime64, np.datetime64("2020-01-01T00:00:00.000000001")),
+        (pa.timestamp("us"), np.datetime64, np.datetime64(2**62, "s")),
         (pa.date32(), np.datetime64, np.datetime64("2020-01-01T01")),
     ],
 )

@@ -15,7 +15,7 @@ from drive_rows import ROWS, write_drive
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.arrow_stream import serve
-from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError
+from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError, TransformError
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +228,17 @@ def test_functions_see_times_and_may_give_them_in_another_unit(times: Pipeline) 
     assert seen[0] == "timedelta64[s]"
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_functions_that_give_times_beyond_the_unit_are_an_error(times: Pipeline, batched: bool) -> None:
+    def far(value: dict[str, Any]) -> dict[str, Any]:
+        return {"d": value["d"].astype("timedelta64[s]") + np.timedelta64(2**62, "s")}
+
+    made = times.select("d").cast("timedelta64[us]", "d").transform(far, batched=batched)
+    message = r"field 'd', .*row 0: expected times that timedelta64\[us\] can hold, got 4611686018427387904 seconds"
+    with pytest.raises(TransformError, match=message):
+        list(made.batch(4))
+
+
 def test_numbers_come_back_from_times_in_the_unit_that_they_had(times: Pipeline) -> None:
     made = times.nulls("drop", "t").cast("datetime64[s]", "t").cast("int64", "t")
     assert made.element.outputs[0].numpy_dtype == np.int64
@@ -249,6 +260,27 @@ def test_times_that_do_not_fit_are_refused(times: Pipeline, tmp_path: Path) -> N
     far = column(tmp_path, [0, 2**60, None], pa.timestamp("ms")).cast("datetime64[ns]", "x")
     with pytest.raises(DecodeError, match=r"field 'x', .*row 1: expected a number that datetime64\[ns\] can hold"):
         list(far.batch(3))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.duration("us")])
+def test_times_near_the_ends_of_their_unit_are_rounded_down_to_a_coarser_one(tmp_path: Path, kind: Any) -> None:
+    numpys = "datetime64" if pa.types.is_timestamp(kind) else "timedelta64"
+    limit = 2**63 - 1
+    made = column(tmp_path, [-limit, limit, -1, None, 0, 10**6], kind)
+    for unit, count in (("ms", 10**3), ("s", 10**6), ("D", 86_400 * 10**6)):
+        values = next(iter(made.cast(f"{numpys}[{unit}]", "x").nulls("mask", "x").batch(6)))["x"]
+        expected = [-limit // count, limit // count, -1, 0, 0, 10**6 // count]
+        assert values.view(np.int64).tolist() == expected
+
+
+def test_not_a_time_stays_so_in_another_unit(times: Pipeline) -> None:
+    gone = times.select("d").cast("timedelta64[ms]", "d").transform(_no_time, batched=True)
+    for unit in ("us", "s"):
+        assert np.isnat(next(iter(gone.cast(f"timedelta64[{unit}]", "d").batch(4)))["d"]).all()
+
+
+def _no_time(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"d": np.full(len(batch["d"]), np.timedelta64("NaT", "ms"))}
 
 
 def test_a_mix_holds_sources_to_one_unit(times: Pipeline) -> None:
