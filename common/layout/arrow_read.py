@@ -20,6 +20,7 @@ from ..errors import DatasetError
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import CLEANED, REMOVED, remedy, why
+from .nested import as_stored, stored_schema, with_whole_extensions
 from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles, describe_row_group
 from .store_answers import StoreError
@@ -52,7 +53,7 @@ def read_group(
     """Reads some columns of one row group.
 
     Args:
-        choose: returns the column names to read, given the file's schema. Struct members have dotted names.
+        choose: returns the column names to read, given the file's `stored_schema`. Struct members have dotted names.
         pre_buffer: whether Arrow fetches all columns of a local file at once.
         advice: tells the user what to do about an unreadable file; ends the error message.
         room_bytes: the memory for the columns; ``None`` = no limit.
@@ -71,7 +72,7 @@ def read_group(
                 raise TooLargeError
             table = reader.read_row_group(group, columns=wanted, use_threads=False)
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
-            return table
+            return as_stored(table)
 
     return retry_if_damaged(dataset.filesystem, read, place)
 
@@ -106,7 +107,7 @@ def read_slices(
         count = slice_rows(source, reader, group, leaves, slice_bytes=slice_bytes)
         for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
             found += batch.num_rows
-            yield batch.num_rows, pa.Table.from_batches([batch])
+            yield batch.num_rows, as_stored(pa.Table.from_batches([batch]))
         if found != rows:  # Arrow stops at the end of the shortest column
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
@@ -141,7 +142,8 @@ def _opened_group(
             reader = stack.enter_context(
                 pq.ParquetFile(source, metadata=footer, page_checksum_verification=dataset.verify != "never", **options)
             )
-            wanted = choose(reader.schema_arrow)
+            arrow = reader.schema_arrow
+            wanted = with_whole_extensions(choose(stored_schema(arrow)), arrow)
             if chunks is not None:
                 fetch = _download_chunks if on_disk else _fetch_chunks
                 fetch(dataset, row_group, wanted, chunks)

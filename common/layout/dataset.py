@@ -345,7 +345,7 @@ class StoredDataset:
     def _locate(self, file: int, name: str) -> str | None:
         if self.columns[name].in_files:
             return None
-        path = locate(self.footer(file).schema.to_arrow_schema(), self.columns[name], where=self.files[file].path)
+        path = locate(footer_schema(self.footer(file)), self.columns[name], where=self.files[file].path)
         return None if path is None else ".".join(path)
 
     @cached_property

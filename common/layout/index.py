@@ -26,6 +26,7 @@ from .files import FileListing
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
+from .nested import stored_schema
 from .retries import with_retries
 from .store_answers import told
 
@@ -83,7 +84,8 @@ class RowGroupIndex:
     @property
     def schemas(self) -> list[tuple[str, pa.Schema]]:
         """The distinct Arrow schemas, each with the relative path of the first file that has it."""
-        return [(path, schema_from_text(text)) for part in self._parts for path, text in part.description.schemas]
+        described = [schema for part in self._parts for schema in part.description.schemas]
+        return [(path, stored_schema(schema_from_text(text))) for path, text in described]
 
     def statistics(self, name: str) -> ChunkStatistics | None:
         """The statistics of one column; ``None`` if only the footers have them."""
@@ -152,7 +154,9 @@ class RowGroupIndex:
 def _check_schemas(part: IndexFile) -> None:
     """Raises `DatasetError` if files may have other schemas than an index of an earlier release says."""
     described = part.description
-    if not described.by_arrow and any(hides_from_parquet(schema_from_text(text)) for _, text in described.schemas):
+    if not described.by_arrow and any(
+        hides_from_parquet(stored_schema(schema_from_text(text))) for _, text in described.schemas
+    ):
         raise DatasetError(
             f"row-group index {part.version.path}: expected every Arrow schema of the files, got an index of an "
             "earlier release, which compared Parquet's schemas."

@@ -6,6 +6,8 @@ chunks; code that joins chunks uses types with 64-bit offsets (`wide`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -53,6 +55,109 @@ def without_view_types(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([member.with_type(without_view_types(member.type)) for member in kind])
     return kind
+
+
+def stored_schema(arrow: pa.Schema) -> pa.Schema:
+    """The schema of a file by what the file stores, whatever this process has imported; see `stored_type`."""
+    for number, kind in _stored_types(arrow):
+        arrow = arrow.set(number, arrow.field(number).with_type(kind))
+    return arrow
+
+
+def as_stored(table: pa.Table) -> pa.Table:
+    """Returns a table that was read from a file with the types of its `stored_schema`."""
+    for number, kind in _stored_types(table.schema):
+        column = pa.chunked_array([_stored(chunk) for chunk in table.column(number).chunks], kind)
+        table = table.set_column(number, table.schema.field(number).with_type(kind), column)
+    return table
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    """Returns an array in its `stored_type`. Arrow's own cast of a list view reads beyond the end of its offsets."""
+    kind = array.type
+    stored = stored_type(kind)
+    if stored == kind:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return _stored(array.storage)
+    missing = array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        members = [_stored(array.field(number)) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(members, fields=list(stored), mask=missing)
+    if pa.types.is_map(kind):
+        parts = [_stored(array.keys), _stored(array.items)]
+        inside = pa.StructArray.from_arrays(parts, fields=[stored.key_field, stored.item_field])
+        return pa.Array.from_buffers(stored, len(array), array.buffers()[:2], array.null_count, array.offset, [inside])
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        sizes = np.where(arrow_to_numpy(array.is_valid()), arrow_to_numpy(array.sizes), 0)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(
+            np.int64 if pa.types.is_large_list(stored) else np.int32
+        )
+        made = pa.LargeListArray if pa.types.is_large_list(stored) else pa.ListArray
+        return made.from_arrays(pa.array(offsets), _stored(array.flatten()), type=stored, mask=missing)
+    own = 1 if pa.types.is_fixed_size_list(kind) else 2
+    inside = _stored(array.values)
+    return pa.Array.from_buffers(stored, len(array), array.buffers()[:own], array.null_count, array.offset, [inside])
+
+
+def _stored_types(arrow: pa.Schema) -> list[tuple[int, pa.DataType]]:
+    """The columns that have another `stored_type`, which numbers never have, as pairs of their number and that type."""
+    nested = [
+        (number, kind)
+        for number, kind in enumerate(arrow.types)
+        if kind.num_fields or isinstance(kind, pa.ExtensionType)
+    ]
+    return [(number, stored) for number, kind in nested if (stored := stored_type(kind)) != kind]
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type without extension types that Python packages define, and with lists instead of list views.
+
+    Arrow knows such an extension type only if the package has registered it. Otherwise, the type is what it stores.
+    Arrow's own extension types are always known, and remain.
+    """
+    if isinstance(kind, pa.ExtensionType):
+        return stored_type(kind.storage_type)
+    if not kind.num_fields:
+        return kind
+    if pa.types.is_struct(kind):
+        members = list(kind)
+        stored = [member.with_type(stored_type(member.type)) for member in members]
+        return kind if stored == members else pa.struct(stored)
+    if pa.types.is_map(kind):
+        parts = kind.key_field, kind.item_field
+        inside = [part.with_type(stored_type(part.type)) for part in parts]
+        return kind if inside == list(parts) else pa.map_(*inside, keys_sorted=kind.keys_sorted)
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or is_list(kind):
+        inner = kind.value_field.with_type(stored_type(kind.value_type))
+        if pa.types.is_list_view(kind) or (pa.types.is_list(kind) and inner != kind.value_field):
+            return pa.list_(inner)
+        if pa.types.is_large_list_view(kind) or (pa.types.is_large_list(kind) and inner != kind.value_field):
+            return pa.large_list(inner)
+        return kind if inner == kind.value_field else pa.list_(inner, kind.list_size)
+    return kind
+
+
+def with_whole_extensions(columns: Sequence[str], arrow: pa.Schema) -> list[str]:
+    """Returns the dotted columns to read from a file, given those that are wanted of its `stored_schema`.
+
+    Arrow cannot read only some members of a struct with an extension type.
+    """
+    odd = [arrow.field(number) for number, _ in _stored_types(arrow)]
+    whole = [f"{path}." for column in odd for path in _extensions(column.name, column.type)]
+    if not whole:
+        return list(columns)
+    found = (next((path[:-1] for path in whole if column.startswith(path)), column) for column in columns)
+    return list(dict.fromkeys(found))
+
+
+def _extensions(path: str, kind: pa.DataType) -> Iterator[str]:
+    """Yields the paths to the columns with another `stored_type` inside a column, but not those inside them."""
+    if pa.types.is_struct(kind):
+        for member in kind:
+            yield from _extensions(f"{path}.{member.name}", member.type)
+    elif stored_type(kind) != kind:
+        yield path
 
 
 def wide(kind: pa.DataType) -> pa.DataType:

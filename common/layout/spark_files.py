@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DecodeError
 from ..process.forks import pc
+from .nested import stored_schema
 
 _VERSION_KEY = b"org.apache.spark.version"
 _ROW_KEY = b"org.apache.spark.sql.parquet.row.metadata"
@@ -26,8 +27,8 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
-    """The Arrow schema of a file, with INT96 columns of Spark as microseconds."""
-    schema = footer.schema.to_arrow_schema()
+    """The `stored_schema` of a file, with INT96 columns of Spark as microseconds."""
+    schema = stored_schema(footer.schema.to_arrow_schema())
     if read_options(footer):
         columns = [column.with_type(_in_microseconds(column.type)) for column in schema]
         return pa.schema(columns, metadata=schema.metadata)

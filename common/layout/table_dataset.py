@@ -15,6 +15,7 @@ from .file_versions import FileVersion, current_version
 from .files import DataFile, FileListing
 from .filesystem import resolve
 from .row_groups import StoredFiles
+from .spark_files import footer_schema
 from .stores import store_of
 from .table import Table, TableColumn
 from .table_read import locate, parse_values
@@ -86,7 +87,7 @@ def _declared(dataset: StoredFiles) -> Unischema | None:
 def _as_declared(column: TableColumn, declared: Unischema | None, dataset: StoredFiles) -> UnischemaField | None:
     if declared is None or column.partition:
         return None
-    path = locate(dataset.footer(0).schema.to_arrow_schema(), column, where=dataset.files[0].path)
+    path = locate(footer_schema(dataset.footer(0)), column, where=dataset.files[0].path)
     stored = None if path is None else ".".join(path)
     if stored is None or stored not in declared:
         return None

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..native.footers import longest_value
+from .nested import with_whole_extensions
 from .page_header import dictionary_page
 
 _OFFSET_BYTES = 8
@@ -139,7 +140,7 @@ def _counted(reader: pq.ParquetFile, group: int, chunk: Chunk, longest: int, eno
 
 
 def _sizes(reader: pq.ParquetFile, group: int, chunk: Chunk, rows: int) -> Iterator[int]:
-    columns = [chunk.metadata.path_in_schema]
+    columns = with_whole_extensions([chunk.metadata.path_in_schema], reader.schema_arrow)
     return (batch.nbytes for batch in reader.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False))
 
 

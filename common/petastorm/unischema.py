@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
+from ..layout.nested import stored_schema
 from ..schema import codecs as core_codecs
 from ..schema.arrow_types import scalar_dtype
 from ..schema.codec import Codec
@@ -243,7 +244,7 @@ def _schema_of(dataset: Any) -> pa.Schema:
 def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> list[UnischemaField]:
     """Infers the fields of plain Parquet columns. Structs, maps and nested lists are unsupported."""
     fields = []
-    for column in arrow:
+    for column in stored_schema(arrow):
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         is_list = is_list or pa.types.is_fixed_size_list(column.type)
         dtype = _numpy_type(column.type.value_type if is_list else column.type)

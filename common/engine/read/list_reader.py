@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...layout.checksums import page_check
 from ...layout.list_pages import list_numbers
+from ...layout.nested import stored_type
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
 from ..memory.arena import BLOCK_REGIONS
@@ -119,7 +120,7 @@ def _column(schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | N
     found = [place for place in range(len(schema)) if schema.column(place).path.startswith(f"{name}.")]
     if len(found) != 1 or schema.column(found[0]).max_repetition_level != 1:
         return None
-    arrow = schema.to_arrow_schema().field(name).type
+    arrow = stored_type(schema.to_arrow_schema().field(name).type)
     same = (pa.types.is_list(arrow) or pa.types.is_large_list(arrow)) and arrow.value_type == number
     return found[0] if same else None
 

@@ -25,6 +25,7 @@ from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
 from ..file_versions import opened
 from ..files import DataFile, list_files
+from ..nested import stored_schema
 from ..retries import with_retries
 from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
 
@@ -165,7 +166,7 @@ def _config_of(relative: str) -> str:
 def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
     def read() -> pa.Schema:
         with opened(filesystem, file.version) as source:
-            return pq.read_schema(source)
+            return stored_schema(pq.read_schema(source))
 
     try:
         return with_retries(filesystem, read, f"file {file.path}")

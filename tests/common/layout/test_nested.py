@@ -14,7 +14,15 @@ from builders import write_table
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.engine.read import fetch
-from parquetry.common.layout.nested import one_array, take_rows, wide, widened
+from parquetry.common.layout.nested import (
+    as_stored,
+    one_array,
+    stored_schema,
+    take_rows,
+    wide,
+    widened,
+    with_whole_extensions,
+)
 
 LARGE_LISTS = pa.large_list(pa.large_list(pa.large_string()))
 
@@ -123,3 +131,49 @@ def test_structs_and_maps_with_dots_around_their_names_are_read(name: str, tmp_p
     assert [row[f"{name}.x"] for row in pipeline.where(pc.field(f"{name}.x") == 2)] == [2]
     rows = list(Pipeline(write_table(tmp_path / "map", pa.table({name: pairs}))))
     assert [row[f"{name}.value"].tolist() for row in rows] == [[1], [2]]
+
+
+class _Extended(pa.ExtensionType):
+    """A struct with a list view."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.struct([("v", pa.list_view(pa.int16())), ("n", pa.int8())]), "tests.extended")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> _Extended:
+        return cls()
+
+
+def test_columns_become_what_files_store_at_any_depth() -> None:
+    kind = _Extended()
+    structs = [{"v": [1, 2], "n": 1}, None, {"v": None, "n": None}, {"v": [], "n": 4}, {"v": [5], "n": 5}, None]
+    values = pa.ExtensionArray.from_storage(kind, pa.array(structs, kind.storage_type))
+    offsets = pa.array([0, 2, None, 3, 6], pa.int32())
+    columns = {
+        "plain": pa.array([1, 2, 3, 4]),
+        "extended": values[:4],
+        "sliced": values[2:],
+        "lists": pa.ListArray.from_arrays(offsets, values),
+        "large": pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), values),
+        "fixed": pa.FixedSizeListArray.from_arrays(pa.concat_arrays([values, values[:2]]), 2),
+        "maps": pa.MapArray.from_arrays(offsets, pa.array(list("abcdef")), values),
+        "views": pa.array([[[1], None], None, [], [[2, 3]]], pa.large_list_view(pa.list_view(pa.int64()))),
+        "inside": pa.StructArray.from_arrays([values[1:5]], ["s"], mask=pa.array([False, True, False, False])),
+    }
+    table = pa.table(columns)
+    for part in (table, table.slice(1, 2), table.slice(3), table.slice(0, 0)):
+        stored = as_stored(part)
+        stored.validate(full=True)
+        assert stored.schema == stored_schema(part.schema)
+        assert "extension" not in str(stored.schema)
+        assert "list_view" not in str(stored.schema)
+        assert stored.to_pylist() == part.to_pylist()
+    assert with_whole_extensions(["plain", "extended.n", "inside.s.v", "lists"], table.schema) == [
+        "plain",
+        "extended",
+        "inside.s",
+        "lists",
+    ]

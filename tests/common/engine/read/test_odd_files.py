@@ -283,7 +283,6 @@ NESTED: dict[str, tuple[pa.Array, str]] = {
     "list of map": (pa.array([[[("k", 1)]], None, []], pa.list_(pa.map_(pa.string(), pa.int8()))), r"field 'x': Arrow type map"),
     "nothing": (pa.nulls(3), r"field 'x': Arrow type null"),
     "list of nothing": (pa.array([[None], None, []], pa.list_(pa.null())), r"field 'x': Arrow type null"),
-    "list view": (pa.array([[1], None, []], pa.list_view(pa.int8())), r"field 'x': Arrow type list_view"),
 }  # fmt: skip
 
 
