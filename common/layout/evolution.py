@@ -76,6 +76,7 @@ def unify_schemas(
         only some of the files, or a file has it more than once.
     """
     refused = _mixed_kinds(schemas)
+    ambiguous: set[str] = set()
     found: dict[str, tuple[pa.Field, str]] = {}
     count: dict[str, int] = {}
     for file, schema in schemas:
@@ -83,6 +84,7 @@ def unify_schemas(
         names = Counter(path for path, _ in columns)
         for path, column in columns:
             if names[path] > 1:
+                ambiguous.add(path)
                 refused[path] = (
                     f"field '{path}': expected one column of this name in {file}, got {names[path]}, so the name is "
                     "ambiguous. Rename them where the data are written, or deselect the field with "
@@ -94,6 +96,8 @@ def unify_schemas(
                 continue
             before, first_file = found[path]
             widened = widen(before.type, column.type)
+            if widened is None and path in ambiguous:
+                continue
             if widened is None:
                 refused[path] = (
                     f"field '{path}': expected one type in all files, got {before.type} in {first_file} and "

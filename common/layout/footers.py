@@ -106,6 +106,11 @@ def naming_file(file: DataFile) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DatasetError(f"file {file.path}: {REMOVED}{CLEANED}.") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        if "more than 64 bits" in str(error):  # 128-bit integers of polars; Arrow does not say in which column
+            raise DatasetError(
+                f"file {file.path}: expected columns that pyarrow {pa.__version__} has types for, got: {why(error)}. "
+                "Write such columns as decimals or as integers of at most 64 bits, or leave them out."
+            ) from error
         raise DatasetError(
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be read as "
             f"one: {why(error)}. {remedy(error, _advice(file.path))}"

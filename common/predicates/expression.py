@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..layout.nested import wide, widened
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import no_such_field
 from .python_values import plain_storage
@@ -251,8 +252,7 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
     """Returns the value of the expression for each row; see `row_mask`. With ``condition``, it must be a bool."""
     extended = any(isinstance(kind, pa.BaseExtensionType) for kind in table.schema.types)
-    if extended:
-        expression = _with_stored_literals(expression)
+    expression = _with_stored_literals(expression)
     if not extended:
         return _row_values(table, expression, condition)
     flags = [field.name for field in table.schema if _is_bool8(field.type)]
@@ -264,7 +264,14 @@ def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> 
     node = parse_expression(expression)
     source = table if isinstance(node, Opaque) else _nested_columns(table, node)
     try:
-        found = _evaluate_unsigned(source, expression)
+        try:
+            found = _evaluate_unsigned(source, expression)
+        except pa.ArrowNotImplementedError:  # comparisons take dictionaries, but few other functions do
+            decoded = _without_dictionaries(table)
+            if decoded is table:
+                raise
+            source = decoded if isinstance(node, Opaque) else _nested_columns(decoded, node)
+            found = _evaluate_unsigned(source, expression)
         if condition and not pa.types.is_boolean(found.type):
             raise pa.ArrowTypeError(f"a value of type {found.type}, not a condition")
         return found
@@ -277,6 +284,14 @@ def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> 
             f"{what} '{expression_text(expression)}' for columns {types}: expected literals and functions that fit the "
             f"column types, got: {error}. Write the literal in the column's type, or cast the column in the expression."
         ) from error
+
+
+def _without_dictionaries(table: pa.Table) -> pa.Table:
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [widened(chunk) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field.name, pa.chunked_array(chunks, wide(field.type)))
+    return table
 
 
 def _is_bool8(kind: pa.DataType) -> bool:
@@ -309,11 +324,14 @@ def _compared_with_numbers(node: Node) -> set[str]:
 
 
 def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
-    """Returns the expression with literals of extension types, also in sets of values, as what those types store."""
+    """Returns the expression with literals of extension types, also in sets of values, as what those types store.
+
+    Literals of string and binary views become plain ones, as few of Arrow's functions take views.
+    """
     if isinstance(parse_expression(expression), Opaque):
         return expression
     batch = pa.ipc.open_file(_serialize(expression)).get_batch(0)
-    if not batch.num_columns:
+    if all(_stored_type(kind) == kind for kind in batch.schema.types):
         return expression
     columns = [column.cast(_stored_type(column.type)) for column in batch.columns]
     return _deserialized(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), _metadata_pairs(batch.schema))
@@ -321,7 +339,9 @@ def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
+        return _stored_type(kind.storage_type)
+    if kind in (pa.string_view(), pa.binary_view()):
+        return pa.string() if kind == pa.string_view() else pa.binary()
     if pa.types.is_list(kind):
         return pa.list_(_stored_type(kind.value_type))
     return pa.struct([(field.name, _stored_type(field.type)) for field in kind]) if pa.types.is_struct(kind) else kind

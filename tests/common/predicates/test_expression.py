@@ -533,3 +533,38 @@ def test_a_literal_of_an_extension_type_is_compared_or_refused_with_what_to_writ
 def test_a_literal_that_does_not_fit_an_extension_column_is_refused_with_the_stored_type() -> None:
     with pytest.raises(PipelineError, match=r"for columns u: fixed_size_binary\[16\]: expected literals"):
         row_mask(_EXTENDED, pc.field("u") == 3)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        (pc.starts_with(pc.field("d"), "ap"), [0, 3]),
+        (pc.match_substring(pc.field("d"), "ea"), [2]),
+        (pc.match_like(pc.field("d"), "%r"), [2]),
+        (pc.utf8_length(pc.field("d")) > 4, [0, 3]),
+        (pc.starts_with(pc.field("d"), "ap") & pc.field("d").isin(["apple"]) & (pc.field("d") != "b"), [0, 3]),
+        (pc.starts_with(pc.field("s", "d"), "b"), [2]),
+        (pc.field("d") == pa.scalar("bear", pa.string_view()), [2]),
+    ],
+)
+def test_functions_without_a_form_for_dictionaries_see_their_values(
+    kind: pa.DataType, expression: pc.Expression, rows: list[int]
+) -> None:
+    column = pa.chunked_array([["apple", None], [], ["bear", "apple"]], kind).dictionary_encode()
+    assert np.flatnonzero(row_mask(pa.table({"d": column, "s.d": column}), expression)).tolist() == rows
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_literals_of_views_are_compared_with_plain_columns(kind: pa.DataType) -> None:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    view = pa.string_view() if is_text else pa.binary_view()
+    first, second = pa.array(["a", "b"]).cast(pa.string() if is_text else pa.binary()).cast(view)
+    table = pa.table({"x": pa.array(["a", None, "b"]).cast(pa.string() if is_text else pa.binary()).cast(kind)})
+    for expression, rows in (
+        (pc.field("x") == first, [0]),
+        (pc.field("x") < second, [0]),
+        (pc.field("x").isin(pa.array([second.as_py()], view)), [2]),
+    ):
+        stored = expression_from_json(expression_to_json(expression))
+        assert np.flatnonzero(row_mask(table, stored)).tolist() == rows

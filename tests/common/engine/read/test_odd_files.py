@@ -260,6 +260,17 @@ def test_a_struct_member_and_a_dotted_name_may_not_be_the_same(tmp_path: Path) -
     assert THREADS.elements(reader(path, "id", "a.c")) == [{"id": 0, "a.c": 6}, {"id": 1, "a.c": 6}]
 
 
+@pytest.mark.parametrize(
+    "column", [pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int8())), pa.array([{"key": "x"}] * 2)]
+)
+def test_the_keys_of_a_map_and_a_dotted_name_may_not_be_the_same(tmp_path: Path, column: pa.Array) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [0, 1], "m": column, "m.key": [1, 2]}), path)
+    with pytest.raises(SchemaError, match=r"field 'm\.key': expected one column of this name in .*ambiguous\. Rename"):
+        next(iter(reader(path)))
+    assert ids(reader(path, "id").where(pc.field("id") > 0)) == [1]
+
+
 def test_a_column_without_a_name_is_refused_unless_deselected(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"": [1], "id": [2]}), path)
@@ -419,6 +430,18 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str) -> N
         len(reader(tmp_path))
     assert "Remove it, or write it again." in str(info.value)
     assert "\n" not in str(info.value)
+
+
+def test_integers_that_arrow_has_no_type_for_are_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(3)}), path)
+    stored = pq.read_metadata(path).metadata[b"ARROW:schema"]
+    described = bytearray(base64.b64decode(stored))
+    described[described.index(b"\x40\0\0\0")] = 128  # the width of the integers, as polars writes it
+    path.write_bytes(path.read_bytes().replace(stored, base64.b64encode(described)))
+    with pytest.raises(DatasetError, match=r"a\.parquet: expected columns that pyarrow .* has types for, got") as info:
+        _ = Pipeline(path).schema
+    assert "as decimals or as integers of at most 64 bits" in str(info.value)
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
