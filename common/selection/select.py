@@ -239,7 +239,11 @@ def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
     node = parse_expression(expression)
     for ref in walk(node):
         if isinstance(ref, FieldRef) and ref.name in dataset.refused:
-            raise SchemaError(dataset.refused[ref.name])
+            reason = dataset.refused[ref.name].removesuffix(" Deselect it with select(...) or fields=[...].")
+            raise SchemaError(
+                f"where({step.text}): {reason} Filters read only columns that can become fields. Filter by another "
+                "column, or store what you test in a column of its own."
+            )
     names = field_names(node, list(dataset.schema.fields))
     fields = [dataset.schema[name] for name in names]
     looked_into = _looked_into(node)

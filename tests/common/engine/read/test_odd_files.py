@@ -271,6 +271,18 @@ def test_the_keys_of_a_map_and_a_dotted_name_may_not_be_the_same(tmp_path: Path,
     assert ids(reader(path, "id").where(pc.field("id") > 0)) == [1]
 
 
+def test_a_filter_by_what_no_tensor_holds_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [0, 1], "x": [[{"a": 1}], None]}), path)
+    message = (
+        r"where\(is_valid\(x\)\): field 'x': Arrow type .* cannot become a tensor\. Filters read only .* Filter by "
+        "another column, or store what you test"
+    )
+    with pytest.raises(SchemaError, match=message) as info:
+        next(iter(reader(path, "id").where(pc.field("x").is_valid())))
+    assert "Deselect" not in str(info.value)
+
+
 def test_a_column_without_a_name_is_refused_unless_deselected(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"": [1], "id": [2]}), path)
