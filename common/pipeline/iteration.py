@@ -28,7 +28,7 @@ from ..engine.columns.batch import (
 )
 from ..engine.read.fetch import TableCache
 from ..engine.run.step_run import Converter, split_columns
-from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
+from ..errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
 from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
 from ..plan.plan import BasePlan
@@ -179,6 +179,9 @@ class StepIterator(Generic[Source]):
                 self.ended = isinstance(error, StopIteration)
                 self._tally.tell()
                 self._stop()
+                known = isinstance(error, ParquetryError | StopIteration)
+                if not known and (limit := limit_reached(error)):
+                    raise ResourceError(f"batch: {error!r}. {limit}") from error
                 raise
 
     def _next_step(self) -> tuple[int, Any]:

@@ -24,7 +24,8 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.errors import DatasetError, ParquetryError, TransformError, limit_reached
+from parquetry.common.engine.run.threads import ThreadedEngine
+from parquetry.common.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
 from parquetry.common.sidecar.connection import ClientConnection
 from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import RemoteError
@@ -71,7 +72,7 @@ def test_an_error_of_a_sidecar_says_which_limit_it_met(error: Exception, limit: 
 _SHORT = """
 import re, resource, sys
 from parquetry import Pipeline
-from parquetry.common.errors import ResourceError
+from parquetry.common.errors import ParquetryError
 
 def limit(spare):
     used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
@@ -84,7 +85,7 @@ next(iter(Pipeline(sys.argv[1], executor="threads", workers=1)))
 limit(40 << 20)
 try:
     print(ids())
-except ResourceError as error:
+except ParquetryError as error:
     print(error)
 limit(0)
 print(ids())
@@ -108,8 +109,23 @@ def test_values_that_do_not_fit_into_memory_for_a_moment_are_no_bad_rows(tmp_pat
             check=True,
         )
         short, whole = done.stdout.strip().splitlines()
-        assert re.search(r"field 'x', .*row 0: cannot decode the value.*RLIMIT_AS|batch: .*RLIMIT_AS", short)
+        assert "RLIMIT_AS" in short
         assert whole == "[0, 1, 2]"
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), MemoryError(), OSError(errno.EMFILE, "many")]
+)
+def test_an_iterator_that_meets_a_limit_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
+    monkeypatch.setattr(ThreadedEngine, "_top_up", fail)
+    with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
+        next(iter(pipeline))
 
 
 def test_other_errors_name_no_limit() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, add_time
-from ...errors import ELEMENT_ERRORS, ParquetryError, ResourceError, limit_reached
+from ...errors import ELEMENT_ERRORS
 from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
 from ...process.forks import load_compute, reading
@@ -249,10 +249,6 @@ class ThreadedEngine:
             add(Count.DELIVERED_BYTES, made_bytes)
             self._merging.made(job.steps, made_bytes)
             return made
-        except (OSError, MemoryError) as error:
-            if isinstance(error, ParquetryError) or not (limit := limit_reached(error)):
-                raise
-            raise ResourceError(f"batch: {error!r}. {limit}") from error
         finally:
             self._job_bytes = max(self._job_bytes, region.wanted_bytes)
             region.end()
