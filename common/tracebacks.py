@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
-from .errors import ParquetryError
+from .errors import ParquetryError, TransformError
+from .urls import clean_behind
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,8 +50,11 @@ def full_tracebacks() -> bool:
 def shorten(error: BaseException) -> None:
     """Removes parquetry's frames from the traceback of ``error`` and of the errors that caused it, in place.
 
-    Call it in an ``except`` clause that re-raises the error.
+    Also removes the secrets of URLs from the errors of other libraries that caused it. What your own function raised
+    stays as it is. Call it in an ``except`` clause that re-raises the error.
     """
+    if isinstance(error, ParquetryError) and not isinstance(error, TransformError):
+        clean_behind(error)
     if full_tracebacks():
         return
     seen: set[int] = set()

@@ -1,4 +1,5 @@
-"""Shows URLs without the credentials they may contain: `without_secrets` for texts, `clean_cause` for exceptions.
+"""Shows URLs without the credentials they may contain: `without_secrets` for texts, `url_without_secrets` for URLs,
+`clean_cause` for exceptions.
 
 They take texts and exceptions, ours or another library's, and return the same without the user, password and query of
 each URL.
@@ -9,19 +10,61 @@ from __future__ import annotations
 
 import re
 
-_USERS = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s:@'\"]+:(?!\d+/)[^\s@'\"]*|[^/\s'\"]*)@", re.IGNORECASE)
-_KEYS = re.compile(r"((?:s3a?|gs|gcs|abfss?)://)[^/\s:@'\"]+:[^\s@'\"]*@", re.IGNORECASE)  # buckets have no port
+_SCHEME = r"[a-z][a-z0-9+.-]*://"
+_BUCKETS = r"(?:s3a?|gs|gcs|abfss?)://"  # a bucket has no port, so a colon after its name begins a secret
+_PORT = r"\d*(?:[/\s'\":,;.)\]?#]|$)"
+_REST = r"(?:(?!://)[^@]){0,2000}?"  # a secret that nobody has percent-encoded may hold any character
+_USERS = re.compile(rf"({_SCHEME})(?:[^/\s:@'\"]+:(?!{_PORT}){_REST}|[^/\s'\"]*)@", re.IGNORECASE)
+_KEYS = re.compile(rf"({_BUCKETS})[^/\s:@'\"]+:{_REST}@", re.IGNORECASE)
 _NAMED = re.compile(r"(?:gs|gcs|abfss?|hdfs|viewfs|hf)://[^/\s:@]*@", re.IGNORECASE)
-_QUERIES = re.compile(r"([a-z][a-z0-9+.-]*://[^\s?'\"]*)\?(?:[^\s'\",)]*[^\s'\",):;.])?", re.IGNORECASE)
+_QUERIES = re.compile(rf"({_SCHEME}[^\s?'\"]*)\?(?:[^\s'\",)]*[^\s'\",):;.])?", re.IGNORECASE)
+_QUOTED = re.compile(
+    rf"(?<=')(?:[\w.+-]+::)*{_SCHEME}[^']*(?=')|(?<=\")(?:[\w.+-]+::)*{_SCHEME}[^\"]*(?=\")", re.IGNORECASE
+)
+_CHAIN = re.compile(rf"::(?={_SCHEME})", re.IGNORECASE)
+_BUCKET = re.compile(_BUCKETS, re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:
     """Removes user, password and query from the URLs in a text, because they may contain keys.
 
+    Quote a URL that is not yet known to be well-formed: outside quotes, a query ends at a space.
+
     >>> without_secrets("s3://KEY:SECRET@bucket/train?token=abc")
     's3://bucket/train'
     """
-    return _QUERIES.sub(r"\1", _USERS.sub(r"\1", _KEYS.sub(r"\1", text))) if "://" in text else text
+    if "://" not in text:
+        return text
+    text = _QUOTED.sub(lambda found: url_without_secrets(found[0]), text)
+    return _QUERIES.sub(r"\1", _USERS.sub(r"\1", _KEYS.sub(r"\1", text)))
+
+
+def url_without_secrets(url: str) -> str:
+    """`without_secrets` for a text that is one URL or path: its secrets may hold any character.
+
+    >>> url_without_secrets("s3://KEY:A SECRET@bucket/train?token=a b c")
+    's3://bucket/train'
+    """
+    return "::".join(map(_without_secrets, _CHAIN.split(url)))
+
+
+def user_of(url: str) -> str:
+    """The user and password of a URL, as they are written; empty if there are none."""
+    scheme, slashes, rest = url.partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in host:
+        return rest[: host.rindex("@")]
+    port = host.rpartition(":")[2]
+    has_secret = ":" in host and (_BUCKET.match(scheme + slashes) or not (port.isdecimal() or port.endswith("]")))
+    return rest.rpartition("@")[0] if has_secret else ""
+
+
+def _without_secrets(url: str) -> str:
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        return url
+    user = user_of(url)
+    return scheme + slashes + (rest[len(user) + 1 :] if user else rest.removeprefix("@")).partition("?")[0]
 
 
 def without_users(url: str) -> str:
@@ -35,15 +78,27 @@ def without_users(url: str) -> str:
 
 
 def clean_cause(error: BaseException) -> BaseException:
-    """Returns the error, or a stand-in if its text, or that of an error behind it, shows a secret.
+    """Returns the error, or a stand-in if its text shows a secret. Replaces the errors behind it likewise, in place.
 
     Use it after ``raise ... from``: a traceback prints the text of every cause.
     """
-    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    kept = None if behind is None else clean_cause(behind)
-    text = str(error)
-    if kept is behind and without_secrets(text) == text:
+    notes = [without_secrets(str(note)) for note in getattr(error, "__notes__", ())]
+    text = without_secrets(str(error))
+    if text == str(error) and notes == list(getattr(error, "__notes__", ())):
+        clean_behind(error)
         return error
-    stand_in = OSError(f"{type(error).__name__}: {without_secrets(text)}").with_traceback(error.__traceback__)
-    stand_in.__cause__ = kept
+    stand_in = OSError("\n".join([f"{type(error).__name__}: {text}", *notes])).with_traceback(error.__traceback__)
+    stand_in.errno = getattr(error, "errno", None)
+    stand_in.__cause__ = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    clean_behind(stand_in)
     return stand_in
+
+
+def clean_behind(error: BaseException) -> None:
+    """Replaces the errors that a traceback prints before this one, if they show a secret."""
+    if error.__cause__ is not None:
+        cleaned = clean_cause(error.__cause__)
+        if cleaned is not error.__cause__:
+            error.__cause__ = cleaned
+    elif error.__context__ is not None and not error.__suppress_context__:
+        error.__context__ = clean_cause(error.__context__)

@@ -27,7 +27,7 @@ from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
 from parquetry.common.process.exit_watch import end_with_trainer
-from parquetry.common.urls import without_secrets
+from parquetry.common.urls import url_without_secrets
 
 from . import passes
 from .dealers import TrainerSharding, length_for_trainer
@@ -217,7 +217,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _ended(self) -> None:
         """Called in the training process when a loader's pass has ended."""
-        self._counting.ended(without_secrets(self._pipeline.urls[0]))
+        self._counting.ended(url_without_secrets(self._pipeline.urls[0]))
 
     # --- state ---
 
@@ -373,7 +373,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if not in_worker and self._mesh_part is None:
             warn_of_model_parallel(own.num_shards if self._is_fixed and own is not None else at.num_shards)
         if at.num_shards > 1 or (self._deals_itself and not self._is_fixed):
-            _LOG.info("%s: part %d of %d", without_secrets(self._pipeline.urls[0]), at.shard, at.num_shards)
+            _LOG.info("%s: part %d of %d", url_without_secrets(self._pipeline.urls[0]), at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
         if self._canonical_shards is not None:
             pipeline = pipeline.with_canonical_shards(self._canonical_shards)
@@ -434,7 +434,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             _LOG.warning(
                 "%s: no loader announced this pass, so it is epoch %d each time a worker starts. Make the dataset in "
                 "the training process and keep it inside the loader's dataset, or call set_epoch().",
-                without_secrets(self._pipeline.urls[0]),
+                url_without_secrets(self._pipeline.urls[0]),
                 self._epochs.upcoming,
             )
 

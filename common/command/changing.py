@@ -203,11 +203,11 @@ def generate_metadata(
 ) -> Shown:
     """Write the schema of plain Parquet files."""
     from ..tools import generate_metadata as write_schema
-    from ..urls import without_secrets
+    from ..urls import url_without_secrets
 
     schema = write_schema(url, overwrite=overwrite)
     return Shown(
-        schema.to_json(), (f"{without_secrets(url)}: schema of {len(schema)} fields: {', '.join(schema.fields)}.",)
+        schema.to_json(), (f"{url_without_secrets(url)}: schema of {len(schema)} fields: {', '.join(schema.fields)}.",)
     )
 
 
@@ -251,9 +251,9 @@ def _shows_bars(no_progress: bool) -> bool:
 
 
 def _copied(target: str, report: Any) -> Shown:
-    from ..urls import without_secrets
+    from ..urls import url_without_secrets
 
-    place = without_secrets(target)
+    place = url_without_secrets(target)
     value = {
         "target": place,
         "rows": report.rows,

@@ -226,12 +226,12 @@ def half_blocks(pixels: np.ndarray) -> Text:
 
 def explain(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
     """Explain what a chain of verbs reads, in which order, and what it returns."""
-    from ..urls import without_secrets
+    from ..urls import url_without_secrets, without_secrets
 
     pipeline = opened(url, chain, storage_option)
     lines = without_secrets(pipeline.explain())
     value = {
-        "urls": list(map(without_secrets, pipeline.urls)),
+        "urls": list(map(url_without_secrets, pipeline.urls)),
         "chain": [str(stage) for stage in pipeline.stages],
         "plan": lines.splitlines(),
     }

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..urls import clean_cause
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import CLEANED, REMOVED, remedy, why
@@ -159,14 +160,14 @@ def _opened_group(
     except (DatasetError, TooLargeError):
         raise
     except StoreError as error:
-        raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from error
+        raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from clean_cause(error)
     except FileNotFoundError as error:
         cleaned = "" if dataset.table is None or dataset.table.is_manifest else CLEANED
-        raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from error
+        raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from clean_cause(error)
     except DAMAGE as error:
         raise DatasetError(
             f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice)}"
-        ) from error
+        ) from clean_cause(error)
 
 
 def _size_of(source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Sequence[str], enough: int) -> int:

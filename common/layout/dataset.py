@@ -26,6 +26,7 @@ from ..schema.field import Unischema, UnischemaField, match_names, schema_from_m
 from ..schema.infer import flatten_fields, infer_fields
 from ..schema.petastorm_metadata import schema_from_petastorm
 from ..schema.ragged import ends_of
+from ..urls import clean_cause
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import DistinctSchemas, unify_schemas
@@ -131,7 +132,7 @@ class StoredDataset:
                     pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
                 )
         except FileNotFoundError as error:
-            raise DatasetError(f"file {self.files[0].path}: {REMOVED}.") from error
+            raise DatasetError(f"file {self.files[0].path}: {REMOVED}.") from clean_cause(error)
         ends = np.cumsum(self.row_groups.rows)
         return np.diff(ends_of(sizes)[ends], prepend=0)
 
@@ -247,7 +248,9 @@ class StoredDataset:
             named = self.table is not None or not {version.path for version in versions}.isdisjoint(self.roots)
             check_used(self.filesystem, versions, directories=() if named else self.roots)
         except StoreError as error:
-            raise DatasetError(f"files of the epoch: cannot be checked for changes, {error}. {error.advice}") from error
+            raise DatasetError(
+                f"files of the epoch: cannot be checked for changes, {error}. {error.advice}"
+            ) from clean_cause(error)
 
     @cached_property
     def index(self) -> RowGroupIndex | None:
@@ -436,7 +439,7 @@ def _naming(path: str) -> Iterator[None]:
         raise DatasetError(
             f"file {path}: expected columns that Arrow has types for, got: {why(error)}. Write it again without the "
             "column, or leave the file out."
-        ) from error
+        ) from clean_cause(error)
 
 
 def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
@@ -481,7 +484,7 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
         raise DatasetError(
             f"file {version.path}: expected Parquet metadata, got: {error}. "
             f"{remedy(error, 'Delete it, or write it again.')}"
-        ) from error
+        ) from clean_cause(error)
 
 
 def _schema_in(metadata: Mapping[bytes, bytes] | None, where: str) -> Unischema | None:

@@ -22,6 +22,7 @@ from ..errors import DatasetError
 from ..process.forks import arrow_to_numpy
 from ..progress import thread_pool
 from ..schema.ragged import ends_of
+from ..urls import clean_cause
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
 from .footers import open_checked, remedy
@@ -159,7 +160,9 @@ def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) ->
         damaged = (
             "It is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version of the table."
         )
-        raise DatasetError(f"{place}: expected a readable one, got: {error}. {remedy(error, damaged)}") from error
+        raise DatasetError(
+            f"{place}: expected a readable one, got: {error}. {remedy(error, damaged)}"
+        ) from clean_cause(error)
 
 
 def _positions(dataset: StoredFiles, item: RowDeletes) -> pa.Table:

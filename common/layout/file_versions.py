@@ -33,6 +33,7 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..progress import thread_pool
+from ..urls import clean_cause
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
 from .http_ranges import HttpFile, answers_http
 from .retries import is_transient, with_retries
@@ -246,7 +247,7 @@ def _explaining(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[N
         with suppress(Exception):  # the first error is more useful
             found = current_version(filesystem, version.path)
         if found is not None and version.became(found):
-            raise changed(version, found) from error
+            raise changed(version, found) from clean_cause(error)
         raise
 
 

@@ -207,7 +207,7 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         raise
     except StoreError as error:
         advice = _NOWHERE if error.is_gone else error.advice
-        raise DatasetError(f"dataset {url!r}: cannot be reached: {error}. {advice}") from error
+        raise DatasetError(f"dataset {url!r}: cannot be reached: {error}. {advice}") from clean_cause(error)
     except Exception as error:
         advice = credentials_advice(url, error)
         if not advice and not isinstance(error, OSError):

@@ -12,17 +12,19 @@ import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
+from ..urls import clean_cause, url_without_secrets, user_of, without_secrets
 from .store_answers import CREDENTIALS, SCHEMES, is_refusal
 from .stores import ForkSafeHandler, has_plain_handler, with_few_attempts
 
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
+_NOT_IN_SECRETS = re.compile(r"[^A-Za-z0-9._~!$&'()*+,;=:%-]")  # RFC 3986, 3.2.1
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
 _GCS_RETRY_S = 2  # after that, `with_retries` asks again
 # The extra that installs fsspec's library for a scheme.
@@ -54,10 +56,11 @@ def resolve(
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str) or not text or "\0" in text:
         raise DatasetError(f"dataset URL: expected a non-empty string or path, got {url!r}.")
+    shown = url_without_secrets(text)
     if filesystem is not None:
         if storage_options:
             raise DatasetError(
-                f"storage_options for '{text}': expected none with filesystem=, got {sorted(storage_options)}. "
+                f"storage_options for '{shown}': expected none with filesystem=, got {sorted(storage_options)}. "
                 "Pass them to the file system itself."
             )
         return _given(filesystem, text)
@@ -65,7 +68,7 @@ def resolve(
     if found is None or found.group(1).lower() == "file":
         if storage_options:
             raise DatasetError(
-                f"storage_options for '{text}': expected none for a local path, got {sorted(storage_options)}. "
+                f"storage_options for '{shown}': expected none for a local path, got {sorted(storage_options)}. "
                 "Leave them out."
             )
         return pafs.LocalFileSystem(), local_path(text)
@@ -118,7 +121,7 @@ def _given(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str
         return filesystem, _trimmed(path)
     if not _is_fsspec(filesystem):
         raise DatasetError(
-            f"filesystem for '{text}': expected a pyarrow.fs.FileSystem or an fsspec file system, "
+            f"filesystem for '{url_without_secrets(text)}': expected a pyarrow.fs.FileSystem or an fsspec file system, "
             f"got {type(filesystem).__name__}."
         )
     return _wrapped(filesystem), _trimmed(filesystem._strip_protocol(text))
@@ -139,13 +142,23 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
         if isinstance(filesystem, pafs.S3FileSystem):
             filesystem = with_few_attempts(filesystem)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]  # libhdfs lists every place it searched
+        reason = without_secrets(str(error)).partition("\n")[0]  # libhdfs lists every place it searched
         advice = _HADOOP if scheme in ("hdfs", "viewfs") else credentials_advice(text, error).removeprefix(".")
         raise DatasetError(
-            f"file system of '{text}': pyarrow could not set up '{scheme}' ({reason}). Correct the URL, pass "
-            f"storage_options=... to go through fsspec, or pass a ready filesystem=...{advice}"
-        ) from error
+            f"file system of '{url_without_secrets(text)}': pyarrow could not set up '{scheme}' ({reason}). "
+            f"{_quoting_advice(text) or 'Correct the URL'}, or pass storage_options=... to go through fsspec, or a "
+            f"ready filesystem=...{advice}"
+        ) from clean_cause(error)
     return filesystem, _trimmed(path)
+
+
+def _quoting_advice(url: str) -> str:
+    """Says how to write the characters of a secret that a URL may not hold; empty if it has none."""
+    found = sorted(set(_NOT_IN_SECRETS.findall(user_of(url))))
+    if not found:
+        return ""
+    changes = ", ".join(f"{letter!r} as {quote(letter, safe='')}" for letter in found)
+    return f"In its secret, write {changes}"
 
 
 def _with_quoted_brackets(url: str) -> str:
@@ -163,39 +176,45 @@ def _with_retry_limit(url: str) -> str:
 
 
 def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.FileSystem, str]:
-    fsspec = _import_fsspec(text, scheme)
+    fsspec, shown = _import_fsspec(text, scheme), url_without_secrets(text)
+    if scheme in ("http", "https"):  # as the client would do; spaces would hide where the URL ends in its errors
+        path, mark, query = text.partition("?")
+        text = path + mark + re.sub(r"\s", lambda found: quote(found[0]), query)
     try:
         filesystem, path = fsspec.core.url_to_fs(text, **options)
     except ImportError as error:
         raise DatasetError(
-            f"file system of '{text}': the library for '{scheme}' is not installed ({error}). "
+            f"file system of '{shown}': the library for '{scheme}' is not installed ({error}). "
             + (f"Run: pip install 'parquetry[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else "Install it")
             + ", or pass a ready filesystem=..."
-        ) from error
+        ) from clean_cause(error)
     except ValueError as error:
         advice = credentials_advice(text, error)
         if advice:
-            raise DatasetError(f"file system of '{text}': fsspec cannot set up '{scheme}': {error}{advice}") from error
+            raise DatasetError(
+                f"file system of '{shown}': fsspec cannot set up '{scheme}': {error}{advice}"
+            ) from clean_cause(error)
         raise DatasetError(
-            f"file system of '{text}': expected a scheme that pyarrow or fsspec knows, got '{scheme}' ({error}). "
+            f"file system of '{shown}': expected a scheme that pyarrow or fsspec knows, got '{scheme}' ({error}). "
             "Correct the URL, or pass a ready filesystem=..."
-        ) from error
+        ) from clean_cause(error)
     except (OSError, TypeError) as error:
         raise DatasetError(
-            f"file system of '{text}': fsspec could not set up '{scheme}' with the options {sorted(options)} "
+            f"file system of '{shown}': fsspec could not set up '{scheme}' with the options {sorted(options)} "
             f"({error}). Correct storage_options, or pass a ready filesystem=..."
             f"{credentials_advice(text, error).removeprefix('.')}"
-        ) from error
+        ) from clean_cause(error)
     return _wrapped(filesystem), _trimmed(path)
 
 
 def _import_fsspec(text: str, scheme: str) -> ModuleType:
+    shown = url_without_secrets(text)
     try:
         import fsspec.core
     except ImportError as error:
         raise DatasetError(
-            f"file system of '{text}': '{scheme}' {missing_package(error, 'fsspec', _EXTRAS.get(scheme, 'remote'))}"
-        ) from error
+            f"file system of '{shown}': '{scheme}' {missing_package(error, 'fsspec', _EXTRAS.get(scheme, 'remote'))}"
+        ) from clean_cause(error)
     result: ModuleType = fsspec
     return result
 

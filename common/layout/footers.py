@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError, limit_reached
 from ..process.forks import ForkLock
 from ..progress import progress, thread_pool
+from ..urls import clean_cause
 from .file_versions import opened
 from .files import DataFile
 from .footer_check import check_footer
@@ -102,9 +103,11 @@ def naming_file(file: DataFile) -> Iterator[None]:
     except DatasetError:
         raise
     except StoreError as error:
-        raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {error.advice}") from error
+        raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {error.advice}") from clean_cause(
+            error
+        )
     except FileNotFoundError as error:
-        raise DatasetError(f"file {file.path}: {REMOVED}{CLEANED}.") from error
+        raise DatasetError(f"file {file.path}: {REMOVED}{CLEANED}.") from clean_cause(error)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         if "more than 64 bits" in str(error):  # 128-bit integers of polars; Arrow does not say in which column
             raise DatasetError(
@@ -114,7 +117,7 @@ def naming_file(file: DataFile) -> Iterator[None]:
         raise DatasetError(
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be read as "
             f"one: {why(error)}. {remedy(error, _advice(file.path))}"
-        ) from error
+        ) from clean_cause(error)
 
 
 def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:

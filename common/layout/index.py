@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ..errors import DatasetError
 from ..process.forks import ForkLock, arrow_to_numpy
-from ..urls import without_secrets
+from ..urls import url_without_secrets
 from .chunk_statistics import ChunkStatistics
 from .evolution import hides_from_parquet
 from .file_versions import current_versions
@@ -56,7 +56,7 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
     except OSError as error:
         _LOGGER.warning(
             "row-group index of %s: cannot be reached (%s). Reading the footers instead.",
-            without_secrets(", ".join(paths)),
+            ", ".join(map(url_without_secrets, paths)),
             told(error),
         )
         return None

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from ..process.forks import arrow_to_numpy
+from ..urls import clean_cause
 from .file_versions import FileVersion, opened
 from .index_format import BASE, METADATA_KEY, IndexDescription
 from .retries import with_retries
@@ -61,7 +62,9 @@ class IndexFile:
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"row-group index {version.path}: expected a valid index, got: {error!r}.") from error
+            raise DatasetError(
+                f"row-group index {version.path}: expected a valid index, got: {error!r}."
+            ) from clean_cause(error)
 
     @classmethod
     def _of(
@@ -118,7 +121,7 @@ class IndexFile:
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"{where}: expected valid columns, got: {error!r}.") from error
+            raise DatasetError(f"{where}: expected valid columns, got: {error!r}.") from clean_cause(error)
         for column in table.columns:
             if len(column) != len(self.rows):
                 raise DatasetError(f"{where}: expected {len(self.rows)} lines, got {len(column)}.")

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError
 from ..progress import thread_pool
 from ..schema.field import match_names
+from ..urls import clean_cause
 from .chunk_statistics import belongs, bound_types, bounds_in, flat_columns, is_exact, leaf_columns, raw_statistics
 from .evolution import DistinctSchemas, widen
 from .file_cache import whole_file
@@ -80,7 +81,7 @@ def write_lines(
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
-        ) from error
+        ) from clean_cause(error)
     return path
 
 

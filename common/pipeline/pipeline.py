@@ -43,7 +43,7 @@ from ..stages.shard import Even, Shard
 from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
-from ..urls import without_secrets
+from ..urls import url_without_secrets
 from .image_verbs import seed_or_drawn
 from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .random_access import ElementConverters, NumberedElements, reader_of
@@ -556,7 +556,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             sources = ", ".join(str(source) for source in self.mixture.sources)
             shown = f"mix([{sources}], weights={self.mixture.weights}, stop={self.mixture.stop!r})"
         else:
-            urls = list(map(without_secrets, self.urls))
+            urls = list(map(url_without_secrets, self.urls))
             where = repr(urls[0] if len(urls) == 1 else urls)
             where = where if self.address is None else f"address={self.address.url!r}"
             shown = f"Pipeline({where})" if self.table is None else f"Pipeline({where}, {self.table})"

@@ -27,7 +27,7 @@ from ..schema.dtypes import dtype_to_json
 from ..schema.field import Shape
 from ..selection.statistics import column_statistics
 from ..stages.nested import Nested
-from ..urls import without_secrets
+from ..urls import url_without_secrets
 from .values import scalar_value
 
 _MOST_ROW_GROUPS = 2000
@@ -150,7 +150,7 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
     footer = dataset.footer(0) if dataset.files else None
     scale = len(groups) / max(len(chunks.row_groups), 1)
     return DatasetReport(
-        urls=tuple(map(without_secrets, pipeline.urls)),
+        urls=tuple(map(url_without_secrets, pipeline.urls)),
         kind=None if dataset.table is None else str(dataset.table),
         files=len(dataset.files),
         rows=int(groups.rows.sum()),

@@ -33,6 +33,7 @@ from ..pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
 from ..transport.source import usable_processors
+from ..urls import clean_cause
 from ..write.file_format import arrow_schema
 from ..write.writer import DatasetWriter
 from .copy_job import CopyJob
@@ -254,7 +255,7 @@ def _listed(url: str, filesystem: pafs.FileSystem, path: str) -> list[FileVersio
             found = versions_below(filesystem, path) if kind == pafs.FileType.Directory else []
             found = [version] if version is not None else found
     except OSError as error:
-        raise DatasetError(f"source '{url}': cannot be reached: {error}") from error
+        raise DatasetError(f"source '{url}': cannot be reached: {error}") from clean_cause(error)
     if not found:
         raise DatasetError(f"source '{url}': expected files, found nothing there. Check the path.")
     return sorted(
@@ -358,7 +359,7 @@ class _RecordPlan:
                     raise EncodeError(
                         f"file {version.path}: {error} Declare the field with fields=[UnischemaField(...)], "
                         "or name only the fields that you want."
-                    ) from error
+                    ) from clean_cause(error)
 
     def _write_file(self, writer: DatasetWriter, version: FileVersion, skipped: _Skipped) -> Iterator[int]:
         done = 0

@@ -27,6 +27,7 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError, ParquetryError
 from ..layout.file_cache import MOVING, new_directory, release, remove_leftovers, unfinished_name
 from ..process.locks import lock_file
+from ..urls import clean_cause
 
 COMMON_METADATA = "_common_metadata"
 _OURS = frozenset({COMMON_METADATA, "_metadata", "_row_groups.parquet"})
@@ -172,7 +173,7 @@ def storage_errors(doing: str, path: str) -> Iterator[None]:
     except (OSError, NotImplementedError, pa.ArrowException) as error:
         raise DatasetError(
             f"{doing} '{path}': the file system refused: {error}. Check the path, the permissions and the free space."
-        ) from error
+        ) from clean_cause(error)
 
 
 def _take_place(hidden: str, root: str) -> bool:

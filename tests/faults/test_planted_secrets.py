@@ -19,7 +19,7 @@ from faces import import_framework
 from s3_server import S3Server, serving
 
 import parquetry
-from parquetry.common import Pipeline, mix
+from parquetry.common import Pipeline, Unischema, UnischemaField, mix
 from parquetry.common.errors import DatasetError, ParquetryError
 from parquetry.common.layout import retries
 from parquetry.common.write import write_dataset
@@ -98,6 +98,32 @@ def test_no_error_shows_a_secret(store: S3Server, name: str) -> None:
         ERRORS[name](store)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in repr(pickle.loads(pickle.dumps(caught.value)))
+
+
+ODD = {
+    "slash": f"a/{SECRET}",
+    "space": f"a {SECRET}",
+    "newline": f"{SECRET}\n",
+    "quote": f"a'/{SECRET}",
+    "hash": f"#{SECRET}",
+}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+@pytest.mark.parametrize("odd", ODD)
+def test_a_secret_that_is_not_percent_encoded_is_shown_nowhere(scheme: str, odd: str) -> None:
+    rows = Pipeline(f"{scheme}://KEY:{ODD[odd]}@lake/rows?region=us-east-1", ["id"])
+    with pytest.raises(DatasetError, match=r"In its secret, write .* as %") as caught:
+        len(rows)
+    told = "".join(traceback.format_exception(caught.value))
+    with pytest.raises(DatasetError) as caught:
+        write_dataset(rows.urls[0], Unischema("rows", [UnischemaField("id", "int64")]), [{"id": 1}])
+    assert SECRET not in told + "".join(traceback.format_exception(caught.value)) + repr(rows)
+    assert f"'{scheme}://lake/rows'" in repr(rows)
+
+
+def test_a_percent_encoded_secret_is_accepted(store: S3Server) -> None:
+    assert len(Pipeline(store.url("lake/rows", user="KEY:a%2Fb%20c"))) == 33
 
 
 @pytest.mark.parametrize("status", [301, 403, 404, 503])

@@ -31,7 +31,7 @@ from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from ...selection.statistics import column_bytes
-from ...urls import without_secrets
+from ...urls import url_without_secrets
 from ..memory.arrow_views import as_arrow, is_number
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
@@ -71,7 +71,7 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
         _LOGGER.warning(
             "cache() of %s keeps nothing: the store reports neither modification times nor ETags, so a cached copy "
             "could not be told apart from that of another version.",
-            without_secrets(", ".join(roots)),
+            ", ".join(map(url_without_secrets, roots)),
         )
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError, SchemaError
+from ...urls import clean_cause
 from ..file_versions import FileVersion
 from ..filesystem import local_path, resolve
 from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile, TableSource, import_package, sorted_files
@@ -92,17 +93,17 @@ def open_delta(
         number, protocol = int(table.version()), table.protocol()
         metadata, schema = table.metadata(), json.loads(table.schema().to_json())
     except (deltalake.exceptions.DeltaError, OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from error
+        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from clean_cause(error)
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # what a panic in Rust becomes; it has no public class
             raise
-        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from error
+        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from clean_cause(error)
     _check_features(what, protocol)
     columns, refused = _columns(what, schema, metadata)
     try:
         adds = log.live_files(number)
     except DatasetError as error:
-        raise DatasetError(f"{what}: {error}") from error
+        raise DatasetError(f"{what}: {error}") from clean_cause(error)
     if len(adds) != len(table.file_uris()):
         raise DatasetError(
             f"{what}: expected the {len(table.file_uris())} files that deltalake sees at version {number}, got "
@@ -280,7 +281,7 @@ def _vector(what: str, vector: Action, root: str) -> RowDeletes:
     except ValueError as error:
         raise DatasetError(
             f"{what}: expected a deletion vector's name or bytes in Z85, got '{text[:80]}' ({error}). Repair the table."
-        ) from error
+        ) from clean_cause(error)
     if kind == "i":
         return RowDeletes(kind=BITMAP, inline=base64.b64encode(decoded).decode("ascii"), size_bytes=size, count=count)
     if kind == "u":

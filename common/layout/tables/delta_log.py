@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError
+from ...urls import clean_cause
 from ..footers import open_checked, remedy
 from ..retries import with_retries
 
@@ -63,7 +64,7 @@ class Log:
         except DatasetError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"Delta log {self._directory}: cannot be listed: {error}") from error
+            raise DatasetError(f"Delta log {self._directory}: cannot be listed: {error}") from clean_cause(error)
         self._sizes = {posixpath.basename(info.path): info.size for info in infos}
         self._read: dict[str, list[tuple[str, Action]]] = {}
 
@@ -232,7 +233,9 @@ def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, 
     except DatasetError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DatasetError(f"Delta log {path}: expected lines of JSON, got: {error}. Repair the table.") from error
+        raise DatasetError(
+            f"Delta log {path}: expected lines of JSON, got: {error}. Repair the table."
+        ) from clean_cause(error)
 
 
 def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, Action]]:
@@ -255,7 +258,7 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
         raise DatasetError(
             f"{place}: expected a readable one, got: {error}. {remedy(error, 'Repair the table.')}"
-        ) from error
+        ) from clean_cause(error)
 
 
 def _wanted(kind: str, schema: pa.Schema) -> list[str]:

@@ -23,6 +23,7 @@ from ...errors import DatasetError, ParquetryError, SchemaError, missing_package
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
+from ...urls import clean_cause
 from ..file_versions import opened
 from ..files import DataFile, list_files
 from ..nested import stored_schema
@@ -90,14 +91,14 @@ def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
     except ImportError as error:
         raise DatasetError(
             f"Hugging Face folder '{url}': {missing_package(error, 'huggingface_hub', 'huggingface')}"
-        ) from error
+        ) from clean_cause(error)
     options = dict(storage_options or {})
     try:
         found = HfFileSystem(**options).resolve_path(url)
         api = HfApi(token=options.get("token"), endpoint=options.get("endpoint"))
         commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
     except (OSError, ValueError) as error:
-        raise DatasetError(f"Hugging Face folder '{url}': cannot be reached: {error}") from error
+        raise DatasetError(f"Hugging Face folder '{url}': cannot be reached: {error}") from clean_cause(error)
     kind = "" if found.repo_type == "model" else f"{found.repo_type}s/"
     return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}".rstrip("/")
 
@@ -173,7 +174,7 @@ def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"file {file.path}: expected a readable Parquet file, got: {error}.") from error
+        raise DatasetError(f"file {file.path}: expected a readable Parquet file, got: {error}.") from clean_cause(error)
 
 
 def described(
@@ -198,7 +199,7 @@ def described(
             raise
         raise DatasetError(
             f"file {where}: expected features as the datasets package writes them, got: {error!r}. Write it again."
-        ) from error
+        ) from clean_cause(error)
 
 
 def _text(name: object) -> str:
@@ -216,7 +217,7 @@ def _features(schema: pa.Schema, where: str) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetError(
             f"file {where}: expected JSON under '{_METADATA_KEY.decode()}' in its metadata, got: {error}."
-        ) from error
+        ) from clean_cause(error)
 
 
 def _columns(

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError, ParquetryError
+from ...urls import clean_cause
 from ..file_versions import FileVersion
 from ..filesystem import resolve
 from ..table import Table, TableFile, TableSource, import_package, sorted_files
@@ -48,7 +49,7 @@ def open_iceberg(
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetError(
             f"{what}: expected metadata that follows the specification, got: {error!r}. Repair the table."
-        ) from error
+        ) from clean_cause(error)
 
 
 def _opened(what: str, found: IcebergTable, snapshot_id: int | None, filesystem: object) -> TableSource:
@@ -96,7 +97,7 @@ def _load(table: object, catalog_options: Mapping[str, Any] | None) -> IcebergTa
     try:
         return load_catalog(catalog, **dict(catalog_options or {})).load_table(name)
     except Exception as error:  # catalogs are plug-ins; their errors have no common base class
-        raise DatasetError(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from error
+        raise DatasetError(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from clean_cause(error)
 
 
 def _snapshot(what: str, table: IcebergTable, snapshot_id: int | None) -> tuple[Snapshot | None, Schema]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError
+from ...urls import clean_cause
 from ..retries import with_retries
 from ..table import BITMAP, EQUALITY, POSITIONS, RowDeletes, TableColumn
 from .iceberg_columns import table_columns
@@ -110,7 +111,7 @@ class DeleteIndex:
             raise DatasetError(
                 f"{self._what}: expected deletion vectors in {entry.file.file_path}, got: {error!r}. "
                 "The file is damaged, or has since been removed."
-            ) from error
+            ) from clean_cause(error)
 
 
 def vectors_in(footer: bytes, path: str) -> list[tuple[str, RowDeletes]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DatasetError, ParquetryError
 from ...progress import thread_pool
+from ...urls import clean_cause
 from ..file_cache import UNREADABLE
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
     except (*UNREADABLE, AssertionError, MemoryError) as error:
         raise DatasetError(
             f"{what}: the manifests of snapshot {snapshot.snapshot_id} cannot be read: {error}"
-        ) from error
+        ) from clean_cause(error)
     entries = [entry for entries in lists for entry in entries]
     for entry in entries:
         kind = str(getattr(entry.file.file_format, "value", entry.file.file_format)).lower()

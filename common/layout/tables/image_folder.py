@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from ...errors import DatasetError, SchemaError
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
+from ...urls import clean_cause
 from ..file_cache import FileCache, cache_root
 from ..file_versions import FileVersion, drawn_plan, look, versions_below
 from ..filesystem import resolve
@@ -124,7 +125,7 @@ def _images(what: str, filesystem: pafs.FileSystem, root: str) -> list[tuple[lis
         kind, _ = look(filesystem, root)
         files = versions_below(filesystem, root) if kind == pafs.FileType.Directory else []
     except OSError as error:
-        raise DatasetError(f"{what}: cannot be reached: {error}") from error
+        raise DatasetError(f"{what}: cannot be reached: {error}") from clean_cause(error)
     if kind != pafs.FileType.Directory:
         raise DatasetError(f"{what}: expected a folder, got {'a file' if kind == pafs.FileType.File else 'nothing'}.")
     images, others = [], []
@@ -201,5 +202,5 @@ def _keep(
         raise DatasetError(
             f"{what}: its manifest cannot be kept in {directory}: {error}. Free disk space there, or set "
             "PARQUETRY_CACHE_DIR."
-        ) from error
+        ) from clean_cause(error)
     return path, digest
