@@ -138,14 +138,14 @@ class _Console(Console):
 
 def _fail(name: str, error: Exception, *, as_json: bool, debug: bool) -> NoReturn:
     """Prints the error as one line (with ``debug``, the traceback), and exits."""
-    from ..urls import without_secrets
+    from ..urls import clean_cause, without_secrets
 
     code = exit_code_of(error)
     message = without_secrets(" ".join(str(error).split())).removeprefix(f"{name}: ") or type(error).__name__
     if code == UNEXPECTED:
         message = f"unexpected {type(error).__name__}: {message}. Run it again with --debug to see where."
     if debug:
-        traceback.print_exception(error)
+        traceback.print_exception(clean_cause(error))
     if as_json:
         print(json.dumps({"error": {"kind": type(error).__name__, "message": message, "exit_code": code}}, indent=2))
     elif not debug or code == UNEXPECTED:

@@ -23,7 +23,7 @@ class SkippedRow:
     """A row that ``on_error="skip"`` left out. For a window, it is the first row.
 
     Attributes:
-        file: the path of the file.
+        file: the path of the file, without the query of a URL.
         row_group, row: the row group in the file, and the row in the row group, both from 0.
         cause: the class of the error that it caused.
     """

@@ -132,7 +132,7 @@ class StoredDataset:
                     pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
                 )
         except FileNotFoundError as error:
-            raise DatasetError(f"file {self.files[0].path}: {REMOVED}.") from clean_cause(error)
+            raise DatasetError(f"file {self.files[0].shown_path}: {REMOVED}.") from clean_cause(error)
         ends = np.cumsum(self.row_groups.rows)
         return np.diff(ends_of(sizes)[ends], prepend=0)
 
@@ -270,7 +270,7 @@ class StoredDataset:
         ]
         file = np.repeat(np.arange(len(per_file)), per_file)
         if min(rows, default=0) < 0:
-            path = self.files[int(file[int(np.argmin(rows))])].path
+            path = self.files[int(file[int(np.argmin(rows))])].shown_path
             raise DatasetError(f"file {path}: expected row groups of 0 rows or more, got {min(rows)}. Write it again.")
         starts = np.cumsum(per_file) - per_file
         group = np.arange(len(file)) - starts[file] if len(file) else np.zeros(0, np.int64)
@@ -348,7 +348,7 @@ class StoredDataset:
     def _locate(self, file: int, name: str) -> str | None:
         if self.columns[name].in_files:
             return None
-        path = locate(footer_schema(self.footer(file)), self.columns[name], where=self.files[file].path)
+        path = locate(footer_schema(self.footer(file)), self.columns[name], where=self.files[file].shown_path)
         return None if path is None else ".".join(path)
 
     @cached_property
@@ -424,7 +424,7 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
 
 
 def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
-    path = dataset.files[file].path
+    path = dataset.files[file].shown_path
     with _naming(path):
         return path, footer_schema(dataset.footer(file))
 
@@ -448,21 +448,23 @@ def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
         return dataset.index.schemas
     seen, found = DistinctSchemas(), []
     for listed, footer in zip(dataset.files, dataset.footers, strict=True):
-        with _naming(listed.path):
+        with _naming(listed.shown_path):
             schema = seen.add(footer)
         if schema is not None:
-            found.append((listed.path, schema))
+            found.append((listed.shown_path, schema))
     return found
 
 
 def _declared_schema(listing: FileListing) -> Unischema | None:
     for version in listing.metadata_files:
-        schema = _schema_in(read_key_values(listing.filesystem, version), version.path)
+        schema = _schema_in(read_key_values(listing.filesystem, version), version.shown_path)
         if schema is not None:
             return schema
     file = listing.files[0]
     footer = read_footer(listing.filesystem, file)
-    return _schema_in(footer.metadata, file.path) or _schema_in(footer.schema.to_arrow_schema().metadata, file.path)
+    return _schema_in(footer.metadata, file.shown_path) or _schema_in(
+        footer.schema.to_arrow_schema().metadata, file.shown_path
+    )
 
 
 def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[bytes, bytes]:
@@ -477,12 +479,12 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
             return pq.read_schema(source).metadata or {}
 
     try:
-        return with_retries(filesystem, read, f"file {version.path}")
+        return with_retries(filesystem, read, f"file {version.shown_path}")
     except DatasetError:
         raise
     except (pa.ArrowInvalid, OSError) as error:
         raise DatasetError(
-            f"file {version.path}: expected Parquet metadata, got: {error}. "
+            f"file {version.shown_path}: expected Parquet metadata, got: {error}. "
             f"{remedy(error, 'Delete it, or write it again.')}"
         ) from clean_cause(error)
 

@@ -33,7 +33,7 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..progress import thread_pool
-from ..urls import clean_cause
+from ..urls import clean_cause, url_without_secrets
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
 from .http_ranges import HttpFile, answers_http
 from .retries import is_transient, with_retries
@@ -95,6 +95,11 @@ class FileVersion:
     tag: str = ""
     inode: tuple[int, ...] = ()
     plan: str = ""
+
+    @property
+    def shown_path(self) -> str:
+        """The path for people, logs and reports. On an HTTP server, it is a URL, whose query may be a signature."""
+        return url_without_secrets(self.path)
 
     @property
     def has_version_metadata(self) -> bool:
@@ -227,7 +232,7 @@ def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], dire
 
 
 def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
-    with_retries(filesystem, lambda: _check_now(filesystem, version), f"file {version.path}")
+    with_retries(filesystem, lambda: _check_now(filesystem, version), f"file {version.shown_path}")
 
 
 def _check_now(filesystem: pafs.FileSystem, version: FileVersion) -> None:
@@ -260,7 +265,7 @@ def check_version(planned: FileVersion, found: FileVersion | None) -> None:
 def changed(planned: FileVersion, found: FileVersion | None) -> DatasetError:
     """The error for a file that changed."""
     return DatasetError(
-        f"file {planned.path}: expected the version that the pipeline was planned with ({planned}), got "
+        f"file {planned.shown_path}: expected the version that the pipeline was planned with ({planned}), got "
         f"{'none' if found is None else f'another ({found})'}. It changed since the pipeline was planned. Create the "
         "pipeline again, and write changed data under a new name while the old files are in use."
     )

@@ -71,6 +71,11 @@ class DataFile:
         return self.version.path
 
     @property
+    def shown_path(self) -> str:
+        """The path for people, without secrets; see `FileVersion.shown_path`."""
+        return self.version.shown_path
+
+    @property
     def size_bytes(self) -> int:
         """The size when the file was listed."""
         return self.version.size_bytes
@@ -143,8 +148,8 @@ def list_files(
             if same or file.path in found:
                 also = f", as {same}" if same and same != file.path else ""
                 raise DatasetError(
-                    f"dataset {url!r}: expected each file once, got {file.path} under another URL too{also}. List it "
-                    "once; to see some rows more often, mix() pipelines or weigh() rows."
+                    f"dataset {url!r}: expected each file once, got {file.shown_path} under another URL too{also}. "
+                    "List it once; to see some rows more often, mix() pipelines or weigh() rows."
                 )
             found[file.path] = file
         if len(urls) > 1:  # links lead to the same file by other paths

@@ -78,11 +78,13 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
         with naming_file(file):
             footer, signed, stored = from_footer(filesystem, file, parse_footer)
             if signed:  # asking Arrow about an encrypted column chunk would terminate the process
-                raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
+                raise DatasetError(
+                    f"file {file.shown_path}: expected plain columns, got some that need a key. {_ENCRYPTED}"
+                )
             check_footer(stored, footer, file.size_bytes)
             return footer
 
-    return retry_if_damaged(filesystem, load, f"file {file.path}")
+    return retry_if_damaged(filesystem, load, f"file {file.shown_path}")
 
 
 def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.NativeFile], Found]) -> Found:
@@ -92,7 +94,7 @@ def from_footer(filesystem: pafs.FileSystem, file: DataFile, read: Callable[[pa.
         with opened(filesystem, file.version, ranges=True) as source:
             return read(source)
 
-    return with_retries(filesystem, once, f"file {file.path}")
+    return with_retries(filesystem, once, f"file {file.shown_path}")
 
 
 @contextmanager
@@ -103,11 +105,11 @@ def naming_file(file: DataFile) -> Iterator[None]:
     except DatasetError:
         raise
     except StoreError as error:
-        raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {error.advice}") from clean_cause(
-            error
-        )
+        raise DatasetError(
+            f"file {file.shown_path}: the footer cannot be read, {error}. {error.advice}"
+        ) from clean_cause(error)
     except FileNotFoundError as error:
-        raise DatasetError(f"file {file.path}: {REMOVED}{CLEANED}.") from clean_cause(error)
+        raise DatasetError(f"file {file.shown_path}: {REMOVED}{CLEANED}.") from clean_cause(error)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         if "more than 64 bits" in str(error):  # 128-bit integers of polars; Arrow does not say in which column
             raise DatasetError(
@@ -115,8 +117,8 @@ def naming_file(file: DataFile) -> Iterator[None]:
                 "Write such columns as decimals or as integers of at most 64 bits, or leave them out."
             ) from error
         raise DatasetError(
-            f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be read as "
-            f"one: {why(error)}. {remedy(error, _advice(file.path))}"
+            f"file {file.shown_path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be "
+            f"read as one: {why(error)}. {remedy(error, _advice(file.shown_path))}"
         ) from clean_cause(error)
 
 

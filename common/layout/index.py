@@ -158,7 +158,7 @@ def _check_schemas(part: IndexFile) -> None:
         hides_from_parquet(stored_schema(schema_from_text(text))) for _, text in described.schemas
     ):
         raise DatasetError(
-            f"row-group index {part.version.path}: expected every Arrow schema of the files, got an index of an "
+            f"row-group index {part.version.shown_path}: expected every Arrow schema of the files, got an index of an "
             "earlier release, which compared Parquet's schemas."
         )
 
@@ -177,12 +177,12 @@ def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex
     if (count < 0).any():
         new = listing.files[int(np.argmin(count))].path
         raise DatasetError(
-            f"row-group index {parts[0].version.path} is stale: expected every file, got none for {new}."
+            f"row-group index {parts[0].version.shown_path} is stale: expected every file, got none for {new}."
         )
     file = np.repeat(np.arange(len(place), dtype=np.int64), count)
     group = np.arange(len(file), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
     if len(file) != start:
-        raise DatasetError(f"row-group index {parts[0].version.path}: expected each file once, got some twice.")
+        raise DatasetError(f"row-group index {parts[0].version.shown_path}: expected each file once, got some twice.")
     lines = np.repeat(first, count) + group
     in_place = bool((lines == np.arange(start)).all())
     return RowGroupIndex(parts, None if in_place else lines, file, group)
@@ -190,7 +190,7 @@ def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex
 
 def _checked(listing: FileListing, part: IndexFile, place: dict[str, int], number: int) -> int:
     described = part.files[number]
-    where = f"row-group index {part.version.path} is stale: file {described.path}"
+    where = f"row-group index {part.version.shown_path} is stale: file {described.shown_path}"
     if described.path not in place:
         raise DatasetError(f"{where}: expected the file, found none.")
     number = place[described.path]

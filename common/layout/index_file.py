@@ -56,14 +56,14 @@ class IndexFile:
                 return reader.metadata, reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
 
         try:
-            metadata, table = with_retries(filesystem, read, f"row-group index {version.path}")
+            metadata, table = with_retries(filesystem, read, f"row-group index {version.shown_path}")
             description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
             return cls._of(filesystem, version, metadata, description, table)
         except DatasetError:
             raise
         except _UNREADABLE as error:
             raise DatasetError(
-                f"row-group index {version.path}: expected a valid index, got: {error!r}."
+                f"row-group index {version.shown_path}: expected a valid index, got: {error!r}."
             ) from clean_cause(error)
 
     @classmethod
@@ -81,7 +81,7 @@ class IndexFile:
         first = np.flatnonzero(np.diff(codes, prepend=-1))
         count = np.diff(first, append=len(codes))
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):
-            raise DatasetError(f"row-group index {version.path}: expected the row groups of each file in order.")
+            raise DatasetError(f"row-group index {version.shown_path}: expected the row groups of each file in order.")
         texts = names.dictionary.take(pa.array(codes[first])).to_pylist()
         tags = [""] * len(first)  # if the index is older than the tags
         if "tag" in table.column_names:
@@ -107,7 +107,7 @@ class IndexFile:
 
     def read(self, columns: list[str]) -> pa.Table:
         """Reads some columns. Raises `DatasetError` if the file was replaced since it was opened, or is unreadable."""
-        where = f"row-group index {self.version.path}"
+        where = f"row-group index {self.version.shown_path}"
 
         def read() -> pa.Table:
             with (

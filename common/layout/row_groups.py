@@ -68,4 +68,4 @@ class StoredFiles(Protocol):
 def describe_row_group(dataset: StoredFiles, row_group: int) -> str:
     """Describes where a row group is stored, for messages."""
     groups = dataset.row_groups
-    return f"file {dataset.files[int(groups.file[row_group])].path}, row group {groups.group[row_group]}"
+    return f"file {dataset.files[int(groups.file[row_group])].shown_path}, row group {groups.group[row_group]}"

@@ -19,6 +19,7 @@ from ..layout.partitions import partition_columns
 from ..process.forks import cached_property
 from ..schema.field import Unischema
 from ..schema.infer import infer_fields
+from ..urls import url_without_secrets
 
 _READ_BY_PETASTORM = frozenset(
     ("int8", "uint8", "int16", "int32", "int64", "float", "double", "bool", "string", "binary", "date32[day]")
@@ -57,7 +58,8 @@ class PetastormDataset(StoredDataset):
         nested = sorted([*refused, *(name for name in schema.fields if "." in name)])
         if nested:
             warnings.warn(
-                f"dataset {self.roots[0]}: ignoring columns that Petastorm's readers do not support: {nested}.",
+                f"dataset {url_without_secrets(self.roots[0])}: ignoring columns that Petastorm's readers do not "
+                f"support: {nested}.",
                 UserWarning,
                 stacklevel=4,
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import PipelineError
 from ..layout.file_cache import cache_root
+from ..urls import url_without_secrets
 from .dataset import PetastormDataset
 from .errors import NoFieldsError
 from .etl.dataset_metadata import open_dataset
@@ -290,7 +291,8 @@ def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequ
     told = [name for name in stored.fields if name in unread and any(re.fullmatch(item, name) for item in patterns)]
     if told:
         warnings.warn(
-            f"dataset {dataset.roots[0]}: leaving out the columns {told}, because Petastorm does not read their types. "
+            f"dataset {url_without_secrets(dataset.roots[0])}: leaving out the columns {told}, because Petastorm does "
+            "not read their types. "
             "Name them in schema_fields=[...] to read them.",
             UserWarning,
             stacklevel=5,

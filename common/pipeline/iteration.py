@@ -393,7 +393,7 @@ def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
         groups = dataset.row_groups
         found.append(
             SkippedRow(
-                file=dataset.files[int(groups.file[noted.row_group])].path,
+                file=dataset.files[int(groups.file[noted.row_group])].shown_path,
                 row_group=int(groups.group[noted.row_group]),
                 row=noted.row,
                 cause=noted.cause,

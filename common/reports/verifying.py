@@ -28,6 +28,7 @@ from ..schema.images import CompressedImageCodec
 from ..selection.pruning import ColumnStatistics
 from ..selection.statistics import column_statistics
 from ..transport.source import usable_processors
+from ..urls import without_secrets
 from .inspecting import Source, pipeline_of, with_lists_as_stored
 from .values import scalar_value
 
@@ -42,7 +43,7 @@ class Damage:
 
     Attributes:
         check: ``"file"``, ``"bytes"``, ``"rows"``, ``"statistics"``, ``"decoding"``, ``"codec"`` or ``"index"``.
-        file: the path of the file; ``None`` for the whole dataset.
+        file: the path of the file, without the query of a URL; ``None`` for the whole dataset.
         row_group: the index of the row group in the file.
         what: what was expected and what was found.
     """
@@ -137,7 +138,7 @@ def _unreadable_files(dataset: StoredDataset) -> Iterator[Damage]:
         try:
             dataset.footer(number)
         except DatasetError as error:
-            yield Damage(check="file", file=file.path, row_group=None, what=str(error))
+            yield Damage(check="file", file=file.shown_path, row_group=None, what=str(error))
 
 
 def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
@@ -150,7 +151,7 @@ def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
         found = footer.row_group(int(group)).num_rows if group < footer.num_row_groups else None
         if found != rows:
             what = f"row-group index, line {number}: expected {found} rows as the footer says, got {rows}."
-            yield Damage(check="index", file=dataset.files[int(file)].path, row_group=int(group), what=what)
+            yield Damage(check="index", file=dataset.files[int(file)].shown_path, row_group=int(group), what=what)
 
 
 class _Checker:
@@ -180,8 +181,8 @@ class _Checker:
         tried = 0
 
         def found(check: str, what: object) -> None:
-            text = " ".join(str(what).split())
-            damages.append(Damage(check=check, file=self._dataset.files[file].path, row_group=group, what=text))
+            text = without_secrets(" ".join(str(what).split()))
+            damages.append(Damage(check=check, file=self._dataset.files[file].shown_path, row_group=group, what=text))
 
         meta = self._dataset.footer(file).row_group(group)
         size = sum(meta.column(number).total_compressed_size for number in range(meta.num_columns))

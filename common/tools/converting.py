@@ -214,7 +214,7 @@ class _SourceFiles:
         """Opens a file. Yields an iterator over its records, and the stream that it reads."""
         with opened(self.filesystem, version) as stream:
             if skipped is not None and self.form == "webdataset":
-                yield webdataset_rows(stream, version.path, partial(skipped.add, version.path)), stream
+                yield webdataset_rows(stream, version.path, partial(skipped.add, version.shown_path)), stream
             else:
                 yield _ROWS[self.form](stream, version.path), stream
 
@@ -291,7 +291,7 @@ def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bo
             return b"huggingface" in (pq.read_schema(stream).metadata or {})
 
     try:
-        return with_retries(filesystem, read, f"file {version.path}")
+        return with_retries(filesystem, read, f"file {version.shown_path}")
     except (pa.ArrowException, OSError):
         return False  # the error is raised when the file is read
 
@@ -357,7 +357,7 @@ class _RecordPlan:
                     yield from self._write_file(writer, version, skipped)
                 except EncodeError as error:
                     raise EncodeError(
-                        f"file {version.path}: {error} Declare the field with fields=[UnischemaField(...)], "
+                        f"file {version.shown_path}: {error} Declare the field with fields=[UnischemaField(...)], "
                         "or name only the fields that you want."
                     ) from clean_cause(error)
 
@@ -393,14 +393,14 @@ def _plan_records(
     renamed = [{rename.get(name, name): feature for name, feature in sample.items()} for sample in samples]
     schema = Unischema(files.form, described_fields(fields, infer_fields(renamed)))
     if not len(schema):
-        raise DatasetError(f"file {version.path}: expected records with features, got {len(samples)} without.")
+        raise DatasetError(f"file {version.shown_path}: expected records with features, got {len(samples)} without.")
     names = {name for sample in samples for name in sample}
     met = {new for old, new in rename.items() if old in names}
     missing = [old for old, new in rename.items() if new not in met]  # any one of the features of a field is enough
     if missing:
         raise FieldNotFoundError(
             f"convert: expected rename to name features of the records, got {missing}; the first {len(samples)} "
-            f"records of {version.path} have {sorted(names)}."
+            f"records of {version.shown_path} have {sorted(names)}."
         )
     sources = {field.name: _sources(field, rename) for field in schema}
     stripes: list[list[FileVersion]] = [[]]

@@ -12,16 +12,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from builders import build
 from faces import import_framework
 from s3_server import S3Server, serving
+from signed_store import SignedStore
 
 import parquetry
-from parquetry.common import Pipeline, Unischema, UnischemaField, mix
+from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix
 from parquetry.common.errors import DatasetError, ParquetryError
 from parquetry.common.layout import retries
+from parquetry.common.reports import verify
 from parquetry.common.write import write_dataset
 
 SECRET = "pLaNtEdSeCrEt"
@@ -98,6 +103,50 @@ def test_no_error_shows_a_secret(store: S3Server, name: str) -> None:
         ERRORS[name](store)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in repr(pickle.loads(pickle.dumps(caught.value)))
+
+
+def signed(tmp_path: Path, damage: str = "value") -> Pipeline:
+    """Two files whose URLs have signatures. The first has a damaged value, page or footer."""
+    codec = NdarrayCodec()
+    points = UnischemaField("points", np.float32, (4,), codec)
+    good = bytes(codec.encode(points, np.zeros(4, np.float32)))
+    for name, values in {"a": [good, b"damaged", good], "b": [good]}.items():
+        table = pa.table({"id": np.arange(len(values)), "points": pa.array(values, pa.binary())})
+        pq.write_table(table, tmp_path / f"{name}.parquet", write_page_checksum=True, use_dictionary=False)
+    path = tmp_path / "a.parquet"
+    if damage == "footer":
+        os.truncate(path, 100)
+    elif damage == "page":
+        path.write_bytes(path.read_bytes().replace(b"damaged", b"changed"))
+    urls = [f"https://host/{name}.parquet?versionId=7&X-Amz-Signature={SECRET}/{SECRET} {SECRET}" for name in "ab"]
+    return Pipeline(urls, ["id", points], filesystem=SignedStore(str(tmp_path)), executor="threads")
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.DEBUG])
+def test_rows_that_are_left_out_are_shown_without_signatures(tmp_path: Path, logged: io.StringIO, level: int) -> None:
+    logging.getLogger("parquetry").setLevel(level)
+    iterator = iter(signed(tmp_path).with_options(on_error="skip"))
+    assert len(list(iterator)) == 3
+    stats = iterator.stats()
+    assert [row.file for row in stats.skipped] == ["https://host/a.parquet"]
+    shown = f"{stats} {stats!r} {json.dumps(stats.to_json())} {iterator.state_dict()} {logged.getvalue()}"
+    assert SECRET not in shown
+
+
+def test_damage_is_shown_without_signatures(tmp_path: Path, logged: io.StringIO) -> None:
+    found = [damage for kind in ("page", "footer") for damage in verify(signed(tmp_path, kind)).damages]
+    assert [(damage.check, damage.file) for damage in found] == [
+        ("bytes", "https://host/a.parquet"),
+        ("file", "https://host/a.parquet"),
+    ]
+    assert SECRET not in repr(found) + logged.getvalue()
+
+
+@pytest.mark.parametrize("damage", ["value", "page", "footer"])
+def test_errors_about_damage_show_no_signature(tmp_path: Path, damage: str) -> None:
+    with pytest.raises(ParquetryError, match=r"file https://host/a.parquet\b") as caught:
+        list(signed(tmp_path, damage))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 ODD = {

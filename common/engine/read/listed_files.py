@@ -128,7 +128,7 @@ def _read(filesystem: pafs.FileSystem, version: FileVersion, place: memoryview) 
                 done += count
 
     try:
-        with_retries(filesystem, read, f"file {version.path}")
+        with_retries(filesystem, read, f"file {version.shown_path}")
     except DatasetError:
         raise
     except (OSError, pa.ArrowException) as error:

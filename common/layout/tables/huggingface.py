@@ -170,11 +170,13 @@ def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
             return stored_schema(pq.read_schema(source))
 
     try:
-        return with_retries(filesystem, read, f"file {file.path}")
+        return with_retries(filesystem, read, f"file {file.shown_path}")
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"file {file.path}: expected a readable Parquet file, got: {error}.") from clean_cause(error)
+        raise DatasetError(f"file {file.shown_path}: expected a readable Parquet file, got: {error}.") from clean_cause(
+            error
+        )
 
 
 def described(
