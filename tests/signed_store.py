@@ -19,8 +19,8 @@ class SignedStore(AbstractFileSystem):
     cachable = False
     protocol = "https"
 
-    def __init__(self, root: str) -> None:
-        super().__init__(root=root)
+    def __init__(self, root: str, **options: Any) -> None:
+        super().__init__(root=root, **options)
         self.root = root
         self.opened: list[str] = []
 

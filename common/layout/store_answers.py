@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +52,7 @@ _REFUSED = re.compile(
 )
 _MISSING = re.compile(r"no.?such.?(key|bucket)|(resource|path|blob|container).?not.?found|\(NOT_FOUND", re.IGNORECASE)
 _REGION = re.compile(r"AuthorizationHeaderMalformed|Permanent.?Redirect|Moved Permanently|wrong.?region", re.IGNORECASE)
+_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 _TEXT_STATUS = re.compile(r"HTTP status (\d{3})\b")
 _OF_CONTENT = (ParquetryError, pa.ArrowException, ValueError, LookupError, MemoryError, ArithmeticError, TypeError)
 
@@ -72,6 +73,9 @@ class StoreError(OSError):
 
 def store_answer(filesystem: pafs.FileSystem, error: BaseException) -> StoreError | None:
     """Returns the error for what the store answered; ``None`` if the exception is about something else."""
+    wrong = wrong_option(filesystem, error)
+    if wrong:
+        return StoreError(f"its client does not take the option '{wrong}'", "Correct storage_options.")
     status = status_of(error)
     if isinstance(error, StoreError) or (status is None and _is_of_content(error)):
         return None
@@ -86,6 +90,19 @@ def store_answer(filesystem: pafs.FileSystem, error: BaseException) -> StoreErro
     if status is None and isinstance(error, OSError):
         return None
     return StoreError(answer)
+
+
+def wrong_option(filesystem: pafs.FileSystem, error: BaseException) -> str:
+    """The option that an fsspec client refuses, when it first connects, as an unknown keyword; empty if it is none."""
+    fs = fsspec_of(without_subtrees(filesystem, "")[0])
+    found = _KEYWORD.search(str(error)) if isinstance(error, TypeError) and fs is not None else None
+    return found[1] if found is not None and found[1] in _names(fs.storage_options) else ""
+
+
+def _names(options: Mapping[Any, Any]) -> set[str]:
+    """The names of options, and of those inside them, such as ``client_kwargs``."""
+    inside = (_names(value) for value in options.values() if isinstance(value, Mapping))
+    return {str(name) for name in options}.union(*inside)
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -1,12 +1,14 @@
 """Temporary files without a name, for data that does not fit into memory. Nothing is left when a process is killed.
 
-They are in ``$TMPDIR`` if it is set, else in ``/var/tmp``, because ``/tmp`` is often in memory.
+They are in ``$TMPDIR`` if it is set, else in ``/var/tmp``, because ``/tmp`` is often in memory. A file that outgrows
+the first moves to the second.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -19,6 +21,8 @@ import pyarrow as pa
 
 from ..errors import ParquetryError
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PIECE_BYTES = 1 << 24
 _MOST_AT_ONCE = 1 << 30  # Linux writes at most 2 GiB per call
 
 
@@ -35,26 +39,41 @@ def telling_of_room() -> Iterator[None]:
         raise
     except OSError as error:
         raise NoRoomError(
-            f"expected room for temporary files in {temporary_directory()}, got: {error}. Set TMPDIR to a directory on "
-            "a disk with more room, or write smaller row groups with 'parquetry rewrite'."
+            f"expected room for temporary files in {' or '.join(temporary_directories())}, got: {error}. Set TMPDIR to "
+            "a directory on a disk with more room, or write smaller row groups with 'parquetry rewrite'."
         ) from error
 
 
-def temporary_directory() -> str:
-    """Returns the directory of temporary files."""
-    chosen = os.environ.get("TMPDIR")
-    if chosen and os.access(chosen, os.W_OK | os.X_OK):
-        return chosen
-    return "/var/tmp" if os.access("/var/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()
+def temporary_directories() -> list[str]:
+    """Returns the writable directories for temporary files, the preferred one first."""
+    wanted = [os.environ.get("TMPDIR"), "/var/tmp"]
+    found = [each for each in wanted if each and os.access(each, os.W_OK | os.X_OK)]
+    return list(dict.fromkeys(found)) or [tempfile.gettempdir()]
 
 
-def temporary_file() -> int:
+def temporary_directory(size_bytes: int = 0) -> str | None:
+    """Returns the first directory with room for so many bytes; ``None`` if none has."""
+    return next((each for each in temporary_directories() if _free_bytes(each) >= size_bytes), None)
+
+
+def _free_bytes(directory: str) -> int:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def temporary_file(directory: str | None = None) -> int:
     """Returns the descriptor of a new file that has no name and is closed on exec.
+
+    Args:
+        directory: where it takes room; ``None`` = the preferred directory.
 
     Raises:
         NoRoomError: the directory is not writable, or too many files are open.
     """
-    directory = temporary_directory()
+    directory = directory or temporary_directories()[0]
     with telling_of_room():
         if hasattr(os, "O_TMPFILE"):
             with contextlib.suppress(OSError):  # not every file system can
@@ -73,20 +92,43 @@ class TemporaryBuffer:
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self._descriptor: int | None = temporary_file()
+        self._others = temporary_directories()
+        self._descriptor: int | None = temporary_file(self._others.pop(0))
 
     def append(self, content: memoryview | bytes) -> None:
         """Appends bytes.
 
         Raises:
-            NoRoomError: the disk is full, or fails.
+            NoRoomError: every directory is full, or fails.
         """
         assert self._descriptor is not None
         view = memoryview(content).cast("B")
-        self.num_bytes += len(view)
         with telling_of_room():
             while len(view):
-                view = view[os.write(self._descriptor, view[:_MOST_AT_ONCE]) :]
+                try:
+                    written = os.write(self._descriptor, view[:_MOST_AT_ONCE])
+                except OSError as error:
+                    if error.errno not in _FULL or not self._others:
+                        raise
+                    self._move(self._others.pop(0))
+                else:
+                    self.num_bytes += written
+                    view = view[written:]
+
+    def _move(self, directory: str) -> None:
+        """Copies the file to a directory with more room."""
+        assert self._descriptor is not None
+        new = temporary_file(directory)
+        try:
+            place = 0
+            while place < self.num_bytes:
+                piece = os.pread(self._descriptor, min(_PIECE_BYTES, self.num_bytes - place), place)
+                place += os.write(new, piece)
+        except BaseException:
+            os.close(new)
+            raise
+        os.close(self._descriptor)
+        self._descriptor = new
 
     def mapped(self) -> pa.Buffer | None:
         """Returns all bytes, or ``None`` if there are none, and closes the file.

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..layout.arrow_read import fetched_ranges
-from ..layout.temporary import temporary_directory
+from ..layout.temporary import temporary_directories, temporary_directory
 from ..native.library import is_compiled
 from ..order.quality import shuffle_quality
 from ..plan.draws import BlockKey
@@ -177,8 +177,7 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
             + (
                 "read into memory, because cache() keeps whole row groups: write smaller ones (parquetry rewrite)"
                 if plan.order.cache is not None
-                else f"read in slices into a temporary file in {temporary_directory()}, if there is room: smaller ones "
-                "are faster (parquetry rewrite)"
+                else f"{_sliced(largest)}: smaller ones are faster (parquetry rewrite)"
             )
         ]
     size = max(map(plan.block_bytes, keys))
@@ -188,6 +187,14 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
         f"memory: a block takes about {bytes_text(size)}, more than memory_limit ({bytes_text(memory_limit)}), and is "
         "several row groups: shuffle fewer rows"
     ]
+
+
+def _sliced(size_bytes: int) -> str:
+    """Says where a large row group is read to."""
+    directory = temporary_directory(size_bytes)
+    if directory is not None:
+        return f"read in slices into a temporary file in {directory}"
+    return f"read into memory, because there is no room for a temporary file in {' or '.join(temporary_directories())}"
 
 
 def _decoding(plan: Plan) -> list[str]:

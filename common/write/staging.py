@@ -26,6 +26,7 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
 from ..layout.file_cache import MOVING, new_directory, release, remove_leftovers, unfinished_name
+from ..layout.store_answers import wrong_option
 from ..process.locks import lock_file
 from ..urls import clean_cause
 
@@ -47,7 +48,7 @@ class Staging:
         self._files: list[str] = []
         self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
         self._done = False
-        with storage_errors("writing", root):
+        with storage_errors("writing", root, filesystem):
             self._check_free()
             self._new_directories = _missing_directories(root) if self._is_local else []
             remove_leftovers(filesystem, root)
@@ -164,12 +165,23 @@ class Staging:
 
 
 @contextlib.contextmanager
-def storage_errors(doing: str, path: str) -> Iterator[None]:
-    """Turns file system errors into a `DatasetError` that says what was being done to which path."""
+def storage_errors(doing: str, path: str, filesystem: pafs.FileSystem | None = None) -> Iterator[None]:
+    """Turns file system errors into a `DatasetError` that says what was being done to which path.
+
+    Args:
+        filesystem: the file system, if the block is the first to use it and may find that its options are wrong.
+    """
     try:
         yield
     except ParquetryError:
         raise
+    except TypeError as error:
+        wrong = "" if filesystem is None else wrong_option(filesystem, error)
+        if not wrong:
+            raise
+        raise DatasetError(
+            f"{doing} '{path}': the store's client does not take the option '{wrong}'. Correct storage_options."
+        ) from clean_cause(error)
     except (OSError, NotImplementedError, pa.ArrowException) as error:
         raise DatasetError(
             f"{doing} '{path}': the file system refused: {error}. Check the path, the permissions and the free space."

@@ -149,6 +149,28 @@ def test_errors_about_damage_show_no_signature(tmp_path: Path, damage: str) -> N
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
+def test_an_option_that_the_client_does_not_take_is_named(tmp_path: Path) -> None:
+    class Strict(SignedStore):
+        """Connects when it is first asked, as S3's client does."""
+
+        def info(self, path: str, **options: Any) -> dict[str, Any]:
+            return super().info(path, **options) if self._connected(**self.storage_options["client_kwargs"]) else {}
+
+        def _connected(self, *, timeout: int = 0) -> bool:
+            return True
+
+    store = Strict(str(tmp_path), client_kwargs={"secret_typo": SECRET})
+    message = r"dataset 'https://host/a.parquet': cannot be reached: its client does not take the option 'secret_typo'"
+    with pytest.raises(DatasetError, match=message) as caught:
+        len(Pipeline(f"https://host/a.parquet?sig={SECRET}", filesystem=store))
+    assert str(caught.value).endswith("Correct storage_options.")
+    with pytest.raises(DatasetError, match="'https://host/new': the store's client does not take .* 'secret_typo'"):
+        write_dataset(
+            "https://host/new", Unischema("a", [UnischemaField("id", "int64")]), [{"id": 1}], filesystem=store
+        )
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
 ODD = {
     "slash": f"a/{SECRET}",
     "space": f"a {SECRET}",

@@ -19,7 +19,7 @@ from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFil
 from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
-from ...layout.temporary import NoRoomError, telling_of_room, temporary_file
+from ...layout.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
 from ...plan.draws import BlockRows
 from ...selection.rows import RowNumbers
 from .channel import memory_file
@@ -93,7 +93,8 @@ def export_block(
     if isinstance(parts, LargeColumns):
         try:
             with telling_of_room():
-                return _exported(temporary_file(), number, rows, parts, places, source)
+                directory = temporary_directory(sum(each.size for each in parts.maps))
+                return _exported(temporary_file(directory), number, rows, parts, places, source)
         except NoRoomError as error:
             _LOGGER.warning("A row group larger than memory_limit goes through shared memory: %s", error)
     return _exported(memory_file("block"), number, rows, parts, places, source)

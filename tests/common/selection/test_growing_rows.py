@@ -57,7 +57,7 @@ def test_parts_are_joined_in_memory_and_on_disk(count: int) -> None:
 def test_without_room_on_disk_rows_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(temporary, "temporary_directory", lambda: "/nowhere")
+    monkeypatch.setattr(temporary, "temporary_directories", lambda: ["/nowhere"])
     assert joined(parts(9)).tolist() == list(range(90))
     assert "kept in memory: expected room for temporary files in /nowhere" in caplog.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from parquetry.common.engine.read.growing import GrowingArray
 from parquetry.common.layout import temporary
-from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer, temporary_directory
+from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer, temporary_directories, temporary_directory
 
 _NUMBERS = st.integers(0, 9)
 _LEAVES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -91,9 +92,46 @@ def test_a_full_disk_is_told_with_the_directory(monkeypatch: pytest.MonkeyPatch)
 
     buffer = TemporaryBuffer()
     monkeypatch.setattr(temporary.os, "write", full)
-    with pytest.raises(NoRoomError, match=f"temporary files in {temporary_directory()}, got: .*No space left"):
+    with pytest.raises(
+        NoRoomError, match=f"temporary files in {' or '.join(temporary_directories())}, got: .*No space left"
+    ):
         buffer.append(b"x")
     buffer.close()
+
+
+def test_a_file_that_outgrows_its_directory_moves_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.mkdir()
+    large.mkdir()
+    monkeypatch.setattr(temporary, "temporary_directories", lambda: [str(small), str(large)])
+    buffer, write = TemporaryBuffer(), os.write
+    first = os.fstat(buffer._descriptor or 0).st_ino
+
+    def limited(descriptor: int, content: memoryview) -> int:
+        status = os.fstat(descriptor)
+        if status.st_ino != first:
+            return write(descriptor, content)
+        if status.st_size >= 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, content[: 10 - status.st_size])
+
+    monkeypatch.setattr(temporary.os, "write", limited)
+    before = psutil.Process().num_fds()
+    for part in (b"0123456", b"789abcdef", b"ghi"):
+        buffer.append(part)
+    assert psutil.Process().num_fds() == before
+    mapped = buffer.mapped()
+    assert mapped is not None
+    assert mapped.to_pybytes() == b"0123456789abcdefghi"
+
+
+def test_the_first_directory_with_room_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"/small": 10, "/large": 1000}
+    monkeypatch.setattr(temporary, "temporary_directories", lambda: list(free))
+    monkeypatch.setattr(temporary, "_free_bytes", free.__getitem__)
+    assert [temporary_directory(size) for size in (0, 10, 11, 1000, 1001)] == [
+        *("/small", "/small", "/large", "/large", None),
+    ]
 
 
 def test_tmpdir_is_used_if_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
