@@ -24,6 +24,7 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.layout.signatures import without_signature
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
 from parquetry.common.process.exit_watch import end_with_trainer
@@ -484,6 +485,6 @@ def _sharable_bytes(part: Pipeline) -> int:
 
 
 def _description(pipeline: Pipeline) -> str:
-    """Returns a hash that is the same on every rank, whichever seed the rank drew."""
-    said = json.dumps([list(map(str, pipeline.urls)), [stage.verb for stage in pipeline.stages]])
+    """Returns a hash that is the same on every rank, whichever seed and signatures of URLs the rank has."""
+    said = json.dumps([list(map(without_signature, pipeline.urls)), [stage.verb for stage in pipeline.stages]])
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()

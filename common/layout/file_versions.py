@@ -37,6 +37,7 @@ from ..urls import clean_cause, url_without_secrets
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
 from .http_ranges import HttpFile, answers_http
 from .retries import is_transient, with_retries
+from .signatures import without_signature
 from .store_answers import is_absence
 from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
 
@@ -102,6 +103,11 @@ class FileVersion:
         return url_without_secrets(self.path)
 
     @property
+    def identity(self) -> str:
+        """The path without the signature of an HTTP URL, which may be renewed while the file stays the same."""
+        return without_signature(self.path)
+
+    @property
     def has_version_metadata(self) -> bool:
         """Whether the store's own metadata can tell another version of the file from this one."""
         return bool(self.mtime_ns or self.tag)
@@ -119,7 +125,7 @@ class FileVersion:
     @property
     def shared_key(self) -> str:
         """The key without the plan, which is the same in every process that lists the file."""
-        return f"{self.store}\0{self.path}\0{self.size_bytes}\0{self.mtime_ns}\0{self.tag}"
+        return f"{self.store}\0{self.identity}\0{self.size_bytes}\0{self.mtime_ns}\0{self.tag}"
 
     @property
     def portable_tag(self) -> str:

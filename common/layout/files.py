@@ -145,20 +145,20 @@ def list_files(
         patterns += listing.patterns
         for file in listing.files:
             same = stored.get((*file.version.inode, file.version.tag), "") if file.version.inode else ""
-            if same or file.path in found:
+            if same or file.version.identity in found:
                 also = f", as {same}" if same and same != file.path else ""
                 raise DatasetError(
                     f"dataset {url!r}: expected each file once, got {file.shown_path} under another URL too{also}. "
                     "List it once; to see some rows more often, mix() pipelines or weigh() rows."
                 )
-            found[file.path] = file
+            found[file.version.identity] = file
         if len(urls) > 1:  # links lead to the same file by other paths
             stored.update(
                 ((*file.version.inode, file.version.tag), file.path) for file in listing.files if file.version.inode
             )
         metadata.update((version.path, version) for version in listing.metadata_files)
     plan = "" if store_of(systems[0]) else drawn_plan()
-    ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))
+    ordered = tuple(_for_plan(found[identity], plan) for identity in sorted(found))
     described = tuple(metadata[path] for path in sorted(metadata))
     return FileListing(
         filesystem=systems[0],
@@ -356,11 +356,10 @@ def _check_not_moving(url: str, names: Iterable[str]) -> None:
 
 
 def _data_file(version: FileVersion, root: str) -> DataFile:
-    return DataFile(
-        version=version,
-        relative=_below(version.path, root),
-        partition=partition_of(posixpath.dirname(version.path)),
-    )
+    path, directory = version.identity, posixpath.dirname(version.path)
+    if path != version.path:  # an unescaped slash in a signature, or in what is left of the query, ends no directory
+        root = directory = posixpath.dirname(path.partition("?")[0])
+    return DataFile(version=version, relative=_below(path, root), partition=partition_of(directory))
 
 
 def _below(path: str, root: str) -> str:

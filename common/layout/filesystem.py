@@ -136,6 +136,7 @@ def _is_fsspec(filesystem: object) -> bool:
 
 
 def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
+    _check_secret(text)
     limited = _with_retry_limit(text) if scheme in ("gs", "gcs") else text
     try:
         filesystem, path = pafs.FileSystem.from_uri(_with_quoted_brackets(limited))
@@ -146,19 +147,21 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
         advice = _HADOOP if scheme in ("hdfs", "viewfs") else credentials_advice(text, error).removeprefix(".")
         raise DatasetError(
             f"file system of '{url_without_secrets(text)}': pyarrow could not set up '{scheme}' ({reason}). "
-            f"{_quoting_advice(text) or 'Correct the URL'}, or pass storage_options=... to go through fsspec, or a "
-            f"ready filesystem=...{advice}"
+            f"Correct the URL, pass storage_options=... to go through fsspec, or pass a ready filesystem=...{advice}"
         ) from clean_cause(error)
     return filesystem, _trimmed(path)
 
 
-def _quoting_advice(url: str) -> str:
-    """Says how to write the characters of a secret that a URL may not hold; empty if it has none."""
+def _check_secret(url: str) -> None:
+    """Raises `DatasetError` if user or password hold characters that would end them early, or quote them in errors."""
     found = sorted(set(_NOT_IN_SECRETS.findall(user_of(url))))
-    if not found:
-        return ""
-    changes = ", ".join(f"{letter!r} as {quote(letter, safe='')}" for letter in found)
-    return f"In its secret, write {changes}"
+    if found:
+        changes = ", ".join(f"{letter!r} as {quote(letter, safe='')}" for letter in found)
+        raise DatasetError(
+            f"file system of '{url_without_secrets(url)}': expected a percent-encoded secret, got other characters. "
+            f"In its secret, write {changes}, or pass storage_options=... to go through fsspec, or a ready "
+            "filesystem=..."
+        )
 
 
 def _with_quoted_brackets(url: str) -> str:

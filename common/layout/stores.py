@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 
 from ..process.forks import ForkLock
 from ..urls import without_secrets
+from .signatures import without_signature
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -181,7 +182,9 @@ def _plain(value: object) -> Any:
         return {str(name): _plain(part) for name, part in value.items() if not CREDENTIAL.search(str(name))}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    return value if isinstance(value, str | int | float | bool | None) else _pickled(value)
+    if isinstance(value, str):
+        return without_signature(value)  # in a chain, the URL of the file that holds the others
+    return value if isinstance(value, int | float | bool | None) else _pickled(value)
 
 
 def _pickled(value: object) -> str:

@@ -164,7 +164,7 @@ def test_an_option_that_the_client_does_not_take_is_named(tmp_path: Path) -> Non
     with pytest.raises(DatasetError, match=message) as caught:
         len(Pipeline(f"https://host/a.parquet?sig={SECRET}", filesystem=store))
     assert str(caught.value).endswith("Correct storage_options.")
-    with pytest.raises(DatasetError, match="'https://host/new': the store's client does not take .* 'secret_typo'"):
+    with pytest.raises(DatasetError, match=r"'https://host/new': the store's client does not take .* 'secret_typo'"):
         write_dataset(
             "https://host/new", Unischema("a", [UnischemaField("id", "int64")]), [{"id": 1}], filesystem=store
         )
