@@ -61,10 +61,10 @@ class Options:
         max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float from 0.0 to 1.0 as a
             fraction of its rows. One more failure ends the epoch with an error. ``None`` = any number. Each rank and
             each worker of a ``DataLoader`` counts its own rows.
-        stall_timeout: seconds without CPU use after which a sidecar process that blocks others is killed and replaced.
-            Choose more than any wait in your functions. ``None`` = never; a warning is logged after 30 s. With
-            ``address=``: the time after which a server that has sent nothing is asked whether it is alive. If it does
-            not answer, the iteration ends with an error.
+        stall_timeout: seconds without progress after which a sidecar process that blocks others is killed and replaced.
+            Choose more than any single wait in your functions; many short waits in a row are progress, as computing
+            is. ``None`` = never; a warning is logged after 30 s. With ``address=``: the time after which a server that
+            has sent nothing is asked whether it is alive. If it does not answer, the iteration ends with an error.
     """
 
     workers: int | None = None

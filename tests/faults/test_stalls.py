@@ -150,6 +150,34 @@ def test_a_function_that_computes_is_not_stalled(built: Built) -> None:
     assert len({row["worker"] for row in pipeline}) == 1
 
 
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_a_function_that_waits_often_is_not_stalled(built: Built, face: Any) -> None:
+    def looked_up(row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.06)
+        return {"id": row["id"], "worker": os.getpid()}
+
+    outputs = [UnischemaField("id", np.int64), UnischemaField("worker", np.int64)]
+    pipeline = built.pipeline("id", executor="sidecar", workers=1, stall_timeout=0.4, restarts=0)
+    pipeline = pipeline.transform(looked_up, outputs).batch(63)  # 3.8 s for the only batch
+    (batch,) = [plain_element(pipeline.element, element) for element in face.passes(pipeline)()]
+    assert len(batch) == 63
+    assert len({row["worker"] for row in batch}) == 1
+
+
+def test_a_function_that_hangs_is_replaced_although_another_thread_is_awake(built: Built, tmp_path: Path) -> None:
+    def hanging(row: dict[str, Any]) -> dict[str, Any]:
+        if not (tmp_path / "hung").exists():
+            (tmp_path / "hung").touch()
+            over = threading.Event()
+            threading.Thread(target=lambda: [over.wait(0.02) for _ in range(10_000)], daemon=True).start()
+            over.wait()
+        return {"id": row["id"]}
+
+    outputs = [UnischemaField("id", np.int64)]
+    pipeline = built.pipeline("id", executor="sidecar", workers=1, stall_timeout=0.4, restarts=0)
+    assert len(list(pipeline.transform(hanging, outputs))) == 63
+
+
 @pytest.mark.parametrize("given", [0, -1, True, "3", float("nan"), float("inf")])
 def test_the_limit_is_a_number_of_seconds(built: Built, given: Any) -> None:
     with pytest.raises(PipelineError, match=r"expected stall_timeout to be 0\.1 to 1000000 seconds or None"):

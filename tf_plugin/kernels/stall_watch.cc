@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kWarningSeconds = 30;
 constexpr double kIdleShare = 0.01;
+// Threads of a sidecar that only look after its workers wait less often than this, per second.
+constexpr double kIdleWaits = 10;
 
 struct Found {
   char state = '?';
@@ -20,16 +22,22 @@ struct Found {
   double seconds = 0;  // of processor time
 };
 
-// Reads what /proc says about a process.
-bool ReadProcess(const char* name, Found* out) {
-  const int file = open(("/proc/" + std::string(name) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  char text[1024];
-  const ssize_t size = read(file, text, sizeof(text) - 1);
+// Returns a file of /proc; an empty string if the process has ended.
+std::string ReadText(const std::string& path) {
+  std::string text;
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return text;
+  char part[4096];
+  ssize_t size;
+  while ((size = read(file, part, sizeof(part))) > 0) text.append(part, static_cast<size_t>(size));
   close(file);
-  if (size <= 0) return false;
-  text[size] = '\0';
-  const char* const after_name = std::strrchr(text, ')');
+  return text;
+}
+
+// Reads what /proc says about a process.
+bool ReadProcess(const std::string& name, Found* out) {
+  const std::string text = ReadText("/proc/" + name + "/stat");
+  const char* const after_name = std::strrchr(text.c_str(), ')');
   unsigned long user = 0, system = 0;
   if (after_name == nullptr ||
       std::sscanf(after_name + 1, " %c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &out->state, &out->group, &user,
@@ -40,27 +48,45 @@ bool ReadProcess(const char* name, Found* out) {
   return true;
 }
 
-// Returns the processor time that the processes in a group have used; negative if the system does
-// not report it.
-double ProcessorSeconds(pid_t group) {
-  DIR* const folder = opendir("/proc");
-  if (folder == nullptr) return -1;
-  double seconds = 0;
-  bool any = false;
-  while (const dirent* const entry = readdir(folder)) {
-    Found found;
-    if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !ReadProcess(entry->d_name, &found)) continue;
-    if (found.group != group) continue;
-    seconds += found.seconds;
-    any = true;
+// Returns how often a thread, or the main thread of a process, began to wait.
+int64_t Waits(const std::string& task) {
+  constexpr char kName[] = "\nvoluntary_ctxt_switches:";
+  const std::string text = ReadText("/proc/" + task + "/status");
+  const size_t at = text.find(kName);
+  return at == std::string::npos ? 0 : std::strtoll(text.c_str() + at + sizeof(kName) - 1, nullptr, 10);
+}
+
+// Calls `visit` with each number in a folder of processes or threads.
+template <typename Visit>
+void ForEachNumber(const std::string& folder, Visit visit) {
+  DIR* const entries = opendir(folder.c_str());
+  if (entries == nullptr) return;
+  while (const dirent* const entry = readdir(entries)) {
+    if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') visit(entry->d_name);
   }
-  closedir(folder);
-  return any ? seconds : -1;
+  closedir(entries);
+}
+
+// Returns false if the system does not tell what the processes in a group have done.
+bool ReadActivity(pid_t leader, Activity* out) {
+  const std::string own = std::to_string(leader);
+  bool any = false;
+  ForEachNumber("/proc", [&](const char* name) {
+    Found found;
+    if (!ReadProcess(name, &found) || found.group != leader) return;
+    out->seconds += found.seconds;
+    if (name != own) out->worker_waits += Waits(name);
+    any = true;
+  });
+  ForEachNumber("/proc/" + own + "/task", [&](const char* name) {
+    if (name != own) out->other_waits += Waits(own + "/task/" + name);
+  });
+  return any;
 }
 
 std::string StateOf(pid_t pid) {
   Found found;
-  if (!ReadProcess(std::to_string(pid).c_str(), &found)) return "in an unknown state";
+  if (!ReadProcess(std::to_string(pid), &found)) return "in an unknown state";
   switch (found.state) {
     case 'R':
       return "running";
@@ -100,13 +126,18 @@ std::string StallWatch::Look() {
                  static_cast<int>(pid_), StateOf(pid_).c_str());
   }
   const double window = seconds_since(since_);
-  if (timeout_s_ == 0 || (used_s_ >= 0 && window < timeout_s_)) return "";
-  const double used = ProcessorSeconds(pid_);
-  if (used >= 0 && used_s_ >= 0 && used - used_s_ <= kIdleShare * window) {
+  if (timeout_s_ == 0 || (checked_ && window < timeout_s_)) return "";
+  Activity now_done;
+  if (!ReadActivity(pid_, &now_done)) return "";
+  const bool progress = now_done.seconds - done_.seconds > kIdleShare * window ||
+                        now_done.worker_waits != done_.worker_waits ||
+                        static_cast<double>(now_done.other_waits - done_.other_waits) > kIdleWaits * window;
+  if (checked_ && !progress) {
     return "stalled for " + std::to_string(static_cast<int>(window)) + " s (" + StateOf(pid_) + ")";
   }
   since_ = now;
-  used_s_ = used;
+  done_ = now_done;
+  checked_ = true;
   return "";
 }
 

@@ -1,6 +1,6 @@
 // Watches one wait for a sidecar, as common/transport/sidecar/stalls.py does. After half a minute,
-// it prints who waits for what. With a limit, a sidecar that used no processor time for that long
-// is killed.
+// it prints who waits for what. With a limit, a sidecar that made no progress for that long is
+// killed.
 
 #ifndef PARQUETRY_KERNELS_STALL_WATCH_H_
 #define PARQUETRY_KERNELS_STALL_WATCH_H_
@@ -13,10 +13,17 @@
 
 namespace parquetry {
 
+// What a sidecar and its workers have done so far.
+struct Activity {
+  double seconds = 0;        // of processor time
+  int64_t worker_waits = 0;  // how often the main threads of the workers began to wait
+  int64_t other_waits = 0;   // how often the sidecar's threads did, apart from its main thread
+};
+
 class StallWatch {
  public:
-  // Watches the processes in the group that `pid` leads. `timeout_ms` is how long they may stay
-  // inactive; 0 means forever.
+  // Watches the processes in the group that `pid` leads. `timeout_ms` is how long they may make no
+  // progress; 0 means forever.
   StallWatch(pid_t pid, int64_t timeout_ms);
 
   // Call this regularly. If the sidecar is stalled, returns what it is doing; otherwise an empty
@@ -30,7 +37,8 @@ class StallWatch {
   const double timeout_s_;
   const Clock::time_point begin_ = Clock::now();
   Clock::time_point since_ = begin_;
-  double used_s_ = -1;  // processor seconds used until `since_`; negative: not checked yet
+  Activity done_;  // until `since_`
+  bool checked_ = false;
   bool told_ = false;
 };
 

@@ -1,8 +1,13 @@
 """Detects stalled processes: stopped, frozen, or waiting for storage that does not answer.
 
 The waiting side checks from time to time. After half a minute, it logs who waits for what. With a limit
-(`Options.stall_timeout`), a process that used no processor time for that long is killed and replaced. A process that
-computes is never stalled, however long it takes. The C++ client does the same in ``tf_plugin/kernels/stall_watch.cc``.
+(`Options.stall_timeout`), a process that made no progress for that long is killed and replaced. Progress is any of these:
+
+- processor time, apart from the little that idle threads take,
+- another wait of the main thread, which runs the functions of a worker: many short waits are work, one long wait is not,
+- in a reader, frequent waits of its other threads, which receive data.
+
+The C++ client does the same in ``tf_plugin/kernels/stall_watch.cc``.
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import dataclass
 
 from ...progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)
 _IDLE_SHARE = 0.01
+_IDLE_WAITS_PER_S = 10
+"""Threads of a reader that only look after its workers wait less often than this."""
+_WAITS = "voluntary_ctxt_switches:"
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -31,8 +40,8 @@ class StallWatch:
     Args:
         waiting: who waits for what, as the beginning of the warning.
         pid: the process ID.
-        timeout_s: the process is stalled if it uses no processor time for this long; ``None``: never.
-        group: whether other processes in its group work for it.
+        timeout_s: the process is stalled if it makes no progress for this long; ``None``: never.
+        group: whether it is a reader: other processes in its group work for it.
     """
 
     def __init__(self, waiting: str, pid: int, *, timeout_s: float | None, group: bool = False) -> None:
@@ -41,7 +50,7 @@ class StallWatch:
         self._timeout_s = timeout_s
         self._group = group
         self._begin = self._since = time.monotonic()
-        self._used_s = -1.0  # up to that time; not checked yet
+        self._before: Activity | None = None  # up to that time; not checked yet
         self._told = False
 
     def stalled(self) -> str | None:
@@ -56,13 +65,53 @@ class StallWatch:
                 self._pid,
                 state_of(self._pid),
             )
-        if self._timeout_s is None or (self._used_s >= 0 and now - self._since < self._timeout_s):
+        if self._timeout_s is None or (self._before is not None and now - self._since < self._timeout_s):
             return None
-        used_s = processor_seconds(self._pid, group=self._group)
-        if self._used_s >= 0 and used_s - self._used_s <= _IDLE_SHARE * (now - self._since):
+        activity = activity_of(self._pid, group=self._group)
+        if activity is None:
+            return None
+        if self._before is not None and not activity.is_progress_since(self._before, now - self._since):
             return f"stalled for {now - self._since:.0f} s ({state_of(self._pid)})"
-        self._since, self._used_s = now, used_s
+        self._since, self._before = now, activity
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a process, or a reader with its workers, has done so far.
+
+    Attributes:
+        processor_s: the processor time.
+        waits: how often the main thread began to wait; with workers, theirs instead of the reader's.
+        other_waits: how often the other threads of a reader began to wait.
+    """
+
+    processor_s: float
+    waits: int
+    other_waits: int = 0
+
+    def is_progress_since(self, before: Activity, seconds: float) -> bool:
+        """Returns whether this is progress over what was done some seconds before."""
+        return (
+            self.processor_s - before.processor_s > _IDLE_SHARE * seconds
+            or self.waits != before.waits
+            or self.other_waits - before.other_waits > _IDLE_WAITS_PER_S * seconds
+        )
+
+
+def activity_of(pid: int, *, group: bool) -> Activity | None:
+    """Returns what a process, or the group that it leads, has done so far; ``None`` if the system does not tell."""
+    names = _names("/proc") if group else [str(pid)]
+    found = {name: stat for name in names if (stat := _stat(name)) and (not group or int(stat[2]) == pid)}
+    if not found:
+        return None
+    ticks = sum(int(stat[11]) + int(stat[12]) for stat in found.values())
+    threads = [name for name in _names(f"/proc/{pid}/task") if name != str(pid)] if group else []
+    return Activity(
+        processor_s=ticks / os.sysconf("SC_CLK_TCK"),
+        waits=sum(_waits(name) for name in found if not group or name != str(pid)),
+        other_waits=sum(_waits(f"{pid}/task/{name}") for name in threads),
+    )
 
 
 def state_of(pid: int) -> str:
@@ -76,15 +125,21 @@ def is_stopped(pid: int) -> bool:
     return _stat(str(pid))[:1] in (["T"], ["t"])
 
 
-def processor_seconds(pid: int, *, group: bool) -> float:
-    """Returns the processor time of a process or of the group that it leads; infinite if not reported."""
+def _names(folder: str) -> list[str]:
+    """Returns the numbers in a folder of processes or threads."""
     try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()] if group else [str(pid)]
+        return [name for name in os.listdir(folder) if name.isdigit()]
     except OSError:
-        return float("inf")
-    found = [stat for name in names if (stat := _stat(name)) and (not group or int(stat[2]) == pid)]
-    ticks = sum(int(stat[11]) + int(stat[12]) for stat in found)
-    return ticks / os.sysconf("SC_CLK_TCK") if found else float("inf")
+        return []
+
+
+def _waits(task: str) -> int:
+    """Returns how often a thread, or the main thread of a process, began to wait."""
+    try:
+        with open(f"/proc/{task}/status") as file:
+            return sum(int(line.removeprefix(_WAITS)) for line in file if line.startswith(_WAITS))
+    except (OSError, ValueError):
+        return 0
 
 
 def _stat(name: str) -> list[str]:
