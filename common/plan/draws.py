@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..selection.rows import RowNumbers
+from ..selection.rows import RowNumbers, rows_inside
 
 
 class BlockKey(NamedTuple):
@@ -55,6 +55,17 @@ class BlockRows:
         parts = np.searchsorted(ends, places, side="right").tolist()
         behind = (places - ends[parts]).tolist()  # counted from the end of the part
         return [(self.row_groups[part], int(self.rows[part][at])) for part, at in zip(parts, behind, strict=True)]
+
+    def stored_rows(self, items: np.ndarray) -> dict[int, np.ndarray]:
+        """Returns the rows that some items consist of, ascending, by row group."""
+        rows = np.unique(self.cells_of(items))
+        ends = np.cumsum([len(each) for each in self.rows])
+        parts = np.searchsorted(ends, rows, side="right")
+        found = {}
+        for part in np.unique(parts).tolist():
+            begin = ends[part] - len(self.rows[part])
+            found[self.row_groups[part]] = rows_inside([self.rows[part]], rows[parts == part] - begin)
+        return found
 
     def items_from(self, first_rows: Mapping[int, Sequence[int]]) -> np.ndarray:
         """Returns the items, ascending, whose first row is one of the given rows of row groups."""

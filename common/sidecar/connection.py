@@ -8,7 +8,7 @@ import traceback
 from collections import deque
 from itertools import count
 
-from ..errors import ParquetryError, SidecarError, limit_reached
+from ..errors import ParquetryError, SidecarError, error_class, limit_reached
 from ..transport.sidecar.channel import Channel, memory_file
 from ..transport.sidecar.protocol import Message, MessageType, RemoteError
 from ..transport.sidecar.runners import Slot
@@ -39,14 +39,15 @@ class ClientConnection:
             os._exit(0)
 
     def send_error(self, generation: int, error: BaseException, *, elements: int = 0, position: int = 0) -> None:
-        """Reports an error: a `ParquetryError` by its class, any other with its traceback.
+        """Reports an error: a `ParquetryError` by its public class, any other with its traceback.
 
         With ``elements``, the error belongs to that many elements, ``position`` is the position after them, and the
         iteration continues.
         """
         limit = limit_reached(error)
         if isinstance(error, ParquetryError):
-            name, text = type(error).__name__, str(error)
+            kinds = [kind.__name__ for kind in type(error).__mro__ if error_class(kind.__name__) is kind]
+            name, text = kinds[0], str(error)
             text = text if limit in text else f"{text} {limit}"
             text = f"{text}\n{error.frames}" if error.frames else text
         elif limit:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..counting.counters import Count, Counters
 from ..engine.run.bucket_skipping import planner_class
+from ..engine.run.described import what_it_waits_for
 from ..engine.run.jobs import Job, JobPlanner, Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..engine.run.skipping import SkippingPlanner
@@ -26,7 +27,7 @@ from ..progress import warning_seconds
 from ..schema.element import OutputField
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import UNKNOWN, BatchHeader, Message, MessageType, Start, Started
-from ..transport.sidecar.runners import Slot
+from ..transport.sidecar.runners import DeadlyJobError, Slot
 from ..transport.sidecar.slots import copied_table, write_table
 from .connection import ClientConnection, SlotPool
 from .job_queue import JobQueue, NoMoreJobs, PlanningFailed, RunningJob
@@ -66,6 +67,7 @@ class Iteration:
     ) -> None:
         self._client = client
         self._slots = slots
+        self._fetchers = prepared.fetchers
         self._generation = generation
         plan = prepared.plan
         cursor = wanted.cursor
@@ -164,33 +166,33 @@ class Iteration:
             self._send_made(header, made)
 
     def _header(self, made: RunningJob) -> BatchHeader | None:
-        """Waits for a job. Returns the header of its batch, or ``None`` if some of its elements failed.
+        """Waits for a job. Returns the header of its batch, or ``None`` if some of its elements failed or
+        ended workers.
 
         In that case, the error is added to ``made.errors``.
         """
         if not made.future.done() and wait([made.future], warning_seconds()).not_done:
-            loading = sum(not handle.future.done() for handle in made.handles)
             _LOGGER.warning(
                 "element %d has waited %.0f s for job %d (%d rows): %s.",
                 made.first,
                 warning_seconds(),
                 made.job.number,
                 made.job.count,
-                f"the storage has not answered for {loading} blocks" if loading else "it is being decoded",
+                what_it_waits_for(made.job, made.handles, self._fetchers),
             )
         try:
             return made.future.result()
-        except ELEMENT_ERRORS as error:
+        except BaseException as error:
             self._slots.give(made.slot)
+            in_halves = isinstance(error, DeadlyJobError) and made.job.elements > 1
+            if not in_halves and not isinstance(error, ELEMENT_ERRORS):
+                raise
             made.errors.append(error)
             return None
-        except BaseException:
-            self._slots.give(made.slot)
-            raise
 
     def _plans_again(self, made: RunningJob) -> bool:
         """Returns whether a failed job is planned again, without the rows that fail."""
-        if self._skipping is None:
+        if self._skipping is None or isinstance(made.errors[-1], DeadlyJobError):
             return False
         found = self._jobs.failing_items(made)
         if not found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 
@@ -20,7 +20,7 @@ from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
-from ..transport.sidecar.runners import Slot
+from ..transport.sidecar.runners import DeadlyJobError, Slot
 from .connection import SlotPool
 from .prepared import Prepared
 
@@ -149,7 +149,8 @@ class JobQueue:
     def again(self, made: RunningJob) -> Iterator[RunningJob]:
         """Starts the halves of a job of several elements, one after the other, unless the queue is stopped."""
         first = made.first
-        for half, draws in made.job.halves():
+        is_suspect = isinstance(made.errors[-1], DeadlyJobError)
+        for half, draws in replace(made.job, is_suspect=is_suspect).halves():
             slot = self.wait_for_slot(self._ahead, private=self._private)
             if slot is None:
                 return

@@ -87,9 +87,41 @@ def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: 
     pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(dies).batch(5)
     with (
         Killer(workers, times=1000, pause_s=(0.05, 0.15), seed=2),
-        pytest.raises(SidecarError, match=r"decode worker died \d+ times in one batch \(exit status 3\)"),
+        pytest.raises(
+            SidecarError, match=r"decode worker died \d+ times in one batch \(exit status 3\), for file .*, row"
+        ),
     ):
         list(pipeline)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_the_rows_before_an_element_that_ends_its_workers_arrive_and_its_rows_are_named(
+    built: Built, face: Any, on_error: str
+) -> None:
+    def dies(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 77:
+            os._exit(3)
+        return row
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=2, on_error=on_error).transform(dies).batch(5)
+    iterator = iter(face.passes(pipeline)())
+    for first in range(0, 75, 5):
+        assert ids(pipeline, next(iterator)) == list(range(first, first + 5))
+    with pytest.raises(Exception, match=r"exit status 3\), for file .*\.parquet, row group \d+, rows \d+ to \d+\. A"):
+        next(iterator)
+
+
+def test_the_row_that_ends_its_workers_is_named_if_rows_are_elements(built: Built) -> None:
+    def dies(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 77:
+            os._exit(3)
+        return row
+
+    iterator = iter(built.pipeline("id", executor="sidecar", workers=2).transform(dies))
+    assert [next(iterator)["id"] for _ in range(77)] == list(range(77))
+    with pytest.raises(SidecarError, match=r"for file .*\.parquet, row group \d+, row \d+\. A user function"):
+        next(iterator)
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)

@@ -36,7 +36,7 @@ signal.signal(signal.SIGINT, own if "own handler" in loops[0] else signal.defaul
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 for where in loops:
     dataset = ParquetDataset(url, ["id"], workers=1)
-    dataset = dataset.transform(never_ends) if "transform" in where else dataset.where(never_ends, fields=["id"])
+    dataset = dataset.transform(never_ends).batch(33) if "transform" in where else dataset.where(never_ends, fields=["id"])
     dataset = dataset.prefetch(2) if "prefetch" in where else dataset
     try:
         if "fit" in where:

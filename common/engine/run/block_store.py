@@ -35,6 +35,7 @@ class BlockHandle:
     """A block that is loaded or being loaded.
 
     Attributes:
+        rows: its rows; ``None`` until it begins to load.
         users: the number of jobs that hold it.
         missing: the number of its row groups that are not read yet.
         too_large: the row groups, by place, that are read into temporary files because they do not fit into memory.
@@ -43,6 +44,7 @@ class BlockHandle:
     key: BlockKey
     num_bytes: int
     future: Future[Any]
+    rows: BlockRows | None = None
     users: int = 0
     parts: list[RowGroupColumns | None] = field(default_factory=list)
     missing: int = 0
@@ -82,7 +84,7 @@ class BlockStore:
         workers: int = 1,
     ) -> None:
         self._plan = plan
-        self._fetchers = fetchers
+        self._fetchers = self.fetchers = fetchers
         self._finish = finish
         self._discard = discard
         self._memory_limit = memory_limit
@@ -193,7 +195,7 @@ class BlockStore:
 
     def _prepare(self, handle: BlockHandle) -> None:
         try:
-            rows = self._plan.block_rows(handle.key)
+            rows = handle.rows = self._plan.block_rows(handle.key)
             if self._size_of(handle.key)[1] and self._load_large(handle, rows):
                 return
             handle.parts = [None] * len(rows.row_groups)

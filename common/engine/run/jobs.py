@@ -84,6 +84,7 @@ class Job:
         draws: which items to take from which block.
         place: the position of the job, if rows that fail are left out.
         bounds: if the steps are made one by one, the row at which each begins, and ``count``.
+        is_suspect: whether it is a part of a job that ended several workers.
     """
 
     number: int
@@ -93,6 +94,7 @@ class Job:
     draws: tuple[Draw, ...]
     place: JobPosition | None = None
     bounds: tuple[int, ...] = ()
+    is_suspect: bool = False
 
     def halves(self) -> list[tuple[Job, list[int]]]:
         """Returns the `part` with each half of the elements, in order."""

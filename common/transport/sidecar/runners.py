@@ -23,6 +23,7 @@ from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded, sources_of
+from ...engine.run.described import described_rows
 from ...engine.run.jobs import Job
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
@@ -39,13 +40,19 @@ from .worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_DEATHS = 3
-"""The number of fresh workers that a job may end. After that, the job itself is at fault."""
+"""The number of fresh workers that a job may end. After that, the job itself is at fault, and is repeated in halves. A
+half of several elements may end one.
+"""
 _MOST_KILLS = 30
 """The number of workers that may be killed from outside while one job runs, before it is given up."""
 _LOOK_S = 0.5
 """How often a working process is checked."""
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM}
 """Signals that a job does not cause itself. The system sends them when memory runs out."""
+
+
+class DeadlyJobError(SidecarError):
+    """A job ended several workers. Only readers see this class: they repeat the job in halves."""
 
 
 class Slot:
@@ -230,7 +237,8 @@ class WorkerRunner:
             ],
         }
         deaths = kills = 0
-        while deaths < _MOST_DEATHS and kills < _MOST_KILLS:
+        most_deaths = 1 if job.is_suspect and job.elements > 1 else _MOST_DEATHS
+        while deaths < most_deaths and kills < _MOST_KILLS:
             alone = worker.begin()
             answer = worker.run(job, blocks, slot, message, self._counters)
             if answer is not None:
@@ -243,15 +251,17 @@ class WorkerRunner:
                 kills += 1
             else:
                 deaths += alone
-        times = f"{deaths + kills} times in one batch ({worker.status})"
+        where = described_rows(job.draws, [block.rows for block in blocks], self._fetchers)
+        died = f"decode worker died {deaths + kills} times in one batch ({worker.status}), for {where}"
+        kind = DeadlyJobError if deaths >= most_deaths and not worker.stalled else SidecarError
         if worker.was_killed:
-            raise SidecarError(
-                f"decode worker died {times}. Either the system kills workers because memory runs out (use fewer "
-                "workers or a lower memory_limit), or another program does."
+            raise kind(
+                f"{died}. Either the system kills workers because memory runs out (use fewer workers or a lower "
+                "memory_limit), or another program does."
             )
-        raise SidecarError(
-            f"decode worker died {times}. A user function or codec that ends its process is the usual cause; run with "
-            "executor='threads' to see it."
+        raise kind(
+            f"{died}. A user function or codec that ends its process is the usual cause; run with executor='threads' "
+            "to see it."
         )
 
 
@@ -284,6 +294,11 @@ class _Worker:
         self._died = False
         self._stalled: str | None = None
         self._counters: Counters | None = None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the process was killed because it stalled."""
+        return self._stalled is not None
 
     def begin(self) -> bool:
         """Replaces a dead process. Returns whether the current one is fresh."""

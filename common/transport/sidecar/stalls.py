@@ -1,10 +1,10 @@
 """Detects stalled processes: stopped, frozen, or waiting for storage that does not answer.
 
 The waiting side checks from time to time. After half a minute, it logs who waits for what. With a limit
-(`Options.stall_timeout`), a process that made no progress for that long is killed and replaced. Progress is any of these:
+(`Options.stall_timeout`), a process that made no progress for that long is killed and replaced. Progress is:
 
 - processor time, apart from the little that idle threads take,
-- another wait of the main thread, which runs the functions of a worker: many short waits are work, one long wait is not,
+- another wait of the main thread, which runs a worker's functions: many short waits are work, one long wait is not,
 - in a reader, frequent waits of its other threads, which receive data.
 
 The C++ client does the same in ``tf_plugin/kernels/stall_watch.cc``.
