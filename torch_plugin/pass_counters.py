@@ -24,6 +24,8 @@ from .iterator import ElementIterator
 
 _LOG = logging.getLogger(__name__)
 _WORTH_SAYING_S = 1.0
+_LONGEST_PASSING_S = 5.0
+"""A single wait that takes longer than this has another cause than the passing of a batch, such as a stopped worker."""
 _MOST_WAIT = 2.0
 """If the loop waited more than this many times as long as all work took, one thread would have been faster."""
 
@@ -66,7 +68,7 @@ class PassCounters:
     def waited(self, begin: float, end: float) -> None:
         """Records that the loader's consumer waited for an element."""
         self._taken += 1
-        if self._taken > self._workers:
+        if self._taken > self._workers and end - begin < _LONGEST_PASSING_S:
             self._waited_s += end - begin
         if self._latest is not None:
             self._latest.waited(end - begin, end)

@@ -28,6 +28,7 @@ from . import dead_workers
 from .dead_workers import explain, follow
 from .dealers import TrainerEpoch, TrainerSharding, as_is, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
+from .waiting import watched
 
 _SEARCHED = 10_000  # how many objects to search, nearest first
 _LONGEST = 1_000  # longer lists and dicts are assumed to hold data
@@ -95,6 +96,9 @@ def install() -> None:
         base._reset = _announcing_reset(base._reset)
         base._parquetry_told = ()
         dead_workers.install()
+        with_workers: Any = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
+        if hasattr(with_workers, "_try_get_data"):
+            with_workers._try_get_data = watched(with_workers._try_get_data)
         base.__next__ = _timed_next(base.__next__)
 
 
@@ -127,7 +131,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     def following(self: Any) -> Any:
         if not self._parquetry_told:
             return original(self)
-        begin = time.perf_counter()
+        begin = self._parquetry_since = time.perf_counter()
         try:
             element = original(self)
         except StopIteration:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from ..engine.columns.batch import Column
@@ -12,6 +14,8 @@ from ..engine.run.threads import ThreadedEngine
 from ..errors import ELEMENT_ERRORS
 from ..order.cursor import SkipState
 from .source import StepRequest, StepSource
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def open_source(request: StepRequest, converter: Converter) -> StepSource:
@@ -29,6 +33,8 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
         from .sidecar.client import SidecarSource
 
         return SidecarSource(request, converter)
+    if request.options.stall_timeout is not None and request.cursor.worker == 0:
+        _warn_of_stall_timeout(request.options.stall_timeout)
     drops = request.plan.program.drops
     engine = ThreadedEngine(
         request.plan,
@@ -44,6 +50,16 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
     if not drops:
         return engine
     return FormedSource(RebatchingSource(engine, rebatcher_of(request.plan, request.cursor.start)), converter)
+
+
+@cache
+def _warn_of_stall_timeout(seconds: float) -> None:
+    """Logs, once, that the option has no effect in threads."""
+    _LOGGER.warning(
+        "stall_timeout=%g has no effect: this pipeline runs in threads, which cannot be replaced. If one of them "
+        "hangs, a warning names its rows. Use executor='sidecar' to have processes that hang replaced.",
+        seconds,
+    )
 
 
 class FormedSource:

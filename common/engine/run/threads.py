@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +19,7 @@ from ...errors import ELEMENT_ERRORS
 from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
 from ...process.forks import load_compute, reading
+from ...progress import warning_seconds
 from ..columns.batch import Column, column_bytes
 from ..memory.arena import SHARED_REGIONS
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
@@ -24,11 +28,14 @@ from .bad_rows import FailedItem
 from .block_loader import loaders_of
 from .block_store import BlockHandle, BlockStore, sources_of
 from .bucket_skipping import planner_class
+from .described import what_it_waits_for
 from .failing import check_blocks, failing_items
 from .jobs import Job, JobPlanner, Merging, sources_by_step
 from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Converter, StepRun, split_columns
 from .vocabularies import ready_program
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ThreadedEngine:
@@ -140,6 +147,7 @@ class ThreadedEngine:
             raise StopIteration
         future, handles, job = self._pending.popleft()
         try:
+            self._warn_of_long_wait(future, handles, job)
             made = future.result()
             if self._skipping is not None:
                 self._skipping.passed(job)
@@ -168,6 +176,21 @@ class ThreadedEngine:
             parts = [(made[0], job.steps, job.count // job.steps)]
         self._run, self._run_of = StepRun(self._converter, parts), job
         add_time(Count.HAND_OVER_S, begin)
+
+    def _warn_of_long_wait(self, future: Future[list[list[Column]]], handles: list[BlockHandle], job: Job) -> None:
+        """Waits for a job, and logs a warning if that takes long."""
+        if future.done():
+            return
+        try:
+            future.exception(warning_seconds())
+        except FutureTimeoutError:
+            _LOGGER.warning(
+                "process %d has waited %.0f s for its next %d rows: %s.",
+                os.getpid(),
+                warning_seconds(),
+                job.count,
+                what_it_waits_for(job, handles, self._store.fetchers),
+            )
 
     def _make_apart(self, job: Job, handles: list[BlockHandle]) -> None:
         """Repeats a job in halves, so that the elements that do not fail are returned."""

@@ -259,6 +259,11 @@ class WorkerRunner:
                 f"{died}. Either the system kills workers because memory runs out (use fewer workers or a lower "
                 "memory_limit), or another program does."
             )
+        if worker.stalled:
+            raise kind(
+                f"{died}. A function that waits longer than stall_timeout is the usual cause; raise stall_timeout, or "
+                "run with executor='threads' to see where it waits."
+            )
         raise kind(
             f"{died}. A user function or codec that ends its process is the usual cause; run with executor='threads' "
             "to see it."
