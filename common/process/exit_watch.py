@@ -60,7 +60,7 @@ def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
 
 
 def end_with_parent() -> None:
-    """Lets the kernel kill this process when the thread that started it ends. `start_child` keeps that thread alive.
+    """Lets the kernel kill this process when the thread that started it ends, for example one of `start_child`.
 
     Linux only. Elsewhere, the process ends by itself, unless it is stopped.
     """
@@ -72,6 +72,9 @@ def end_with_parent() -> None:
 def end_with_trainer() -> None:
     """Ends this process, a loader worker, as soon as the process that started it ends. Idempotent.
 
+    A worker that is stopped notices nothing. So the kernel kills it, if its parent's main thread started it, which
+    lasts as long as the parent. Another thread may end earlier, and the kernel would kill the worker then.
+
     From then on, the garbage collector leaves alone what the worker inherited. A fork copies no threads, so deleting an
     object that waits for its threads would hang, for example an iterator of TensorFlow.
     """
@@ -80,7 +83,19 @@ def end_with_trainer() -> None:
         return
     _watching.add(os.getpid())
     gc.freeze()
+    if _started_by_main_thread():
+        end_with_parent()
     threading.Thread(target=_follow, args=(trainer.pid,), name="parquetry-trainer", daemon=True).start()
+
+
+def _started_by_main_thread() -> bool:
+    """Returns whether the main thread of the parent started this process; ``False`` if the system does not tell."""
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children") as file:
+            return str(os.getpid()) in file.read().split()
+    except OSError:
+        return False
 
 
 def _follow(trainer: int) -> None:

@@ -202,6 +202,65 @@ def test_stopped_processes_end_with_their_trainer_and_not_with_the_thread_that_b
     assert trainer.returncode == (-signal.SIGKILL if how == "SIGKILL" else 0), errors
 
 
+LOADER = """
+import os, signal, sys, threading
+import psutil
+from torch.utils.data import DataLoader
+from parquetry.torch_plugin import ParquetPipe
+
+if __name__ == "__main__":
+    url, start, how = sys.argv[1:]
+    pipe = ParquetPipe(url, ["id", "image"], executor="sidecar", workers=1).repeat().batch(4)
+    iterators = []
+
+    def begin():
+        iterators.append(iter(DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context=start)))
+        for _ in range(4):  # from both workers: all processes have begun
+            next(iterators[0])
+
+    if how == "thread ends":
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    else:
+        begin()
+    ours = {worker.pid for worker in iterators[0]._workers}
+    for worker in list(ours):  # not Python's own resource tracker
+        ours.update(child.pid for child in psutil.Process(worker).children(recursive=True))
+    if how == "thread ends":
+        for _ in range(50):
+            next(iterators[0])
+        assert all(map(psutil.pid_exists, ours))
+    else:
+        for pid in ours:
+            os.kill(pid, signal.SIGSTOP)
+    print(*ours, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not end children")
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
+@pytest.mark.parametrize("how", ["stopped", "thread ends"])
+@pytest.mark.parametrize("start", ["fork", "spawn"])  # a fork server stays as long as its stopped workers do
+def test_stopped_loader_workers_end_with_their_trainer_and_not_with_a_thread(
+    built: Built, tmp_path: Path, start: str, how: str
+) -> None:
+    script = tmp_path / "trainer.py"
+    script.write_text(LOADER)
+    trainer = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), built.url, start, how], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        output, _ = trainer.communicate(timeout=PATIENCE_S)
+    finally:
+        trainer.kill()
+    processes = [int(pid) for pid in output.split()]
+    assert len(processes) >= 6  # two loader workers with a reader and its workers each
+    assert gone(processes, 2 * WITHIN_S) == []
+
+
 # --- held values ---
 
 CHEAP = ("id", "small", "vector", "drive")  # decoded in the threads of a sidecar's reader
