@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -186,7 +187,11 @@ def remedy(error: BaseException, otherwise: str) -> str:
     if isinstance(error, StoreError):
         return error.advice
     if limit := limit_reached(error):
-        return limit if isinstance(error, OSError) else f"{otherwise} If it is whole: {limit}"
+        if isinstance(error, OSError):
+            return limit
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            return f"{limit} If it has enough: {otherwise}"
+        return f"{otherwise} If it is whole: {limit}"  # a damaged file may claim any size
     if re.search(r"\b(en|de)crypt", str(error)):
         return _ENCRYPTED
     if "all lists to be of size" in str(error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from builders import build
 
@@ -26,6 +28,7 @@ from parquetry.common import (
 )
 from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
+from parquetry.common.layout.footers import remedy
 from parquetry.common.sidecar.connection import ClientConnection
 from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import RemoteError
@@ -126,6 +129,17 @@ def test_an_iterator_that_meets_a_limit_says_which(
     monkeypatch.setattr(ThreadedEngine, "_top_up", fail)
     with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
         next(iter(pipeline))
+
+
+@pytest.mark.parametrize(("limit", "first"), [(1 << 30, "There is not enough memory"), (-1, "Write it again")])
+def test_memory_that_ran_out_under_a_limit_is_named_before_damage(
+    limit: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    told = remedy(pa.ArrowMemoryError("malloc of size 1000000 failed"), "Write it again.")
+    assert told.startswith(first)
+    assert "Write it again." in told
+    assert "RLIMIT_AS" in told
 
 
 def test_other_errors_name_no_limit() -> None:
