@@ -212,7 +212,7 @@ def test_nothing_is_left_in_the_directory(
 def test_without_room_blocks_are_read_into_memory_with_a_warning(
     built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_room() -> int:
+    def no_room(*_: object) -> int:
         raise NoRoomError("expected room for temporary files in /full.")
 
     monkeypatch.setattr(temporary, "temporary_file", no_room)

@@ -70,7 +70,7 @@ def test_a_large_block_goes_through_a_temporary_file(
 def test_without_room_it_goes_through_shared_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_room() -> int:
+    def no_room(*_: object) -> int:
         raise NoRoomError("expected room for temporary files in /full.")
 
     monkeypatch.setattr(shared_blocks, "temporary_file", no_room)
