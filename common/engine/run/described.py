@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from ...plan.draws import BlockRows, Draw
-from ..read.fetch import Fetcher
 from ..read.listed_files import ListedPlace
 from .block_store import BlockHandle
 from .jobs import Job
@@ -16,36 +16,43 @@ _MOST_ROW_GROUPS = 3
 _MOST_ROWS = 8
 
 
-def described_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], fetchers: Sequence[Fetcher]) -> str:
+class RowGroupPlaces(Protocol):
+    """Knows where row groups are stored: a `Fetcher`, or what has one."""
+
+    def places(self, row_groups: Sequence[int]) -> list[str]:
+        """Describes the file and number of each row group."""
+
+
+def described_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], places: Sequence[RowGroupPlaces]) -> str:
     """Names files, row groups and rows.
 
     Args:
         draws: what a job draws from blocks.
         rows: the rows of these blocks.
-        fetchers: one for each source.
+        places: describes row groups, for each source.
     """
     named: dict[str, np.ndarray] = {}
     for draw, block in zip(draws, rows, strict=True):
         stored = block.stored_rows(draw.items)
-        places = fetchers[draw.key.source].places(list(stored))
-        for place, numbers in zip(places, stored.values(), strict=True):
+        found = places[draw.key.source].places(list(stored))
+        for place, numbers in zip(found, stored.values(), strict=True):
             named[place] = np.union1d(named[place], numbers) if place in named else numbers
     some = [_described(place, numbers) for place, numbers in list(named.items())[:_MOST_ROW_GROUPS]]
     return "; ".join(some) + _more(len(named) - len(some), "row group")
 
 
-def what_it_waits_for(job: Job, handles: Sequence[BlockHandle], fetchers: Sequence[Fetcher]) -> str:
+def what_it_waits_for(job: Job, handles: Sequence[BlockHandle], places: Sequence[RowGroupPlaces]) -> str:
     """Describes what a job waits for: storage, or decoding and functions, and for which rows."""
     loading = [handle for handle in handles if not handle.future.done()]
     if not loading:
         rows = [handle.rows for handle in handles if handle.rows is not None]
-        about = f": {described_rows(job.draws, rows, fetchers)}" if len(rows) == len(handles) else ""
+        about = f": {described_rows(job.draws, rows, places)}" if len(rows) == len(handles) else ""
         return f"it is being decoded, or a function has it{about}"
     groups = [
         place
         for handle in loading
         if handle.rows is not None
-        for place in fetchers[handle.key.source].places(handle.rows.row_groups)
+        for place in places[handle.key.source].places(handle.rows.row_groups)
     ]
     some = groups[:_MOST_ROW_GROUPS]
     about = f": {'; '.join(some)}{_more(len(groups) - len(some), 'row group')}" if groups else ""

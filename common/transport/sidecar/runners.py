@@ -251,7 +251,7 @@ class WorkerRunner:
                 kills += 1
             else:
                 deaths += alone
-        where = described_rows(job.draws, [block.rows for block in blocks], self._fetchers)
+        where = described_rows(job.draws, [block.rows for block in blocks], self._loaders)
         died = f"decode worker died {deaths + kills} times in one batch ({worker.status}), for {where}"
         kind = DeadlyJobError if deaths >= most_deaths and not worker.stalled else SidecarError
         if worker.was_killed:
