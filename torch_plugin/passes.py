@@ -24,11 +24,10 @@ from torch.utils.data import DataLoader, IterableDataset, dataloader, default_co
 
 from parquetry.common import Pipeline
 
-from . import dead_workers
-from .dead_workers import explain, follow
+from . import worker_failures
 from .dealers import TrainerEpoch, TrainerSharding, as_is, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
-from .waiting import watched
+from .worker_failures import explain, follow, watched
 
 _SEARCHED = 10_000  # how many objects to search, nearest first
 _LONGEST = 1_000  # longer lists and dicts are assumed to hold data
@@ -95,7 +94,7 @@ def install() -> None:
         base.__init__ = _announcing_start(base.__init__)
         base._reset = _announcing_reset(base._reset)
         base._parquetry_told = ()
-        dead_workers.install()
+        worker_failures.install()
         with_workers: Any = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
         if hasattr(with_workers, "_try_get_data"):
             with_workers._try_get_data = watched(with_workers._try_get_data)

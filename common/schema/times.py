@@ -43,7 +43,11 @@ def convert_counts(counts: np.ndarray, source: str | np.dtype, target: str | np.
 
 
 def counts_too_far(counts: np.ndarray, source: str | np.dtype, target: str | np.dtype) -> np.ndarray | None:
-    """Returns a mask of the counts that the unit of ``target`` cannot hold, or ``None`` if it holds all of them."""
+    """Returns a mask of the counts that the unit of ``target`` cannot hold, or ``None`` if it holds all of them.
+
+    >>> counts_too_far(np.array([1, 10**10]), "datetime64[s]", "datetime64[ns]")
+    array([False,  True])
+    """
     finer, _ = _factors(source, target)
     most = int(_LIMITS.max) // finer
     if finer == 1 or not counts.size or (int(counts.min()) >= -most and int(counts.max()) <= most):

@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from parquetry.common.transport import exit_status
-from parquetry.torch_plugin import ParquetIterable, as_is, dead_workers
+from parquetry.torch_plugin import ParquetIterable, as_is, worker_failures
 
 DEADLY = 7
 
@@ -55,7 +55,7 @@ def test_one_that_dies_while_the_loop_computes_is_explained_too(url: str) -> Non
 
 def test_errors_about_other_things_stay_as_they_are() -> None:
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
-    dead_workers.explain(error)
+    worker_failures.explain(error)
     assert str(error) == "CUDA error: an illegal memory access was encountered"
 
 

@@ -1,21 +1,30 @@
-"""Adds the reason for a loader worker's death to torch's own error.
+"""Explains loader workers that died, and warns of those that make the training loop wait.
 
-torch names the process and the signal. This module adds whether the kernel ran out of memory, which of the loader's
-workers it was, and where the loop can resume.
+If a worker dies, torch names the process and the signal. This module adds whether the kernel ran out of memory, which
+of the loader's workers it was, and where the loop can resume.
+
+While it waits for a worker, torch checks every few seconds whether it has died, and waits on if not. A worker that is
+stopped or hangs would therefore hold the loop forever without a word. There is no warning while torch receives a batch
+that such a worker has announced: only a thread could notice that, and forks from processes with more threads are risky.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import re
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch.utils.data
 
+from parquetry.common.progress import warning_seconds
 from parquetry.common.transport.exit_status import how_it_ended
+from parquetry.common.transport.sidecar.stalls import state_of
 
+_LOGGER = logging.getLogger(__name__)
 _PROCESSES = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _loaders: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -78,3 +87,35 @@ def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return check
+
+
+def watched(original: Callable[..., tuple[bool, Any]]) -> Callable[..., tuple[bool, Any]]:
+    """Returns torch's ``_try_get_data``, with a warning if it has failed for too long in one wait of the loop.
+
+    It is about loaders whose iterator has ``_parquetry_since``, the time since which the loop waits.
+    """
+
+    @functools.wraps(original)
+    def try_get(self: Any, *args: Any, **options: Any) -> tuple[bool, Any]:
+        found = original(self, *args, **options)
+        since = getattr(self, "_parquetry_since", None)
+        if not found[0] and since is not None and time.perf_counter() - since >= warning_seconds():
+            self._parquetry_since = None  # once per wait
+            _warn_of_wait(self, time.perf_counter() - since)
+        return found
+
+    return try_get
+
+
+def _warn_of_wait(iterator: Any, waited_s: float) -> None:
+    workers = getattr(iterator, "_workers", [])
+    task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), (-1,))
+    if 0 <= task[0] < len(workers):
+        pid = workers[task[0]].pid
+        _LOGGER.warning(
+            "the training loop has waited %.0f s for loader worker %d (process %d), which is %s.",
+            waited_s,
+            task[0],
+            pid,
+            state_of(pid),
+        )
