@@ -180,7 +180,7 @@ def limit_reached(error: BaseException | None) -> str:
                 " ulimit -u, or a container's pids limit), and this process may map "
                 f"{_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, ulimit -v). Raise the limit, or use fewer workers."
             )
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     return ""
 
 

@@ -13,9 +13,9 @@ import re
 _SCHEME = r"[a-z][a-z0-9+.-]*://"
 _BUCKETS = r"(?:s3a?|gs|gcs|abfss?)://"  # a bucket has no port, so a colon after its name begins a secret
 _PORT = r"\d*(?:[/\s'\":,;.)\]?#]|$)"
-_REST = r"(?:(?!://)[^@]){0,2000}?"  # a secret that nobody has percent-encoded may hold any character
+_REST = r"(?:(?!://)[^@]){0,250}?"  # a secret that nobody has percent-encoded may hold any character
 _USERS = re.compile(rf"({_SCHEME})(?:[^/\s:@'\"]+:(?!{_PORT}){_REST}|[^/\s'\"]*)@", re.IGNORECASE)
-_KEYS = re.compile(rf"({_BUCKETS})[^/\s:@'\"]+:{_REST}@", re.IGNORECASE)
+_KEYS = re.compile(rf"({_BUCKETS})[^/\s:@'\"]+:(?!\s){_REST}@", re.IGNORECASE)
 _NAMED = re.compile(r"(?:gs|gcs|abfss?|hdfs|viewfs|hf)://[^/\s:@]*@", re.IGNORECASE)
 _QUERIES = re.compile(rf"({_SCHEME}[^\s?'\"]*)\?(?:[^\s'\",)]*[^\s'\",):;.])?", re.IGNORECASE)
 _QUOTED = re.compile(

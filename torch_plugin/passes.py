@@ -95,15 +95,13 @@ def install() -> None:
         base._reset = _announcing_reset(base._reset)
         base._parquetry_told = ()
         worker_failures.install()
-        with_workers: Any = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-        if hasattr(with_workers, "_try_get_data"):
-            with_workers._try_get_data = watched(with_workers._try_get_data)
         base.__next__ = _timed_next(base.__next__)
 
 
 def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def start(self: Any, loader: DataLoader, *args: object, **options: object) -> None:
+        _watch(type(self))
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
         try:
@@ -113,6 +111,15 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return start
+
+
+def _watch(kind: type) -> None:
+    """Warns of long waits in iterators of this class, torch's or `StatefulDataLoader`'s. Idempotent."""
+    original = getattr(kind, "_try_get_data", None)
+    if original is not None and not hasattr(original, "_parquetry"):
+        watching: Any = watched(original)
+        watching._parquetry = True
+        kind._try_get_data = watching  # type: ignore[attr-defined]
 
 
 def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:

@@ -110,7 +110,9 @@ def watched(original: Callable[..., tuple[bool, Any]]) -> Callable[..., tuple[bo
 def _warn_of_wait(iterator: Any, waited_s: float) -> None:
     workers = getattr(iterator, "_workers", [])
     task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), (-1,))
-    if 0 <= task[0] < len(workers):
+    if not getattr(iterator, "_in_order", True):  # then it waits for all of them
+        _LOGGER.warning("the training loop has waited %.0f s for its %d loader workers.", waited_s, len(workers))
+    elif 0 <= task[0] < len(workers):
         pid = workers[task[0]].pid
         _LOGGER.warning(
             "the training loop has waited %.0f s for loader worker %d (process %d), which is %s.",

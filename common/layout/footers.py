@@ -114,8 +114,8 @@ def naming_file(file: DataFile) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         if "more than 64 bits" in str(error):  # 128-bit integers of polars; Arrow does not say in which column
             raise DatasetError(
-                f"file {file.path}: expected columns that pyarrow {pa.__version__} has types for, got: {why(error)}. "
-                "Write such columns as decimals or as integers of at most 64 bits, or leave them out."
+                f"file {file.shown_path}: expected columns that pyarrow {pa.__version__} has types for, got: "
+                f"{why(error)}. Write such columns as decimals or as integers of at most 64 bits, or leave them out."
             ) from error
         raise DatasetError(
             f"file {file.shown_path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be "

@@ -175,7 +175,7 @@ def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex
         count[numbers] = part.count
         start += len(part.rows)
     if (count < 0).any():
-        new = listing.files[int(np.argmin(count))].path
+        new = listing.files[int(np.argmin(count))].shown_path
         raise DatasetError(
             f"row-group index {parts[0].version.shown_path} is stale: expected every file, got none for {new}."
         )

@@ -22,7 +22,8 @@ _KINDS = (  # the parameters that mark a signature of a kind, and those that are
     ({"googleaccessid", "signature"}, {"googleaccessid", "signature", "expires"}),
     ({"sv", "sig"}, set(_AZURE.split())),
     ({"key-pair-id", "signature"}, {"key-pair-id", "signature", "expires", "policy", "hash-algorithm"}),
-    *(({name}, {name, "expires", "x-expires"}) for name in ("sig", "signature", "x-sig", "x-signature")),
+    *(({name}, {name, "expires", "x-expires"}) for name in ("x-sig", "x-signature")),
+    *(({name, until}, {name, until}) for name in ("sig", "signature") for until in ("expires", "x-expires")),
 )
 
 

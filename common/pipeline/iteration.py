@@ -179,8 +179,8 @@ class StepIterator(Generic[Source]):
                 self.ended = isinstance(error, StopIteration)
                 self._tally.tell()
                 self._stop()
-                known = isinstance(error, ParquetryError | StopIteration)
-                if not known and (limit := limit_reached(error)):
+                foreign = isinstance(error, Exception) and not isinstance(error, ParquetryError | StopIteration)
+                if foreign and (limit := limit_reached(error)):
                     raise ResourceError(f"batch: {error!r}. {limit}") from error
                 raise
 

@@ -22,7 +22,9 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _MOST_HEADER_BYTES = 1 << 16
 _NO_HEADER = (TypeError, SyntaxError, TokenError, RecursionError, MemoryError, KeyError, AttributeError, OverflowError)
-"""The exceptions besides ``ValueError`` that numpy's reader raises for an invalid header."""
+"""The exceptions besides ``ValueError`` that numpy's reader raises for an invalid header. A `MemoryError` is that of
+Python's parser, for a deeply nested one.
+"""
 _PLAIN = re.compile(rb"\{'descr': '([^'\\]+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \}\s*")
 """The header that numpy writes for all but structured dtypes. numpy's own reader would compile it, which is not safe in
 several threads on CPython 3.11 (python/cpython#106905).
@@ -78,7 +80,7 @@ def _parse(header: bytes, begin: int) -> NpyHeader:
         try:
             dtype = np.dtype(plain[1].decode("latin1"))
         except (TypeError, SyntaxError, MemoryError, OverflowError, RecursionError) as error:
-            raise ValueError(f"expected a .npy header with a dtype, got {error}") from error
+            raise ValueError(f"expected a .npy header with a dtype, got {error}") from None
     else:
         stream = io.BytesIO(header)
         version = np.lib.format.read_magic(stream)
@@ -86,7 +88,7 @@ def _parse(header: bytes, begin: int) -> NpyHeader:
         try:
             shape, fortran_order, dtype = read(stream)
         except _NO_HEADER as error:
-            raise ValueError(f"expected a .npy header, got {type(error).__name__}: {error}") from error
+            raise ValueError(f"expected a .npy header, got {type(error).__name__}: {error}") from None
     if dtype.hasobject:
         raise ValueError("expected an array of plain values, got pickled objects, which are never loaded")
     if any(axis < 0 for axis in shape):

@@ -184,7 +184,8 @@ class Iteration:
             return made.future.result()
         except BaseException as error:
             self._slots.give(made.slot)
-            in_halves = isinstance(error, DeadlyJobError) and made.job.elements > 1
+            deadly = isinstance(error, DeadlyJobError) and self._skipping is None  # else its rows are planned anew
+            in_halves = deadly and made.job.elements > 1
             if not in_halves and not isinstance(error, ELEMENT_ERRORS):
                 raise
             made.errors.append(error)
@@ -192,7 +193,7 @@ class Iteration:
 
     def _plans_again(self, made: RunningJob) -> bool:
         """Returns whether a failed job is planned again, without the rows that fail."""
-        if self._skipping is None or isinstance(made.errors[-1], DeadlyJobError):
+        if self._skipping is None:
             return False
         found = self._jobs.failing_items(made)
         if not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -33,7 +34,7 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
         from .sidecar.client import SidecarSource
 
         return SidecarSource(request, converter)
-    if request.options.stall_timeout is not None and request.cursor.worker == 0:
+    if request.options.stall_timeout is not None and multiprocessing.parent_process() is None:
         _warn_of_stall_timeout(request.options.stall_timeout)
     drops = request.plan.program.drops
     engine = ThreadedEngine(
@@ -54,7 +55,7 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
 
 @cache
 def _warn_of_stall_timeout(seconds: float) -> None:
-    """Logs, once, that the option has no effect in threads."""
+    """Logs, once in a process that is no loader worker, that the option has no effect in threads."""
     _LOGGER.warning(
         "stall_timeout=%g has no effect: this pipeline runs in threads, which cannot be replaced. If one of them "
         "hangs, a warning names its rows. Use executor='sidecar' to have processes that hang replaced.",

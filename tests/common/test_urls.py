@@ -22,6 +22,7 @@ from parquetry.common.urls import clean_cause, url_without_secrets, without_secr
         ("http://me:SE CR'ET@host/a", "http://host/a"),
         ("'s3://KEY:SE CRET@bucket/a?b=c d': gone, write to me@home", "'s3://bucket/a': gone, write to me@home"),
         ("http://host/a?sig=abc: gone.", "http://host/a: gone."),
+        ("s3://bucket: access denied, ask me@home", "s3://bucket: access denied, ask me@home"),
         ("http://host:8080: gone, write to me@home", "http://host:8080: gone, write to me@home"),
         ("'http://host/a?sig=a b c' is gone", "'http://host/a' is gone"),
         ("zip://a.zip::http://me:SECRET@host/b?sig=c", "zip://a.zip::http://host/b"),

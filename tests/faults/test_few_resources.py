@@ -16,11 +16,12 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import build
+from builders import build, write_table
 
 from parquetry.common import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
+    NdarrayCodec,
     Pipeline,
     Unischema,
     UnischemaField,
@@ -129,6 +130,30 @@ def test_an_iterator_that_meets_a_limit_says_which(
     monkeypatch.setattr(ThreadedEngine, "_top_up", fail)
     with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
         next(iter(pipeline))
+
+
+def test_an_interrupt_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    iterator = iter(build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads"))
+    monkeypatch.setattr(ThreadedEngine, "_top_up", interrupt)
+    try:
+        raise MemoryError
+    except MemoryError:
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+
+
+def test_a_header_that_is_nested_too_deeply_is_a_bad_row(tmp_path: Path) -> None:
+    field = UnischemaField("x", np.float32, (None,), NdarrayCodec())
+    header = b"-" * 7_000 + b"1"
+    deep = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    good = bytes(field.storage.encode(field, np.zeros(2, np.float32)))
+    values = pa.array([good, deep, good], pa.binary())
+    url = write_table(tmp_path / "rows", pa.table({"id": range(3), "x": values}))
+    rows = Pipeline(url, ["id", field], executor="threads", on_error="skip")
+    assert [row["id"].item() for row in rows] == [0, 2]
 
 
 @pytest.mark.parametrize(("limit", "first"), [(1 << 30, "There is not enough memory"), (-1, "Write it again")])

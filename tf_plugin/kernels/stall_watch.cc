@@ -7,13 +7,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace parquetry {
 namespace {
 
 constexpr double kWarningSeconds = 30;
 constexpr double kIdleShare = 0.01;
-// Threads of a sidecar that only look after its workers wait less often than this, per second.
+// A thread of a sidecar that receives data waits more often than this, per second; one that only
+// looks after others does not.
 constexpr double kIdleWaits = 10;
 
 struct Found {
@@ -79,9 +81,19 @@ bool ReadActivity(pid_t leader, Activity* out) {
     any = true;
   });
   ForEachNumber("/proc/" + own + "/task", [&](const char* name) {
-    if (name != own) out->other_waits += Waits(own + "/task/" + name);
+    if (name != own) out->other_waits[name] = Waits(own + "/task/" + name);
   });
   return any;
+}
+
+// Returns whether one of the sidecar's threads has received data in some seconds.
+bool Receives(const Activity& before, const Activity& now, double seconds) {
+  for (const auto& [thread, waits] : now.other_waits) {
+    const auto found = before.other_waits.find(thread);
+    const int64_t waits_before = found == before.other_waits.end() ? 0 : found->second;
+    if (static_cast<double>(waits - waits_before) > kIdleWaits * seconds) return true;
+  }
+  return false;
 }
 
 std::string StateOf(pid_t pid) {
@@ -130,13 +142,12 @@ std::string StallWatch::Look() {
   Activity now_done;
   if (!ReadActivity(pid_, &now_done)) return "";
   const bool progress = now_done.seconds - done_.seconds > kIdleShare * window ||
-                        now_done.worker_waits != done_.worker_waits ||
-                        static_cast<double>(now_done.other_waits - done_.other_waits) > kIdleWaits * window;
+                        now_done.worker_waits != done_.worker_waits || Receives(done_, now_done, window);
   if (checked_ && !progress) {
     return "stalled for " + std::to_string(static_cast<int>(window)) + " s (" + StateOf(pid_) + ")";
   }
   since_ = now;
-  done_ = now_done;
+  done_ = std::move(now_done);
   checked_ = true;
   return "";
 }

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace parquetry {
@@ -17,7 +18,8 @@ namespace parquetry {
 struct Activity {
   double seconds = 0;        // of processor time
   int64_t worker_waits = 0;  // how often the main threads of the workers began to wait
-  int64_t other_waits = 0;   // how often the sidecar's threads did, apart from its main thread
+  // How often each of the sidecar's threads did, apart from its main thread, by its ID.
+  std::map<std::string, int64_t> other_waits;
 };
 
 class StallWatch {

@@ -37,6 +37,8 @@ class PartPositions:
         if plan.order.batch_views and self.batch_size is not None:
             batches = plan.steps(replace(cursor, start=0)).length
             self._taken = None if batches is None else batches * self.batch_size
+            if self._taken is not None and self.length is not None and self._taken >= self.length:
+                self._taken = None  # it cuts nothing off
         if self.target is not None and self._taken is not None:
             self.target = min(self.target, self._taken)
 

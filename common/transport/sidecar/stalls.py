@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...progress import warning_seconds
@@ -22,7 +23,7 @@ from ...progress import warning_seconds
 _LOGGER = logging.getLogger(__name__)
 _IDLE_SHARE = 0.01
 _IDLE_WAITS_PER_S = 10
-"""Threads of a reader that only look after its workers wait less often than this."""
+"""A thread of a reader that receives data waits more often than this; one that only looks after others does not."""
 _WAITS = "voluntary_ctxt_switches:"
 _STATES = {
     "R": "running",
@@ -83,19 +84,22 @@ class Activity:
     Attributes:
         processor_s: the processor time.
         waits: how often the main thread began to wait; with workers, theirs instead of the reader's.
-        other_waits: how often the other threads of a reader began to wait.
+        other_waits: how often each other thread of a reader began to wait, by its ID.
     """
 
     processor_s: float
     waits: int
-    other_waits: int = 0
+    other_waits: Mapping[str, int]
 
     def is_progress_since(self, before: Activity, seconds: float) -> bool:
         """Returns whether this is progress over what was done some seconds before."""
         return (
             self.processor_s - before.processor_s > _IDLE_SHARE * seconds
             or self.waits != before.waits
-            or self.other_waits - before.other_waits > _IDLE_WAITS_PER_S * seconds
+            or any(
+                waits - before.other_waits.get(thread, 0) > _IDLE_WAITS_PER_S * seconds
+                for thread, waits in self.other_waits.items()
+            )
         )
 
 
@@ -110,7 +114,7 @@ def activity_of(pid: int, *, group: bool) -> Activity | None:
     return Activity(
         processor_s=ticks / os.sysconf("SC_CLK_TCK"),
         waits=sum(_waits(name) for name in found if not group or name != str(pid)),
-        other_waits=sum(_waits(f"{pid}/task/{name}") for name in threads),
+        other_waits={name: _waits(f"{pid}/task/{name}") for name in threads},
     )
 
 

@@ -54,7 +54,7 @@ def test_words_sorted_on_disk_are_those_sorted_in_memory(words: list[int], piece
 def test_a_large_permutation_is_the_same_with_and_without_room_for_it(
     room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room() -> int:
+    def no_room(directory: str | None = None) -> int:
         raise NoRoomError("expected room for temporary files in /full.")
 
     wanted = np.argsort(raw_words(300_000, 4), kind="stable")

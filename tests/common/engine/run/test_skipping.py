@@ -305,6 +305,26 @@ def test_stages_whose_elements_cannot_be_filled_are_refused(
         iter(change(Pipeline(url, ["id", "drive"], on_error="skip"))).__next__()
 
 
+def test_a_take_that_cuts_nothing_off_changes_nothing(url: str) -> None:
+    for pipeline in (images(url).batch(4), images(url).batch(4).take(6), images(url).batch(4).take(100)):
+        iterator = iter(pipeline)
+        list(iterator)
+        assert iterator.stats().skipped_rows == 4
+
+
+def test_a_row_for_which_a_function_ran_out_of_memory_may_be_bad(url: str) -> None:
+    def claimed(row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if row["id"] == 5:
+                raise MemoryError
+        except MemoryError:
+            raise ValueError("an absurd size")  # noqa: B904  # what users write
+        return row
+
+    pipeline = Pipeline(url, ["id"], executor="threads", on_error="skip").transform(claimed)
+    assert ids(pipeline) == [row for row in range(ROWS) if row != 5]
+
+
 def test_images_that_are_too_large_are_tried_again_with_another_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
