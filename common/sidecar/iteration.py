@@ -184,40 +184,40 @@ class Iteration:
             return made.future.result()
         except BaseException as error:
             self._slots.give(made.slot)
-            deadly = isinstance(error, DeadlyJobError) and self._skipping is None  # else its rows are planned anew
-            in_halves = deadly and made.job.elements > 1
+            in_halves = isinstance(error, DeadlyJobError) and made.job.elements > 1
             if not in_halves and not isinstance(error, ELEMENT_ERRORS):
                 raise
             made.errors.append(error)
             return None
 
-    def _plans_again(self, made: RunningJob) -> bool:
-        """Returns whether a failed job is planned again, without the rows that fail."""
-        if self._skipping is None:
+    def _plans_again(self, made: RunningJob, *, is_part: bool = False) -> bool:
+        """Returns whether a failed job, or a part of one, is planned again, without the rows that fail."""
+        if self._skipping is None or isinstance(made.errors[-1], DeadlyJobError):
             return False
         found = self._jobs.failing_items(made)
         if not found:
             return False
         self._counters.row()[Count.RETRIES] += 1
         self._skipping.add(found)
-        self._jobs.plan_again(made, self._skipping)
+        self._jobs.plan_again(made, self._skipping, is_part=is_part)
         return True
 
-    def _send_apart(self, made: RunningJob) -> None:
+    def _send_apart(self, made: RunningJob) -> bool:
         """Repeats a job of several elements in halves, so that the elements that do not fail are sent.
 
-        Reports the error of a job of one element.
+        Reports the error of a job of one element. Returns ``False`` if the rest of the job is planned again.
         """
         if made.job.elements == 1:
             self._send_failure(made.first, made.errors.pop(), made.job)
-            return
+            return True
         self._counters.row()[Count.RETRIES] += 1
         for part in self._jobs.again(made):
             header = self._header(part)
-            if header is None:
-                self._send_apart(part)
-            else:
+            if header is not None:
                 self._send_made(header, part)
+            elif self._plans_again(part, is_part=True) or not self._send_apart(part):
+                return False
+        return True
 
     def _send_failure(self, first: int, error: BaseException, job: Job) -> None:
         position = first + 1 if self._rebatcher is None else self._rebatcher.skip()

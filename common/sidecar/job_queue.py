@@ -184,8 +184,12 @@ class JobQueue:
             found = first.result()
             return found + [each for other in others for each in other.result()] if found else []
 
-    def plan_again(self, made: RunningJob, planner: SkippingPlanner) -> None:
-        """Plans a job, whose slot is already free, and all jobs after it again."""
+    def plan_again(self, made: RunningJob, planner: SkippingPlanner, *, is_part: bool = False) -> None:
+        """Plans a job, whose slot is already free, and all jobs after it again.
+
+        With ``is_part``, it is a part of a job that `again` started: the rest of that job is planned again, too, and
+        you call `done` for the whole job.
+        """
         with self._planning, self._slots.changed:
             self._rewinds += 1
             void = [item for item in self._pending if isinstance(item, RunningJob)]
@@ -194,7 +198,8 @@ class JobQueue:
             self._slots.changed.notify_all()
         for item in void:
             self._give_up(item)
-        self.done(made)
+        if not is_part:
+            self.done(made)
 
     def _make(self, job: Job, handles: list[BlockHandle]) -> object:
         slot = self.wait_for_slot(self._ahead, private=True)

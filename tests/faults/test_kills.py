@@ -112,6 +112,30 @@ def test_the_rows_before_an_element_that_ends_its_workers_arrive_and_its_rows_ar
         next(iterator)
 
 
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_bad_rows_beside_an_element_that_ends_its_workers_are_left_out(built: Built, face: Any) -> None:
+    bad = {2, 12, 41, 66, 74}
+
+    def dies(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 85:
+            os._exit(3)
+        return row
+
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        if int(row["id"]) in bad:
+            raise ValueError("a bad row")
+        return row
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=1, on_error="skip")
+    pipeline = pipeline.transform(dies).transform(fails).batch(5)
+    good = [row for row in range(600) if row not in bad]
+    iterator = iter(face.passes(pipeline)())
+    for first in range(0, 80, 5):
+        assert ids(pipeline, next(iterator)) == good[first : first + 5]
+    with pytest.raises(Exception, match=r"exit status 3\), for file"):
+        next(iterator)
+
+
 def test_the_row_that_ends_its_workers_is_named_if_rows_are_elements(built: Built) -> None:
     def dies(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] == 77:
