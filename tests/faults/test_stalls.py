@@ -134,7 +134,7 @@ def test_whoever_waits_says_so_and_goes_on(
     assert found == [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
     errors = capfd.readouterr().err
     assert f"for process {worker.pid}, which is stopped" in errors
-    assert "it is being decoded" in errors
+    assert "a decoder or a function is working on them" in errors
     assert "the trainer has waited" in caplog.text
 
 

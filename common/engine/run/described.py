@@ -47,7 +47,7 @@ def what_it_waits_for(job: Job, handles: Sequence[BlockHandle], places: Sequence
     if not loading:
         rows = [handle.rows for handle in handles if handle.rows is not None]
         about = f": {described_rows(job.draws, rows, places)}" if len(rows) == len(handles) else ""
-        return f"it is being decoded, or a function has it{about}"
+        return f"a decoder or a function is working on them{about}"
     groups = [
         place
         for handle in loading

@@ -38,7 +38,7 @@ def test_a_function_that_hangs_in_a_thread_is_reported_once_with_its_rows(
     pipeline = built.pipeline(executor="threads", workers=1).transform(hangs).batch(11)
     assert [row for batch in pipeline for row in batch["id"].tolist()] == list(range(33))
     (warning,) = _warnings(caplog)
-    assert "rows: it is being decoded, or a function has it: file " in warning
+    assert "rows: a decoder or a function is working on them: file " in warning
     assert re.search(r"row group 0, rows 11 to 19; file .*row group 1, rows 0 to \d+\.$", warning)
 
 
