@@ -33,8 +33,8 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from parquetry.common.engine.columns.batch import Dense, Ragged
-from parquetry.common.engine.memory.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
 from parquetry.common.errors import PipelineError
+from parquetry.common.memory.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
 from parquetry.common.process.exit_watch import wait_for_end
 
 from .tensors import Jagged, JaggedPart, Part, reduce_jagged

@@ -22,6 +22,7 @@ from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .footers import CLEANED, REMOVED, remedy, why
 from .nested import as_stored, stored_schema, with_whole_extensions
+from .number_chunks import read_numbers
 from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles, describe_row_group
 from .store_answers import StoreError
@@ -71,11 +72,41 @@ def read_group(
         with _opened_group(dataset, row_group, choose, advice, options) as (source, reader, group, wanted):
             if room_bytes is not None and _size_of(source, reader, group, wanted, room_bytes) > room_bytes:
                 raise TooLargeError
-            table = reader.read_row_group(group, columns=wanted, use_threads=False)
+            table = _read_table(dataset, row_group, source, reader, group, wanted)
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
             return as_stored(table)
 
     return retry_if_damaged(dataset.filesystem, read, place)
+
+
+def _read_table(
+    dataset: StoredFiles,
+    row_group: int,
+    source: pa.NativeFile,
+    reader: pq.ParquetFile,
+    group: int,
+    columns: Sequence[str],
+) -> pa.Table:
+    """Reads columns of a row group: numbers with the compiled core where it can, everything else with Arrow."""
+    groups, schema = dataset.row_groups, reader.schema_arrow
+    numbers = read_numbers(
+        source,
+        reader.metadata,
+        group,
+        columns,
+        schema,
+        key=f"{dataset.files[int(groups.file[row_group])].version.key}\0{groups.group[row_group]}",
+        checked=dataset.verify != "never",
+    )
+    others = [name for name in columns if name not in numbers]
+    if not numbers:
+        return reader.read_row_group(group, columns=others, use_threads=False)
+    fields = [schema.field(name) for name in numbers]
+    arrays = list(numbers.values())
+    if others:
+        table = reader.read_row_group(group, columns=others, use_threads=False)
+        fields, arrays = [*fields, *table.schema], [*arrays, *table.columns]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=schema.metadata))
 
 
 def read_slices(

@@ -20,7 +20,6 @@ import numpy as np
 
 from ..counting.counters import Count, Counters, Gauge, add, add_time, counters_here
 from ..engine.columns.batch import Column, column_bytes
-from ..engine.memory.arena import Heap
 from ..engine.read.fetch import fetch_threads, fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.assemble import assemble
@@ -29,6 +28,7 @@ from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import BatchSource
 from ..errors import PipelineError
 from ..layout.arrow_read import TooLargeError
+from ..memory.arena import Heap
 from ..order.permutations import permutation, raw_words
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct

@@ -16,8 +16,8 @@ from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.counting.watching import watch
-from parquetry.common.engine.memory.arena import SHARED_REGIONS
 from parquetry.common.errors import DecodeError, PipelineError, StateError
+from parquetry.common.memory.arena import SHARED_REGIONS
 from parquetry.torch_plugin import (
     NestedTensors,
     ParquetIterable,

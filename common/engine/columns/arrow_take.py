@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ...memory.arena import run_memory
+from ...memory.arrow_views import as_arrow, as_numpy
 from ...native.gather import gather_runs
 from ...schema.arrow_types import scalar_dtype
 from ...schema.ragged import ends_of
-from ..memory.arena import run_memory
-from ..memory.arrow_views import as_arrow, as_numpy
 
 
 def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,8 @@ import pyarrow as pa
 from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
 from ...layout.dataset import MAX_VALUE_BYTES
 from ...layout.nested import variable
+from ...memory.arena import Arena, array_bytes
+from ...memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from ...native.gather import gather as gather_rows
 from ...native.jpeg import Box
 from ...native.kernels import copy_value
@@ -31,8 +33,6 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
 from ...schema.ragged import ends_of
-from ..memory.arena import Arena, array_bytes
-from ..memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from ..read.file_cells import FileCells, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
 from .arrow_take import runs_of

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError
+from ...memory.arrow_views import as_numpy
 from ...schema.field import UnischemaField
 from ...schema.ragged import concat_ranges, ends_of
-from ..memory.arrow_views import as_numpy
 from .arrow_take import take_runs
 from .batch import Compound, Ragged, Strings, take_strings
 

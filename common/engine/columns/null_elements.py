@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...memory.arrow_views import as_arrow, as_numpy, without_nulls
 from ...process.forks import pc
 from ...schema.field import Shape
-from ..memory.arrow_views import as_arrow, as_numpy, without_nulls
 
 Change = Callable[[pa.Array], pa.Array]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...memory.arena import BLOCK_REGIONS
 from ...native.kernels import copy_value
-from ..memory.arena import BLOCK_REGIONS
 
 LIMIT_BYTES = 512 << 20
 _LARGE_BYTES = 1 << 16  # rows from this size on reuse memory of earlier blocks

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from ...errors import DecodeError
 from ...layout.nested import is_list, one_array, widened
+from ...memory.arrow_views import as_arrow, as_numpy
 from ...process.forks import pc
 from ...schema.arrow_types import has_permuted_axes
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
 from ...schema.dtypes import decimal_text, dtype_to_json, is_bytes, is_text
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
-from ..memory.arrow_views import as_arrow, as_numpy
 
 _MOST_SHOWN = 40
 _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}

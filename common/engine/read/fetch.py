@@ -25,6 +25,7 @@ from ...layout.row_groups import describe_row_group
 from ...layout.spark_files import read_options, refuse_old_calendar
 from ...layout.table_read import column_slices
 from ...layout.temporary import NoRoomError
+from ...memory.arrow_views import as_arrow, is_number
 from ...plan.plan import BasePlan, Plan
 from ...process.forks import reading
 from ...progress import check_cancelled
@@ -32,7 +33,6 @@ from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from ...selection.statistics import column_bytes
 from ...urls import url_without_secrets
-from ..memory.arrow_views import as_arrow, is_number
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
 from .disk_cache import DiskCache

@@ -23,13 +23,13 @@ from ...errors import DatasetError
 from ...layout.file_versions import FileVersion, check_version, local_version
 from ...layout.files import DataFile
 from ...layout.pages import FileBytes
+from ...memory.arena import SCRATCH
+from ...memory.arrow_views import is_number
 from ...schema.codec import Codec
 from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
-from ..memory.arena import SCRATCH
-from ..memory.arrow_views import is_number
 from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...layout.temporary import TemporaryBuffer
-from ..memory.arrow_views import as_numpy, is_number
+from ...memory.arrow_views import as_numpy, is_number
 
 _BITS = 8  # per byte
 _NOTHING = pa.py_buffer(b"")

@@ -17,11 +17,11 @@ import pyarrow as pa
 from ...counting.counters import Reading
 from ...layout.nested import variable
 from ...layout.temporary import forget
+from ...memory.arrow_views import as_arrow
 from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
-from ..memory.arrow_views import as_arrow
 from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray

@@ -18,10 +18,10 @@ import pyarrow as pa
 from ...layout.checksums import page_check
 from ...layout.list_pages import list_numbers
 from ...layout.nested import stored_type
+from ...memory.arena import BLOCK_REGIONS
+from ...memory.arrow_views import as_arrow, is_number
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
-from ..memory.arena import BLOCK_REGIONS
-from ..memory.arrow_views import as_arrow, is_number
 from .stored_cells import read_bytes
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from ...layout.stores import store_of
 from ...layout.table import TableColumn
 from ...layout.table_read import read_columns
 from ...layout.tables.image_folder import MANIFEST
+from ...memory.arrow_views import as_arrow
 from ...progress import thread_pool
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
-from ..memory.arrow_views import as_arrow
 from .file_cells import WholeFiles, unreadable
 from .stored_cells import StoredCells, read_bytes
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..memory.arena import BLOCK_REGIONS
+from ...memory.arena import BLOCK_REGIONS
 
 _NO_BYTE = np.zeros(1, np.int64)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...counting.counters import Count, add, add_time, counter_value
 from ...errors import ELEMENT_ERRORS, NullValueError
+from ...memory.arena import Arena, Heap
 from ...native.gather import gather as gather_rows
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
@@ -30,7 +31,6 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.columns import CodedColumn
-from ..memory.arena import Arena, Heap
 from ..steps.apply import BatchRows, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from ...layout.dataset import MAX_VALUE_BYTES
+from ...memory.arena import BLOCK_REGIONS, Heap
 from ...plan.program import ElementProgram
 from ...schema.element import Path
 from ...schema.field import UnischemaField
@@ -22,7 +23,6 @@ from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
 from ..columns.jpeg_files import IntactRows
-from ..memory.arena import BLOCK_REGIONS, Heap
 from ..read.file_cells import Part
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ...errors import TransformError
 from ...layout.dataset import StoredDataset
+from ...memory.arena import Heap
 from ...plan.draws import BlockRows
 from ...process.forks import load_compute
 from ...progress import check_cancelled
@@ -25,7 +26,6 @@ from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
 from ..columns.batch import rows_of, to_numpy
-from ..memory.arena import Heap
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.source import BatchSource
 from ..steps.transform import call_with

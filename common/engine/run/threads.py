@@ -16,12 +16,12 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, add_time
 from ...errors import ELEMENT_ERRORS
+from ...memory.arena import SHARED_REGIONS
 from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
 from ...process.forks import load_compute, reading
 from ...progress import warning_seconds
 from ..columns.batch import Column, column_bytes
-from ..memory.arena import SHARED_REGIONS
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble
 from .bad_rows import FailedItem

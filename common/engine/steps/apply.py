@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...memory.arena import Arena
 from ...stages.cast import CastStep
 from ...stages.encode import EncodeStep
 from ...stages.image_base import ImageStep
@@ -22,7 +23,6 @@ from ...stages.select import Projection
 from ...stages.steps import Step
 from ...stages.transform import TransformStep
 from ..columns.batch import Column
-from ..memory.arena import Arena
 from .cast import apply_cast
 from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images, gather_images

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError
+from ...memory.arrow_views import as_arrow
 from ...stages.encode import EncodeStep
 from ..columns.batch import Column, Dense, Plain, Ragged, Strings, leading, values_of, with_values
-from ..memory.arrow_views import as_arrow
 
 
 def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:

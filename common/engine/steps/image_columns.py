@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...errors import DecodeError, ParquetryError
+from ...memory.arena import SCRATCH, Arena
 from ...stages.image_base import ImageStep
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
-from ..memory.arena import SCRATCH, Arena
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
 from .random_numbers import ItemKeys

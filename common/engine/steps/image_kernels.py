@@ -15,10 +15,10 @@ from types import ModuleType
 import numpy as np
 
 from ...errors import CodecUnavailableError, missing_package
+from ...memory.arena import SCRATCH
 from ...native.kernels import normalize
 from ...process.forks import importing
 from ...stages.image_base import RESIZABLE
-from ..memory.arena import SCRATCH
 
 
 @lru_cache(maxsize=1)

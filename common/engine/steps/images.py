@@ -14,13 +14,13 @@ from functools import partial
 
 import numpy as np
 
+from ...memory.arena import SCRATCH
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageStep
 from ...stages.normalize import NormalizeOp
 from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import TRIES, ResizedCropOp
 from ...stages.resize import ResizeOp
-from ..memory.arena import SCRATCH
 from .image_kernels import copy_into, flip_into, normalize_into, resize_into
 from .random_numbers import ItemKeys, uniform
 

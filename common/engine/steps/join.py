@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...memory.arena import Arena
 from ...native.gather import copy_pieces
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep
 from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
-from ..memory.arena import Arena
 from .source import BatchSource
 
 

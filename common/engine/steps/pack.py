@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...errors import DecodeError, NullValueError
+from ...memory.arena import Arena, array_bytes
 from ...schema.element import OutputField
 from ...stages.pack import PackStep
 from ..columns.batch import Column, Dense
-from ..memory.arena import Arena, array_bytes
 from .source import Taken, as_slice
 
 Describe = Callable[[int], str]

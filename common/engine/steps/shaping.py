@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DecodeError, NullValueError, PipelineError
+from ...memory.arena import run_memory
 from ...native.gather import pad_runs
 from ...schema.element import OutputField
 from ...schema.ragged import concat_ranges, ends_of
@@ -30,7 +31,6 @@ from ..columns.batch import (
     values_of,
     without_valid,
 )
-from ..memory.arena import run_memory
 
 Describe = Callable[[int], str]
 

@@ -28,9 +28,9 @@ from typing import Any
 from ...counting.counters import Count
 from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.batch import Column, leading
-from ...engine.memory.arena import SMALL_BYTES
 from ...engine.run.step_run import NO_STEPS, Converter, StepRun
 from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
+from ...memory.arena import SMALL_BYTES
 from ...order.cursor import SkipState
 from ...plan.options import RESTARTS
 from ...plan.state import state_of

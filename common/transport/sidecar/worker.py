@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from ...counting.counters import Count, Counters, add_time
 from ...engine.columns.batch import Column
-from ...engine.memory.arena import SHARED_REGIONS
 from ...engine.run.assemble import assemble
 from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import BatchSource
 from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
+from ...memory.arena import SHARED_REGIONS
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from ...process.exit_watch import end_with_parent
 from .shared_blocks import open_exported

@@ -15,12 +15,12 @@ from oracle import examples
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.batch import to_numpy
-from parquetry.common.engine.memory.arena import RegionPool
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
 from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.engine.steps.source import as_slice
 from parquetry.common.errors import NullValueError
+from parquetry.common.memory.arena import RegionPool
 from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
 from parquetry.common.plan.draws import BlockKey
 from parquetry.common.plan.program import ElementProgram

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import examples
 from processes import PATIENCE_S
 
-from parquetry.common.engine.memory.arrow_views import as_arrow, as_numpy, without_nulls
+from parquetry.common.memory.arrow_views import as_arrow, as_numpy, without_nulls
 
 NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
@@ -95,7 +95,7 @@ def test_pandas_is_not_imported() -> None:
         import sys
         import numpy as np
         import pyarrow as pa
-        from parquetry.common.engine.memory.arrow_views import as_arrow, as_numpy, without_nulls
+        from parquetry.common.memory.arrow_views import as_arrow, as_numpy, without_nulls
         numbers = as_arrow(np.arange(4))
         as_numpy(numbers.take(numbers))
         as_numpy(numbers.is_valid())
