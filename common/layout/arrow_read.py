@@ -20,9 +20,9 @@ from ..errors import DatasetError
 from ..urls import clean_cause
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
+from .core_read import read_by_core
 from .footers import CLEANED, REMOVED, remedy, why
 from .nested import as_stored, stored_schema, with_whole_extensions
-from .number_chunks import read_numbers
 from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles, describe_row_group
 from .store_answers import StoreError
@@ -87,9 +87,9 @@ def _read_table(
     group: int,
     columns: Sequence[str],
 ) -> pa.Table:
-    """Reads columns of a row group: numbers with the compiled core where it can, everything else with Arrow."""
+    """Reads columns of a row group, with the compiled core where it can, and with Arrow otherwise."""
     groups, schema = dataset.row_groups, reader.schema_arrow
-    numbers = read_numbers(
+    found = read_by_core(
         source,
         reader.metadata,
         group,
@@ -98,11 +98,11 @@ def _read_table(
         key=f"{dataset.files[int(groups.file[row_group])].version.key}\0{groups.group[row_group]}",
         checked=dataset.verify != "never",
     )
-    others = [name for name in columns if name not in numbers]
-    if not numbers:
+    others = [name for name in columns if name not in found]
+    if not found:
         return reader.read_row_group(group, columns=others, use_threads=False)
-    fields = [schema.field(name) for name in numbers]
-    arrays = list(numbers.values())
+    fields = [schema.field(name) for name in found]
+    arrays = list(found.values())
     if others:
         table = reader.read_row_group(group, columns=others, use_threads=False)
         fields, arrays = [*fields, *table.schema], [*arrays, *table.columns]

@@ -24,11 +24,6 @@ _NUMBERS = {
 _NUMBER_IDS = {kind.id for kind in _NUMBERS}
 
 
-def number_dtype(arrow: pa.DataType) -> np.dtype[Any]:
-    """Returns numpy's type for an integer or float type. Raises `KeyError` for any other."""
-    return _NUMBERS[arrow]
-
-
 def is_number(arrow: pa.DataType) -> bool:
     """Returns whether a type is an integer or float type, which numpy supports directly."""
     return arrow.id in _NUMBER_IDS

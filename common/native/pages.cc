@@ -1,5 +1,5 @@
-// Decodes column chunks of numbers: plain pages, or pages that refer to a dictionary, without nulls. Whatever is different
-// or damaged is left to Arrow. The bytes may be damaged, so every claim is checked before it is used. The functions keep
+// Decodes column chunks of numbers, of byte strings, and of lists of numbers: plain pages, or pages that refer to a
+// dictionary, without nulls. Whatever is different or damaged is left to Arrow. The bytes may be damaged, so every claim is checked before it is used. The functions keep
 // no state, start no threads, and allocate nothing.
 // Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
@@ -15,22 +15,27 @@ namespace {
 enum Page { kData = 0, kDictionary = 2, kDataV2 = 3 };
 enum Encoding { kPlain = 0, kPlainDictionary = 2, kRunLengths = 3, kDictionaryCodes = 8 };
 constexpr int64_t kMostBits = 32;  // of a code
-constexpr int64_t kPrefix = 4;     // bytes before the levels of a page, which hold their size
+constexpr int64_t kPrefix = 4;     // bytes before levels and byte strings, which hold their size
+constexpr int64_t kUndecoded = -1;
 
-// A column chunk. `done` becomes 1 if all of its values are in `target`.
+// A column chunk, and where its values go.
 struct Chunk {
   const uint8_t* data;
   int64_t size;
-  int64_t stored_bytes;  // of a value: 4 or 8
-  int64_t value_bytes;   // of a value in `target`: the same, or 1 or 2 instead of 4
+  int64_t stored_bytes;  // of a number: 4 or 8; 0 for byte strings
+  int64_t value_bytes;   // of a number in `target`: the same, or 1 or 2 instead of 4; 1 for byte strings
   int64_t compressed;    // with Snappy
-  int64_t optional;      // values may be null, so pages have definition levels
+  int64_t definition;    // the highest definition level, which all values have
+  int64_t empty;         // the definition level of empty lists; -1 if there are no lists
   uint8_t* target;
-  int64_t done;
+  int64_t capacity;      // how many numbers, or bytes of strings, fit into the target
+  uint8_t* offsets;      // of strings and lists; room for one more than there are rows
+  int64_t offset_bytes;  // 4 or 8; 0 if there are no offsets
+  int64_t found;         // how many numbers or bytes there are; more than `capacity` if they do not fit; or kUndecoded
 };
-static_assert(sizeof(Chunk) == 64, "Python describes chunks by the same layout");
+static_assert(sizeof(Chunk) == 96, "Python describes chunks by the same layout");
 
-// Memory for a decompressed page and for a dictionary. `8 more bytes than this may be read in each.
+// Memory for a decompressed page and for a dictionary. Up to 8 bytes after the page may be read.
 struct Scratch {
   uint8_t* page;
   int64_t page_bytes;
@@ -38,9 +43,17 @@ struct Scratch {
   int64_t dictionary_bytes;
 };
 
+// How far the decoding of a chunk is.
+struct Progress {
+  int64_t rows = 0;
+  int64_t values = 0;    // numbers, or bytes of strings
+  int64_t entries = -1;  // of the dictionary
+};
+
 struct Header {
-  int64_t type = -1, size = -1, stored_size = -1, values = -1, encoding = -1, levels_encoding = kRunLengths;
-  int64_t nulls = 0, repetition_bytes = 0, definition_bytes = 0;
+  int64_t type = -1, size = -1, stored_size = -1, values = -1, encoding = -1;
+  int64_t levels_encoding = kRunLengths, repetition_encoding = kRunLengths;
+  int64_t repetition_bytes = 0, definition_bytes = 0;
   int64_t checksum = -1;
   bool compressed = true;
 };
@@ -56,6 +69,8 @@ void read_data_header(Reader* from, Header* header) {
       header->encoding = integer(from, kind);
     } else if (id == 3 && header->type == kData) {
       header->levels_encoding = integer(from, kind);
+    } else if (id == 4 && header->type == kData) {
+      header->repetition_encoding = integer(from, kind);
     } else {
       from->skip(kind, 2);
     }
@@ -67,12 +82,11 @@ void read_second_header(Reader* from, Header* header) {
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
     if (id == 7) {
       header->compressed = kind == kTrue;
-    } else if (id == 3 || id > 6) {
+    } else if (id == 2 || id == 3 || id > 6) {
       from->skip(kind, 2);
     } else {
       const int64_t value = integer(from, kind);
       if (id == 1) header->values = value;
-      if (id == 2) header->nulls = value;
       if (id == 4) header->encoding = value;
       if (id == 5) header->definition_bytes = value;
       if (id == 6) header->repetition_bytes = value;
@@ -112,21 +126,28 @@ void copy_values(const Chunk& chunk, const uint8_t* from, int64_t count, uint8_t
   }
 }
 
+void set_offset(const Chunk& chunk, int64_t row, int64_t value) {
+  std::memcpy(chunk.offsets + row * chunk.offset_bytes, &value, static_cast<size_t>(chunk.offset_bytes));
+}
+
 // The hybrid of run lengths and bit-packed groups, in which levels and codes are stored.
 struct Runs {
   Reader from;
   int64_t bits;
-  int64_t left = 0;       // values of the current run
+  int64_t left = 0;  // values of the current run that were not taken yet
+  int64_t taken = 0;
   bool packed = false;
-  uint64_t value = 0;     // of a run of equal values
+  uint64_t value = 0;  // of a run of equal values
   const uint8_t* groups = nullptr;
 
-  // Begins the next run. Returns false if there is none, or it does not fit.
-  bool next() {
+  // Makes sure that a value is left. Returns false if there is none, or a run does not fit.
+  bool has_more() {
+    if (left > 0) return true;
     const uint64_t head = from.unsigned_number();
-    packed = head & 1;
     const uint64_t count = head >> 1, most = static_cast<uint64_t>(INT64_MAX) / 64;
     if (!from.ok || count == 0 || count > most) return false;
+    packed = head & 1;
+    taken = 0;
     if (packed) {
       groups = from.data + from.at;
       left = static_cast<int64_t>(count) * 8;
@@ -138,143 +159,257 @@ struct Runs {
     }
     return from.ok;
   }
+
+  // Returns the value of the current run after some others, if values take 1, 2, 4 or 8 bits.
+  uint64_t peek(int64_t after) const {
+    if (!packed) return value;
+    const int64_t bit = (taken + after) * bits;
+    return groups[bit >> 3] >> (bit & 7) & ((1 << bits) - 1);
+  }
+
+  void take(int64_t count) {
+    taken += count;
+    left -= count;
+  }
 };
 
-// Returns whether some levels of one bit are all 1: no value is null.
-bool all_present(const uint8_t* levels, int64_t size, int64_t values) {
-  Runs runs{{levels, size}, 1};
+// Returns whether all levels are `wanted`.
+bool are_all(Runs levels, int64_t values, uint64_t wanted) {
   while (values > 0) {
-    if (!runs.next()) return false;
-    const int64_t count = runs.left < values ? runs.left : values;
-    if (runs.packed) {
-      for (int64_t byte = 0; byte < count / 8; ++byte)
-        if (runs.groups[byte] != 0xff) return false;
-      const int last = (1 << count % 8) - 1;
-      if (count % 8 && (runs.groups[count / 8] & last) != last) return false;
-    } else if (runs.value != 1) {
-      return false;
-    }
+    if (!levels.has_more()) return false;
+    const int64_t count = levels.left < values ? levels.left : values;
+    for (int64_t value = 0; value < (levels.packed ? count : 1); ++value)
+      if (levels.peek(value) != wanted) return false;
+    levels.take(count);
     values -= count;
   }
   return true;
 }
 
-// Writes the values that codes stand for. Returns whether all codes are in the dictionary.
-template <class Value>
-bool look_up(Runs runs, int64_t values, const uint8_t* dictionary, uint64_t entries, uint8_t* to) {
-  const auto* const table = reinterpret_cast<const Value*>(dictionary);
-  const uint64_t mask = (uint64_t{1} << runs.bits) - 1;
-  while (values > 0) {
-    if (!runs.next()) return false;
-    const int64_t count = runs.left < values ? runs.left : values;
-    if (!runs.packed) {
-      if (runs.value >= entries) return false;
-      const Value found = table[runs.value];
-      for (int64_t value = 0; value < count; ++value) std::memcpy(to + value * sizeof found, &found, sizeof found);
+// Begins the next row. Returns false if it is one too many.
+bool begin_row(const Chunk& chunk, int64_t rows, Progress* so_far) {
+  if (so_far->rows >= rows) return false;
+  set_offset(chunk, so_far->rows++, so_far->values);
+  return true;
+}
+
+// Sets the offsets of the lists that begin in a page, and counts its numbers. Returns false if one of them is null.
+bool read_lists(const Chunk& chunk, int64_t rows, Runs repetition, Runs definition, int64_t levels, Progress* so_far) {
+  const auto present = static_cast<uint64_t>(chunk.definition), empty = static_cast<uint64_t>(chunk.empty);
+  while (levels > 0) {
+    if (!repetition.has_more() || !definition.has_more()) return false;
+    int64_t count = repetition.left < definition.left ? repetition.left : definition.left;
+    if (levels < count) count = levels;
+    const bool all_present = !definition.packed && definition.value == present;
+    if (all_present && !repetition.packed && repetition.value) {  // a list goes on
+      if (so_far->rows == 0) return false;
+      so_far->values += count;
     } else {
-      for (int64_t value = 0, bit = 0; value < count; ++value, bit += runs.bits) {
-        uint64_t word = 0;
-        std::memcpy(&word, runs.groups + (bit >> 3), sizeof word);  // may read up to 8 bytes too far
-        const uint64_t code = word >> (bit & 7) & mask;
-        if (code >= entries) return false;
-        std::memcpy(to + value * sizeof(Value), table + code, sizeof(Value));
+      for (int64_t level = 0; level < count; ++level) {
+        const uint64_t defined = all_present ? present : definition.peek(level);
+        if (!repetition.peek(level)) {
+          if (!begin_row(chunk, rows, so_far)) return false;
+          if (defined == empty) continue;
+        }
+        if (defined != present || so_far->rows == 0) return false;
+        ++so_far->values;
       }
     }
-    values -= count;
-    to += count * static_cast<int64_t>(sizeof(Value));
+    repetition.take(count);
+    definition.take(count);
+    levels -= count;
   }
   return true;
 }
 
-bool look_up_codes(const Chunk& chunk, const uint8_t* data, int64_t size, int64_t values, const Scratch& scratch,
-                   int64_t entries, uint8_t* to) {
+// Calls a function with each code of some values. Returns whether all codes are in the dictionary.
+template <class Use>
+bool for_codes(const uint8_t* data, int64_t size, int64_t values, int64_t entries, Use use) {
+  if (values == 0) return true;
   if (size < 1 || data[0] > kMostBits || entries < 0) return false;
-  const Runs runs{{data + 1, size - 1}, data[0]};
-  const auto count = static_cast<uint64_t>(entries);
-  if (chunk.value_bytes == 1) return look_up<uint8_t>(runs, values, scratch.dictionary, count, to);
-  if (chunk.value_bytes == 2) return look_up<uint16_t>(runs, values, scratch.dictionary, count, to);
-  if (chunk.value_bytes == 4) return look_up<uint32_t>(runs, values, scratch.dictionary, count, to);
-  return look_up<uint64_t>(runs, values, scratch.dictionary, count, to);
+  Runs runs{{data + 1, size - 1}, data[0]};
+  const uint64_t mask = (uint64_t{1} << runs.bits) - 1, most = static_cast<uint64_t>(entries);
+  while (values > 0) {
+    if (!runs.has_more()) return false;
+    const int64_t count = runs.left < values ? runs.left : values;
+    if (!runs.packed && runs.value >= most) return false;
+    for (int64_t value = 0, bit = 0; value < count; ++value, bit += runs.bits) {
+      uint64_t code = runs.value;
+      if (runs.packed) {
+        std::memcpy(&code, runs.groups + (bit >> 3), sizeof code);  // may read up to 8 bytes too far
+        code = code >> (bit & 7) & mask;
+        if (code >= most) return false;
+      }
+      use(code);
+    }
+    runs.take(count);
+    values -= count;
+  }
+  return true;
 }
 
-// Decodes a data page after its levels.
-bool decode_values(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, const Scratch& scratch,
-                   int64_t entries, uint8_t* to) {
+template <class Value>
+bool look_up(const uint8_t* data, int64_t size, int64_t values, const Scratch& scratch, int64_t entries, uint8_t* to) {
+  return for_codes(data, size, values, entries, [&](uint64_t code) {
+    std::memcpy(to, scratch.dictionary + code * sizeof(Value), sizeof(Value));
+    to += sizeof(Value);
+  });
+}
+
+// Decodes the numbers of a page, which are counted already, after its levels.
+bool decode_numbers(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, int64_t values,
+                    const Scratch& scratch, const Progress& so_far) {
+  if (so_far.values > chunk.capacity) return false;
+  uint8_t* const to = chunk.target + (so_far.values - values) * chunk.value_bytes;
   if (header.encoding == kPlain) {
-    if (size != header.values * chunk.stored_bytes) return false;
-    copy_values(chunk, data, header.values, to);
+    if (size != values * chunk.stored_bytes) return false;
+    copy_values(chunk, data, values, to);
     return true;
   }
-  if (header.encoding != kDictionaryCodes && header.encoding != kPlainDictionary) return false;
-  return look_up_codes(chunk, data, size, header.values, scratch, entries, to);
+  if (chunk.value_bytes == 1) return look_up<uint8_t>(data, size, values, scratch, so_far.entries, to);
+  if (chunk.value_bytes == 2) return look_up<uint16_t>(data, size, values, scratch, so_far.entries, to);
+  if (chunk.value_bytes == 4) return look_up<uint32_t>(data, size, values, scratch, so_far.entries, to);
+  return look_up<uint64_t>(data, size, values, scratch, so_far.entries, to);
 }
 
-// Decodes a page. Returns how many values of `room` it adds to the target, 0 for a dictionary, or -1.
-int64_t decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, const Scratch& scratch, int64_t room,
-                    int64_t* entries, uint8_t* to) {
+// A byte string of a page or dictionary.
+struct Text {
+  const uint8_t* begin;
+  int64_t size;
+};
+
+// Calls a function with each of some byte strings, which must account for all bytes.
+template <class Use>
+bool for_texts(const uint8_t* data, int64_t size, int64_t values, Use use) {
+  int64_t at = 0;
+  for (int64_t value = 0; value < values; ++value) {
+    if (size - at < kPrefix) return false;
+    const auto length = static_cast<int64_t>(little(data + at, kPrefix));
+    at += kPrefix;
+    if (length > size - at) return false;
+    use(Text{data + at, length});
+    at += length;
+  }
+  return at == size;
+}
+
+// Adds a byte string to the target. If it does not fit, it only counts.
+void add_text(const Chunk& chunk, const Text& text, Progress* so_far) {
+  set_offset(chunk, so_far->rows++, so_far->values);
+  if (text.size <= chunk.capacity - so_far->values)
+    std::memcpy(chunk.target + so_far->values, text.begin, static_cast<size_t>(text.size));
+  so_far->values += text.size;
+}
+
+// Decodes the byte strings of a page after its levels.
+bool decode_texts(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, const Scratch& scratch,
+                  Progress* so_far) {
+  if (header.encoding == kPlain)
+    return for_texts(data, size, header.values, [&](const Text& text) { add_text(chunk, text, so_far); });
+  const auto* const texts = reinterpret_cast<const Text*>(scratch.dictionary);
+  return for_codes(data, size, header.values, so_far->entries,
+                   [&](uint64_t code) { add_text(chunk, texts[code], so_far); });
+}
+
+// Keeps a dictionary: numbers as in the target, or where byte strings are. The bytes of these follow.
+bool keep_dictionary(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, const Scratch& scratch,
+                     Progress* so_far) {
+  if (so_far->entries >= 0 || (header.encoding != kPlain && header.encoding != kPlainDictionary)) return false;
+  const int64_t entry_bytes = chunk.stored_bytes ? chunk.value_bytes : static_cast<int64_t>(sizeof(Text));
+  if (header.values > scratch.dictionary_bytes / entry_bytes) return false;
+  if (chunk.stored_bytes) {
+    if (size != header.values * chunk.stored_bytes) return false;
+    copy_values(chunk, data, header.values, scratch.dictionary);
+  } else {
+    uint8_t* const bytes = scratch.dictionary + header.values * entry_bytes;
+    if (size > scratch.dictionary_bytes - header.values * entry_bytes) return false;
+    std::memcpy(bytes, data, static_cast<size_t>(size));  // the memory of a page is used again for the next one
+    auto* text = reinterpret_cast<Text*>(scratch.dictionary);
+    if (!for_texts(bytes, size, header.values, [&](const Text& each) { *text++ = each; })) return false;
+  }
+  so_far->entries = header.values;
+  return true;
+}
+
+// Takes levels from the front of a page, after their size. Returns false if they do not fit.
+bool take_levels(const uint8_t** data, int64_t* size, Reader* levels) {
+  if (*size < kPrefix) return false;
+  const auto bytes = static_cast<int64_t>(little(*data, kPrefix));
+  if (bytes > *size - kPrefix) return false;
+  *levels = {*data + kPrefix, bytes};
+  *data += kPrefix + bytes;
+  *size -= kPrefix + bytes;
+  return true;
+}
+
+bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t rows, const Scratch& scratch,
+                 Progress* so_far) {
   int64_t size = header.stored_size, wanted = header.size;
-  const uint8_t* levels = data;
-  int64_t levels_bytes = 0;
-  if (header.values < 0 || header.values > room || wanted < 0) return -1;
-  if (header.type == kDataV2) {
-    levels_bytes = header.definition_bytes;
-    if (header.repetition_bytes || header.nulls || levels_bytes < 0 || levels_bytes > size || levels_bytes > wanted)
-      return -1;
-    data += levels_bytes;
-    size -= levels_bytes;
-    wanted -= levels_bytes;
+  Reader repetition{data, 0}, definition{data, 0};
+  if (header.values < 0 || header.values > INT32_MAX) return false;
+  if (header.type == kDataV2) {  // its levels come first, and are not compressed
+    const int64_t first = header.repetition_bytes, second = header.definition_bytes;
+    if (first < 0 || second < 0 || first > size || second > size - first || first + second > wanted) return false;
+    repetition.size = first;
+    definition = {data + first, second};
+    data += first + second;
+    size -= first + second;
+    wanted -= first + second;
   }
   if (chunk.compressed && header.compressed) {
-    if (wanted > scratch.page_bytes || !decompress_snappy(data, size, scratch.page, wanted)) return -1;
+    if (wanted < 0 || wanted > scratch.page_bytes || !decompress_snappy(data, size, scratch.page, wanted)) return false;
     data = scratch.page;
     size = wanted;
   }
-  if (size != wanted) return -1;
-  if (header.type == kDictionary) {
-    if (*entries >= 0 || (header.encoding != kPlain && header.encoding != kPlainDictionary)) return -1;
-    if (header.values > scratch.dictionary_bytes / chunk.value_bytes || size != header.values * chunk.stored_bytes)
-      return -1;
-    copy_values(chunk, data, header.values, scratch.dictionary);
-    *entries = header.values;
-    return 0;
+  if (size != wanted) return false;
+  if (header.type == kDictionary) return keep_dictionary(chunk, header, data, size, scratch, so_far);
+  if (header.encoding != kPlain && header.encoding != kDictionaryCodes && header.encoding != kPlainDictionary) return false;
+  if (header.type == kData) {
+    if (chunk.definition && header.levels_encoding != kRunLengths) return false;
+    if (chunk.empty >= 0 && header.repetition_encoding != kRunLengths) return false;
+    if (chunk.empty >= 0 && !take_levels(&data, &size, &repetition)) return false;
+    if (chunk.definition && !take_levels(&data, &size, &definition)) return false;
   }
-  if (header.type == kData && chunk.optional) {
-    if (header.levels_encoding != kRunLengths || size < kPrefix) return -1;
-    levels_bytes = static_cast<int64_t>(little(data, kPrefix));
-    if (levels_bytes > size - kPrefix) return -1;
-    levels = data + kPrefix;
-    data = levels + levels_bytes;
-    size -= kPrefix + levels_bytes;
+  const Runs defined{definition, chunk.definition > 1 ? 2 : 1};
+  if (chunk.empty >= 0) {
+    const int64_t before = so_far->values;
+    return read_lists(chunk, rows, {repetition, 1}, defined, header.values, so_far) &&
+           decode_numbers(chunk, header, data, size, so_far->values - before, scratch, *so_far);
   }
-  if (chunk.optional && !all_present(levels, levels_bytes, header.values)) return -1;
-  return decode_values(chunk, header, data, size, scratch, *entries, to) ? header.values : -1;
+  if (header.values > rows - so_far->rows) return false;
+  if (chunk.definition && !are_all(defined, header.values, static_cast<uint64_t>(chunk.definition))) return false;
+  if (!chunk.stored_bytes) return decode_texts(chunk, header, data, size, scratch, so_far);
+  so_far->rows += header.values;
+  so_far->values += header.values;
+  return decode_numbers(chunk, header, data, size, header.values, scratch, *so_far);
 }
 
-bool decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch) {
+// Returns how many numbers or bytes there are, or kUndecoded.
+int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch) {
   Reader from{chunk.data, chunk.size};
-  int64_t found = 0, entries = -1;
+  Progress so_far;
   while (from.at < from.size) {
     const Header header = read_header(&from);
     const uint8_t* const data = from.data + from.at;
-    if (!from.ok || (header.type != kData && header.type != kDictionary && header.type != kDataV2)) return false;
-    if (header.stored_size < 0 || from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size) return false;
-    if (checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return false;
-    const int64_t room = header.type == kDictionary ? INT64_MAX / 8 : rows - found;
-    const int64_t values = decode_page(chunk, header, data, scratch, room, &entries, chunk.target + found * chunk.value_bytes);
-    if (values < 0) return false;
-    found += values;
+    if (!from.ok || (header.type != kData && header.type != kDictionary && header.type != kDataV2)) return kUndecoded;
+    if (header.stored_size < 0 || from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok)
+      return kUndecoded;
+    if (checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return kUndecoded;
+    if (!decode_page(chunk, header, data, rows, scratch, &so_far)) return kUndecoded;
   }
-  return found == rows;
+  if (so_far.rows != rows) return kUndecoded;
+  if (chunk.offset_bytes) set_offset(chunk, rows, so_far.values);
+  return so_far.values;
 }
 
 }  // namespace
 
-// Decodes column chunks of `rows` values each. Chunks that cannot be decoded are not `done`, and their targets hold
+// Decodes column chunks of `rows` rows each. What is `found` says which of them, and the targets of the others hold
 // anything. Up to 8 bytes after the data of a chunk may be read.
 extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(Chunk* chunks, int64_t count, int64_t rows,
                                                                                int64_t checked, const Scratch* scratch) {
   for (int64_t chunk = 0; chunk < count; ++chunk)
-    chunks[chunk].done = decode_chunk(chunks[chunk], rows, checked != 0, *scratch);
+    chunks[chunk].found = decode_chunk(chunks[chunk], rows, checked != 0, *scratch);
 }
 
 // Returns the CRC-32 of some bytes.

@@ -1,4 +1,4 @@
-"""Decodes column chunks of numbers with the compiled core."""
+"""Decodes column chunks of numbers, byte strings, and lists of numbers with the compiled core."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ from .library import library
 CHUNK = np.dtype(
     [
         (name, np.int64)
-        for name in ("data", "size", "stored_bytes", "value_bytes", "compressed", "optional", "target", "done")
+        for name in (
+            *("data", "size", "stored_bytes", "value_bytes", "compressed", "definition", "empty"),
+            *("target", "capacity", "offsets", "offset_bytes", "found"),
+        )
     ]
 )
-"""``Chunk`` in pages.cc."""
+"""``Chunk`` in pages.cc, which says what the fields are. Those that are pointers there are addresses here."""
 SLACK = 8
-"""How many bytes after a chunk may be read."""
+"""How many bytes after a chunk, and after a page, may be read."""
+ENTRY_BYTES = 16
+"""What each byte string of a dictionary takes beside its bytes."""
 
 
 def decode_chunks(chunks: np.ndarray, rows: int, *, checked: bool, page: np.ndarray, dictionary: np.ndarray) -> None:
-    """Decodes column chunks of ``rows`` values each, and sets ``done`` for those that it can decode.
+    """Decodes column chunks of ``rows`` rows each, and sets ``found``, to -1 for those that it cannot decode.
 
     Args:
-        chunks: of dtype `CHUNK`. ``data`` and ``target`` are addresses; `SLACK` more bytes than the chunk are readable,
-            and the target has room for all rows.
-        checked: whether pages that do not match their checksums stay undone.
-        page: memory for a decompressed page, uint8. A chunk with a larger page stays undone.
-        dictionary: memory for the values of a dictionary, uint8, aligned to 8 bytes.
+        chunks: of dtype `CHUNK`.
+        checked: whether pages that do not match their checksums are not decoded.
+        page: memory for a decompressed page, uint8. A chunk with a larger page is not decoded.
+        dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
     """
     core = library()
     if core is None:
+        chunks["found"] = -1
         return
-    scratch = np.array(
-        (page.ctypes.data, len(page) - SLACK, dictionary.ctypes.data, len(dictionary)), np.int64
-    )  # `Scratch` in pages.cc
+    memory = (page.ctypes.data, len(page) - SLACK, dictionary.ctypes.data, len(dictionary))
+    scratch = np.array(memory, np.int64)  # `Scratch` in pages.cc
     core.parquetry_decode_chunks(chunks.ctypes.data, len(chunks), rows, int(checked), scratch.ctypes.data)

@@ -1,4 +1,4 @@
-"""Columns of numbers read without Arrow: which ones are, and that they hold the same values."""
+"""Columns read without Arrow: which ones are, and that they hold the same values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oracle import examples
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout import arrow_read
-from parquetry.common.layout.number_chunks import read_numbers
+from parquetry.common.layout.core_read import read_by_core
 from parquetry.common.native.library import is_compiled
 
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
@@ -34,17 +34,20 @@ def table(rows: int = ROWS) -> pa.Table:
             "few": random.integers(0, 3, rows),
             "double": random.normal(size=rows),
             "text": [str(number) for number in range(rows)],
+            "label": [("good", "a scratch", "bad" * 30)[number % 3] for number in range(rows)],
             "holes": pa.array([None if number % 7 == 0 else number for number in range(rows)], pa.int64()),
             "flag": random.integers(0, 2, rows).astype(bool),
             "day": pa.array(random.integers(0, 9999, rows).astype(np.int32), pa.date32()),
             "digits": pa.array(list(range(rows)), pa.decimal128(9, 2)),
-            "list": pa.array([[number] for number in range(rows)]),
+            "list": pa.array([list(range(number % 4)) for number in range(rows)], pa.list_(pa.int64())),
+            "texts": pa.array([["a"] for _ in range(rows)]),
             "inside": pa.array([{"real": float(number)} for number in range(rows)]),
         }
     )
 
 
 NUMBERS = {"small", "wide", "real", "few", "double"}
+READ = {*NUMBERS, "text", "label", "list"}
 
 
 @pytest.fixture
@@ -53,11 +56,11 @@ def read_apart(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     found: list[set[str]] = []
 
     def spied(*args: Any, **options: Any) -> dict[str, pa.Array]:
-        arrays = read_numbers(*args, **options)
+        arrays = read_by_core(*args, **options)
         found.append(set(arrays))
         return arrays
 
-    monkeypatch.setattr(arrow_read, "read_numbers", spied)
+    monkeypatch.setattr(arrow_read, "read_by_core", spied)
     return found
 
 
@@ -70,11 +73,11 @@ def stored(path: Path, name: str) -> np.ndarray:
     return values
 
 
-def test_plain_numbers_without_nulls_are_read_apart(tmp_path: Path, read_apart: list[set[str]]) -> None:
+def test_columns_without_nulls_are_read_apart(tmp_path: Path, read_apart: list[set[str]]) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(), path)
     found = columns(path)
-    assert read_apart == [NUMBERS]
+    assert read_apart == [READ]
     for name in NUMBERS:
         assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
     assert found["text"].tolist() == table().column("text").to_pylist()
@@ -83,14 +86,14 @@ def test_plain_numbers_without_nulls_are_read_apart(tmp_path: Path, read_apart: 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"compression": "none"}, NUMBERS),
+        ({"compression": "none"}, READ),
         (
             {"compression": {name: "zstd" if name == "real" else "snappy" for name in table().column_names}},
-            NUMBERS - {"real"},
+            READ - {"real"},
         ),
-        ({"write_statistics": ["real"]}, {"real"}),  # without statistics, a column may have nulls
-        ({"use_dictionary": False, "column_encoding": {"real": "BYTE_STREAM_SPLIT"}}, NUMBERS - {"real"}),
-        ({"data_page_version": "2.0", "write_page_checksum": True, "data_page_size": 100}, NUMBERS),
+        ({"write_statistics": ["real"]}, {"real", "list"}),  # without statistics, a column may have nulls
+        ({"use_dictionary": False, "column_encoding": {"real": "BYTE_STREAM_SPLIT"}}, READ - {"real"}),
+        ({"data_page_version": "2.0", "write_page_checksum": True, "data_page_size": 100}, READ),
     ],
 )
 def test_which_columns_are_read_apart(
@@ -183,7 +186,7 @@ def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
     pq.write_table(same, path)
     reader = pq.ParquetFile(path)
     with pa.OSFile(str(path)) as source:
-        found = read_numbers(source, reader.metadata, 0, ["x"], reader.schema_arrow, key=str(path), checked=True)
+        found = read_by_core(source, reader.metadata, 0, ["x"], reader.schema_arrow, key=str(path), checked=True)
     assert found == {}
 
 
