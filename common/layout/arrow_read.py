@@ -8,6 +8,7 @@ If `read_group` is told how much memory it may use, it first checks whether the 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..process.forks import ForkLock, cached_property
 from ..urls import clean_cause
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
@@ -36,6 +38,7 @@ _BITS = 8  # per byte
 _PIECE_BYTES = 4 << 20
 _PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
+_MOST_SCHEMAS = 64  # of files that were read last
 
 
 class TooLargeError(Exception):
@@ -69,44 +72,36 @@ def read_group(
     place = describe_row_group(dataset, row_group)
 
     def read() -> pa.Table:
-        with _opened_group(dataset, row_group, choose, advice, options) as (source, reader, group, wanted):
-            if room_bytes is not None and _size_of(source, reader, group, wanted, room_bytes) > room_bytes:
+        with _opened_group(dataset, row_group, choose, advice, options) as opened:
+            if room_bytes is not None and _size_of(opened, room_bytes) > room_bytes:
                 raise TooLargeError
-            table = _read_table(dataset, row_group, source, reader, group, wanted)
+            table = _read_table(opened, checked=dataset.verify != "never")
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
             return as_stored(table)
 
     return retry_if_damaged(dataset.filesystem, read, place)
 
 
-def _read_table(
-    dataset: StoredFiles,
-    row_group: int,
-    source: pa.NativeFile,
-    reader: pq.ParquetFile,
-    group: int,
-    columns: Sequence[str],
-) -> pa.Table:
-    """Reads columns of a row group, with the compiled core where it can, and with Arrow otherwise."""
-    groups, schema = dataset.row_groups, reader.schema_arrow
+def _read_table(opened: _OpenGroup, *, checked: bool) -> pa.Table:
+    """Reads the columns of a row group, with the compiled core where it can, and with Arrow otherwise."""
     found = read_by_core(
-        source,
-        reader.metadata,
-        group,
-        columns,
-        schema,
-        key=f"{dataset.files[int(groups.file[row_group])].version.key}\0{groups.group[row_group]}",
-        checked=dataset.verify != "never",
+        opened.source,
+        opened.footer,
+        opened.group,
+        opened.columns,
+        opened.schema,
+        key=opened.key,
+        checked=checked,
     )
-    others = [name for name in columns if name not in found]
+    others = [name for name in opened.columns if name not in found]
     if not found:
-        return reader.read_row_group(group, columns=others, use_threads=False)
-    fields = [schema.field(name) for name in found]
+        return opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
+    fields = [opened.schema.field(name) for name in found]
     arrays = list(found.values())
     if others:
-        table = reader.read_row_group(group, columns=others, use_threads=False)
+        table = opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
         fields, arrays = [*fields, *table.schema], [*arrays, *table.columns]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=schema.metadata))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=opened.schema.metadata))
 
 
 def read_slices(
@@ -131,12 +126,12 @@ def read_slices(
     local = is_local(dataset.filesystem)
     options |= {"pre_buffer": False, "buffer_size": _SLICE_BUFFER_BYTES if local else 0}
     with _opened_group(dataset, row_group, choose, advice, options, on_disk=not local) as opened:
-        source, reader, group, wanted = opened
+        reader, group, wanted = opened.reader, opened.group, opened.columns
         if not wanted:
             yield from ((min(_SLICE_ROWS, rows - first), pa.table({})) for first in range(0, rows, _SLICE_ROWS))
             return
         leaves = _leaves(reader.metadata, wanted)
-        count = slice_rows(source, reader, group, leaves, slice_bytes=slice_bytes)
+        count = slice_rows(opened.source, reader, group, leaves, slice_bytes=slice_bytes)
         for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
             found += batch.num_rows
             yield batch.num_rows, as_stored(pa.Table.from_batches([batch]))
@@ -144,6 +139,60 @@ def read_slices(
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
             raise _short(describe_row_group(dataset, row_group), name, rows, min(found, counts[name]))
+
+
+class _OpenGroup:
+    """A row group of an open file. Arrow's reader is made when it is first needed.
+
+    Attributes:
+        source, footer: the file, and a footer that describes the row group.
+        group: the number of the row group in that footer.
+        key: names the version of the file, and the row group.
+        schema: the Arrow schema of the file.
+        columns: the columns to read.
+    """
+
+    def __init__(
+        self,
+        source: pa.NativeFile,
+        footer: pq.FileMetaData,
+        group: int,
+        *,
+        file_key: str,
+        group_in_file: int,
+        options: dict[str, Any],
+    ) -> None:
+        self.source = source
+        self.footer = footer
+        self.group = group
+        self.key = f"{file_key}\0{group_in_file}"
+        self.columns: Sequence[str] = ()
+        self._options = options
+        self.schema, self.stored = _schemas_of((file_key, *options.items()), lambda: self.reader.schema_arrow)
+
+    @cached_property
+    def reader(self) -> pq.ParquetFile:
+        """Arrow's reader. It need not be closed, because it does not own the file."""
+        return pq.ParquetFile(self.source, metadata=self.footer, **self._options)
+
+
+_schemas: OrderedDict[tuple[Any, ...], tuple[pa.Schema, pa.Schema]] = OrderedDict()
+_lock = ForkLock()
+
+
+def _schemas_of(key: tuple[Any, ...], arrow: Callable[[], pa.Schema]) -> tuple[pa.Schema, pa.Schema]:
+    """Returns the Arrow schema of a file, and its `stored_schema`."""
+    with _lock:
+        if key in _schemas:
+            _schemas.move_to_end(key)
+            return _schemas[key]
+    schema = arrow()
+    schemas = schema, stored_schema(schema)
+    with _lock:
+        _schemas[key] = schemas
+        while len(_schemas) > _MOST_SCHEMAS:
+            _schemas.popitem(last=False)
+    return schemas
 
 
 @contextmanager
@@ -155,8 +204,8 @@ def _opened_group(
     options: dict[str, Any],
     *,
     on_disk: bool = False,
-) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile, int, Sequence[str]]]:
-    """Yields an open file, its reader, the row group's number in it, and the columns to read.
+) -> Iterator[_OpenGroup]:
+    """Yields an open row group.
 
     Translates errors of the block.
 
@@ -166,27 +215,32 @@ def _opened_group(
     file = int(dataset.row_groups.file[row_group])
     place = describe_row_group(dataset, row_group)
     footer, group = dataset.group_footer(row_group)
+    options = {**options, "page_checksum_verification": dataset.verify != "never"}
     wanted: Sequence[str] = ()
     try:
         with ExitStack() as stack:
             chunks = None if is_local(dataset.filesystem) else ChunkFile(dataset.files[file].size_bytes)
             source = stack.enter_context(dataset.open(file)) if chunks is None else pa.PythonFile(chunks, mode="r")
-            reader = stack.enter_context(
-                pq.ParquetFile(source, metadata=footer, page_checksum_verification=dataset.verify != "never", **options)
+            opened = _OpenGroup(
+                source,
+                footer,
+                group,
+                file_key=dataset.files[file].version.key,
+                group_in_file=int(dataset.row_groups.group[row_group]),
+                options=options,
             )
-            arrow = reader.schema_arrow
-            wanted = with_whole_extensions(choose(stored_schema(arrow)), arrow)
+            wanted = opened.columns = with_whole_extensions(choose(opened.stored), opened.schema)
             if chunks is not None:
                 fetch = _download_chunks if on_disk else _fetch_chunks
                 fetch(dataset, row_group, wanted, chunks)
             if dataset.verify == "always":
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
-                yield source, reader, group, wanted
+                yield opened
             except TooLargeError:
                 raise
             except DAMAGE:
-                wanted = [_damaged(reader, group, wanted)]
+                wanted = [_damaged(opened.reader, group, wanted)]
                 raise
     except (DatasetError, TooLargeError):
         raise
@@ -201,21 +255,21 @@ def _opened_group(
         ) from clean_cause(error)
 
 
-def _size_of(source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Sequence[str], enough: int) -> int:
-    """Returns the bytes of some columns in memory, or more; see `most_bytes`."""
-    schema, rows = reader.schema_arrow, int(reader.metadata.row_group(group).num_rows)
+def _size_of(opened: _OpenGroup, enough: int) -> int:
+    """Returns the bytes of the columns in memory, or more; see `most_bytes`."""
+    rows = int(opened.footer.row_group(opened.group).num_rows)
     total, others = 0, []
-    for name in columns:
-        place = schema.get_field_index(name)
-        kind = schema.field(place).type if place >= 0 else None
+    for name in opened.columns:
+        place = opened.schema.get_field_index(name)
+        kind = opened.schema.field(place).type if place >= 0 else None
         if kind is not None and pa.types.is_primitive(kind):
             total += rows * kind.bit_width
         else:
             others.append(name)
     total //= _BITS
     if others:
-        leaves = _leaves(reader.metadata, others)
-        total += most_bytes(source, reader, group, leaves, enough=enough - total)
+        leaves = _leaves(opened.footer, others)
+        total += most_bytes(opened.source, opened.reader, opened.group, leaves, enough=enough - total)
     return int(total)
 
 

@@ -1,7 +1,7 @@
 """`read_by_core`: reads columns with the compiled core, in a third of Arrow's time.
 
 It takes an open file and returns the columns that it could read; Arrow reads the others. It reads numbers, text, bytes,
-and lists of numbers that have no nulls and are stored uncompressed or with Snappy, as plain values or as codes of a
+and lists of numbers without nulls that are stored uncompressed or with Snappy, as plain values or as codes of a
 dictionary. A column whose bytes are not as expected is left to Arrow, too, which then says what is wrong.
 """
 
@@ -23,7 +23,7 @@ from ..native.pages import CHUNK, ENTRY_BYTES, SLACK, decode_chunks
 from ..process.forks import ForkLock
 
 _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
-_OFFSET_BYTES = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
+_OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _COMPRESSED = {"UNCOMPRESSED": 0, "SNAPPY": 1}
 _PREFIX = 4  # bytes that each stored string has for its length
@@ -58,13 +58,16 @@ class _Column:
     dictionary_bytes: int
     most_bytes: int
 
-    def array(self, rows: int, values: np.ndarray, offsets: np.ndarray) -> pa.Array:
-        """Returns the column, given the bytes of its values."""
+    def array(
+        self, rows: int, values: np.ndarray, offsets: np.ndarray, validity: np.ndarray, nulls: int = 0
+    ) -> pa.Array:
+        """Returns the column, given the bytes of its buffers."""
         buffer = pa.py_buffer(values)
+        valid = pa.py_buffer(validity) if nulls else None
         if not len(offsets):
-            return pa.Array.from_buffers(self.type, rows, [None, buffer], 0)
+            return pa.Array.from_buffers(self.type, rows, [valid, buffer], nulls)
         if not self.type.num_fields:
-            return pa.Array.from_buffers(self.type, rows, [None, pa.py_buffer(offsets), buffer], 0)
+            return pa.Array.from_buffers(self.type, rows, [valid, pa.py_buffer(offsets), buffer], nulls)
         number = self.type.value_type
         inside = pa.Array.from_buffers(number, len(values) * 8 // number.bit_width, [None, buffer], 0)
         return pa.Array.from_buffers(self.type, rows, [None, pa.py_buffer(offsets)], 0, 0, [inside])
@@ -98,9 +101,9 @@ def read_by_core(
         return {}
     rows = footer.row_group(group).num_rows
     chunks = np.array([column.chunk for column in columns], CHUNK)
-    values, offsets = _memory(chunks, rows)
-    chunks["target"] = [each.ctypes.data for each in values]
-    chunks["offsets"] = [each.ctypes.data for each in offsets]
+    values, offsets, validity = _memory(chunks, rows)
+    for name, arrays in (("target", values), ("offsets", offsets), ("validity", validity)):
+        chunks[name] = [each.ctypes.data for each in arrays]
     page = SCRATCH.array("page", (max(column.page_bytes for column in columns) + SLACK,), _BYTES)
     dictionary = SCRATCH.array("dictionary", (max(column.dictionary_bytes for column in columns),), _BYTES)
     for first, last in _read_together(columns):
@@ -119,33 +122,38 @@ def read_by_core(
             values[first + number] = np.empty(size, np.uint8)
             chunk["target"], chunk["capacity"] = values[first + number].ctypes.data, size
             decode_chunks(chunk, rows, checked=checked, page=page, dictionary=dictionary)
-    found = (chunks["found"] * chunks["value_bytes"]).tolist()
+    found, nulls = (chunks["found"] * chunks["value_bytes"]).tolist(), chunks["nulls"].tolist()
     return {
-        column.name: column.array(rows, values[number][: found[number]], offsets[number])
+        column.name: column.array(
+            rows, values[number][: found[number]], offsets[number], validity[number], nulls[number]
+        )
         for number, column in enumerate(columns)
         if found[number] >= 0
     }
 
 
-def _memory(chunks: np.ndarray, rows: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Returns memory for the values and for the offsets of some chunks (uint8).
+def _memory(chunks: np.ndarray, rows: int) -> list[list[np.ndarray]]:
+    """Returns memory for the values, the offsets and the validity of some chunks (uint8).
 
     Numbers have memory of their own, because a block keeps them for a shorter time.
     """
-    value_bytes = (chunks["capacity"] * chunks["value_bytes"]).tolist()
-    offset_bytes = (chunks["offset_bytes"] * (rows + 1)).tolist()
-    sizes = list(zip(value_bytes, offset_bytes, strict=True))
+    may_be_null = (chunks["definition"] > 0) & (chunks["empty"] < 0)
+    parts = (
+        chunks["capacity"] * chunks["value_bytes"],
+        chunks["offset_bytes"] * (rows + 1),
+        may_be_null * (-(-rows // 8)),
+    )
+    sizes = np.array(parts).T.tolist()
     regions = {}
-    for is_plain in (True, False):
-        mine = [size for pair in sizes if (not pair[1]) == is_plain for size in pair]
-        regions[is_plain] = BLOCK_REGIONS.acquire(sum(array_bytes(_BYTES, (size,)) for size in mine))
+    for has_offsets in (False, True):
+        mine = (size for each in sizes if bool(each[1]) == has_offsets for size in each)
+        regions[has_offsets] = BLOCK_REGIONS.acquire(sum(array_bytes(_BYTES, (size,)) for size in mine))
     try:
-        values = [regions[not offset].allocate(_BYTES, (size,)) for size, offset in sizes]
-        offsets = [regions[not offset].allocate(_BYTES, (offset,)) for _, offset in sizes]
+        made = [[regions[bool(each[1])].allocate(_BYTES, (size,)) for size in each] for each in sizes]
     finally:
         for region in regions.values():
             region.end()
-    return values, offsets
+    return [list(part) for part in zip(*made, strict=True)]
 
 
 def _read(source: pa.NativeFile, begin: int, end: int) -> np.ndarray | None:
@@ -227,8 +235,6 @@ def _column(footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field) -> 
     if lists:
         empty, offset_bytes = int(field.nullable), 4 if pa.types.is_list(kind) else 8
         kind, count = kind.value_type, chunk.num_values
-    elif definition and not _is_without_nulls(chunk):
-        return None
     if is_number(kind):
         stored, width = _STORED_BYTES.get(chunk.physical_type, 0), kind.bit_width // 8
         floats = chunk.physical_type in ("FLOAT", "DOUBLE")
@@ -236,12 +242,13 @@ def _column(footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field) -> 
         if pa.types.is_floating(kind) != floats or not (width == stored or narrowed):
             return None
         needed = count * stored
-    elif kind in _OFFSET_BYTES and not lists and chunk.physical_type == "BYTE_ARRAY":
-        stored, width, offset_bytes = 0, 1, _OFFSET_BYTES[kind]
+    elif kind.id in _OFFSET_BYTES and not lists and chunk.physical_type == "BYTE_ARRAY":
+        stored, width, offset_bytes = 0, 1, _OFFSET_BYTES[kind.id]
         count = needed = unpacked + (_SHORT_TEXT * rows if chunk.has_dictionary_page else 0)
     else:
         return None
     most = max(_MOST_RATIO * size, _LEAST_BYTES)
+    compressed = _COMPRESSED[chunk.compression]
     if begin < 0 or not 0 < size <= _MOST_CHUNK_BYTES or max(needed, unpacked, offset_bytes * rows) > most:
         return None
     page_bytes = min(unpacked, _MOST_PAGE_BYTES)
@@ -250,13 +257,8 @@ def _column(footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field) -> 
         type=field.type,
         begin=begin,
         end=begin + size,
-        chunk=(0, size, stored, width, _COMPRESSED[chunk.compression], definition, empty, 0, count, 0, offset_bytes, 0),
+        chunk=(0, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0),
         page_bytes=page_bytes,
         dictionary_bytes=page_bytes if stored else page_bytes * (1 + ENTRY_BYTES // _PREFIX),
         most_bytes=most,
     )
-
-
-def _is_without_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    return statistics is not None and statistics.has_null_count and statistics.null_count == 0

@@ -1,5 +1,5 @@
-// Decodes column chunks of numbers, of byte strings, and of lists of numbers: plain pages, or pages that refer to a
-// dictionary, without nulls. Whatever is different or damaged is left to Arrow. The bytes may be damaged, so every claim is checked before it is used. The functions keep
+// Decodes column chunks of numbers, of byte strings, and of lists of numbers without nulls: plain pages, or pages that
+// refer to a dictionary. Whatever is different or damaged is left to Arrow. The bytes may be damaged, so every claim is checked before it is used. The functions keep
 // no state, start no threads, and allocate nothing.
 // Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
@@ -31,9 +31,11 @@ struct Chunk {
   int64_t capacity;      // how many numbers, or bytes of strings, fit into the target
   uint8_t* offsets;      // of strings and lists; room for one more than there are rows
   int64_t offset_bytes;  // 4 or 8; 0 if there are no offsets
+  uint8_t* validity;     // one bit for each row, if values may be null
+  int64_t nulls;         // how many values are null
   int64_t found;         // how many numbers or bytes there are; more than `capacity` if they do not fit; or kUndecoded
 };
-static_assert(sizeof(Chunk) == 96, "Python describes chunks by the same layout");
+static_assert(sizeof(Chunk) == 112, "Python describes chunks by the same layout");
 
 // Memory for a decompressed page and for a dictionary. Up to 8 bytes after the page may be read.
 struct Scratch {
@@ -47,6 +49,7 @@ struct Scratch {
 struct Progress {
   int64_t rows = 0;
   int64_t values = 0;    // numbers, or bytes of strings
+  int64_t nulls = 0;
   int64_t entries = -1;  // of the dictionary
 };
 
@@ -173,17 +176,55 @@ struct Runs {
   }
 };
 
-// Returns whether all levels are `wanted`.
-bool are_all(Runs levels, int64_t values, uint64_t wanted) {
-  while (values > 0) {
-    if (!levels.has_more()) return false;
-    const int64_t count = levels.left < values ? levels.left : values;
-    for (int64_t value = 0; value < (levels.packed ? count : 1); ++value)
-      if (levels.peek(value) != wanted) return false;
-    levels.take(count);
-    values -= count;
+bool is_valid(const Chunk& chunk, int64_t row) { return chunk.validity[row >> 3] >> (row & 7) & 1; }
+
+void set_valid(const Chunk& chunk, int64_t row, int64_t count) {
+  for (; count > 0 && row & 7; ++row, --count) chunk.validity[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
+  std::memset(chunk.validity + (row >> 3), 0xff, static_cast<size_t>(count >> 3));
+  if (count & 7) chunk.validity[(row + count) >> 3] |= static_cast<uint8_t>((1 << (count & 7)) - 1);
+}
+
+// Sets the validity of consecutive rows, which is 0 so far, to `count` bits. Returns how many of them are 1.
+int64_t set_validity(const Chunk& chunk, int64_t row, const uint8_t* bits, int64_t count) {
+  int64_t valid = 0;
+  for (int64_t byte = 0; 8 * byte < count; ++byte, row += 8) {
+    const int64_t left = count - 8 * byte;
+    const unsigned found = left < 8 ? bits[byte] & ((1u << left) - 1) : bits[byte];
+    chunk.validity[row >> 3] |= static_cast<uint8_t>(found << (row & 7));
+    if (row & 7 && found >> (8 - (row & 7))) chunk.validity[(row >> 3) + 1] |= static_cast<uint8_t>(found >> (8 - (row & 7)));
+    for (unsigned rest = found; rest; rest &= rest - 1) ++valid;
   }
-  return true;
+  return valid;
+}
+
+// Sets the validity of the rows of a page by their definition levels. Returns how many are valid, or -1.
+int64_t read_validity(const Chunk& chunk, Runs levels, int64_t row, int64_t rows) {
+  int64_t valid = 0;
+  for (int64_t count = 0; rows > 0; rows -= count, row += count) {
+    if (!levels.has_more()) return -1;
+    count = levels.left < rows ? levels.left : rows;
+    levels.take(count);
+    if (levels.packed) {
+      valid += set_validity(chunk, row, levels.groups, count);
+    } else if (levels.value == 1) {
+      set_valid(chunk, row, count);
+      valid += count;
+    } else if (levels.value != 0) {
+      return -1;
+    }
+  }
+  return valid;
+}
+
+// Moves the valid values of a page, which lie next to each other, to their rows. Nulls become 0.
+template <class Value>
+void spread(const Chunk& chunk, int64_t row, int64_t rows, int64_t valid) {
+  uint8_t* const values = chunk.target + row * static_cast<int64_t>(sizeof(Value));
+  for (int64_t to = rows - 1; to >= valid; --to) {
+    Value value = 0;
+    if (is_valid(chunk, row + to)) std::memcpy(&value, values + --valid * static_cast<int64_t>(sizeof value), sizeof value);
+    std::memcpy(values + to * static_cast<int64_t>(sizeof value), &value, sizeof value);
+  }
 }
 
 // Begins the next row. Returns false if it is one too many.
@@ -256,20 +297,27 @@ bool look_up(const uint8_t* data, int64_t size, int64_t values, const Scratch& s
   });
 }
 
-// Decodes the numbers of a page, which are counted already, after its levels.
-bool decode_numbers(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, int64_t values,
-                    const Scratch& scratch, const Progress& so_far) {
-  if (so_far.values > chunk.capacity) return false;
-  uint8_t* const to = chunk.target + (so_far.values - values) * chunk.value_bytes;
+// Decodes the numbers of a page after its levels. The first one goes to place `first`.
+bool decode_numbers(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, int64_t first,
+                    int64_t values, const Scratch& scratch, int64_t entries) {
+  if (values > chunk.capacity - first) return false;
+  uint8_t* const to = chunk.target + first * chunk.value_bytes;
   if (header.encoding == kPlain) {
     if (size != values * chunk.stored_bytes) return false;
     copy_values(chunk, data, values, to);
     return true;
   }
-  if (chunk.value_bytes == 1) return look_up<uint8_t>(data, size, values, scratch, so_far.entries, to);
-  if (chunk.value_bytes == 2) return look_up<uint16_t>(data, size, values, scratch, so_far.entries, to);
-  if (chunk.value_bytes == 4) return look_up<uint32_t>(data, size, values, scratch, so_far.entries, to);
-  return look_up<uint64_t>(data, size, values, scratch, so_far.entries, to);
+  if (chunk.value_bytes == 1) return look_up<uint8_t>(data, size, values, scratch, entries, to);
+  if (chunk.value_bytes == 2) return look_up<uint16_t>(data, size, values, scratch, entries, to);
+  if (chunk.value_bytes == 4) return look_up<uint32_t>(data, size, values, scratch, entries, to);
+  return look_up<uint64_t>(data, size, values, scratch, entries, to);
+}
+
+void spread_numbers(const Chunk& chunk, int64_t row, int64_t rows, int64_t valid) {
+  if (chunk.value_bytes == 1) return spread<uint8_t>(chunk, row, rows, valid);
+  if (chunk.value_bytes == 2) return spread<uint16_t>(chunk, row, rows, valid);
+  if (chunk.value_bytes == 4) return spread<uint32_t>(chunk, row, rows, valid);
+  return spread<uint64_t>(chunk, row, rows, valid);
 }
 
 // A byte string of a page or dictionary.
@@ -301,14 +349,26 @@ void add_text(const Chunk& chunk, const Text& text, Progress* so_far) {
   so_far->values += text.size;
 }
 
-// Decodes the byte strings of a page after its levels.
-bool decode_texts(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, const Scratch& scratch,
-                  Progress* so_far) {
-  if (header.encoding == kPlain)
-    return for_texts(data, size, header.values, [&](const Text& text) { add_text(chunk, text, so_far); });
+// Adds an empty string for each row that is null, up to the next one that is not.
+void add_nulls(const Chunk& chunk, int64_t end, Progress* so_far) {
+  while (so_far->rows < end && !is_valid(chunk, so_far->rows)) set_offset(chunk, so_far->rows++, so_far->values);
+}
+
+// Decodes the byte strings of a page after its levels. `valid` of its rows are not null.
+bool decode_texts(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, int64_t valid,
+                  const Scratch& scratch, Progress* so_far) {
+  const int64_t end = so_far->rows + header.values;
+  const bool has_nulls = valid < header.values;
+  const auto add = [&](const Text& text) {
+    if (has_nulls) add_nulls(chunk, end, so_far);
+    add_text(chunk, text, so_far);
+  };
   const auto* const texts = reinterpret_cast<const Text*>(scratch.dictionary);
-  return for_codes(data, size, header.values, so_far->entries,
-                   [&](uint64_t code) { add_text(chunk, texts[code], so_far); });
+  const bool decoded = header.encoding == kPlain
+                           ? for_texts(data, size, valid, add)
+                           : for_codes(data, size, valid, so_far->entries, [&](uint64_t code) { add(texts[code]); });
+  if (decoded && has_nulls) add_nulls(chunk, end, so_far);
+  return decoded && so_far->rows == end;
 }
 
 // Keeps a dictionary: numbers as in the target, or where byte strings are. The bytes of these follow.
@@ -372,22 +432,28 @@ bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, 
   }
   const Runs defined{definition, chunk.definition > 1 ? 2 : 1};
   if (chunk.empty >= 0) {
-    const int64_t before = so_far->values;
+    const int64_t first = so_far->values;
     return read_lists(chunk, rows, {repetition, 1}, defined, header.values, so_far) &&
-           decode_numbers(chunk, header, data, size, so_far->values - before, scratch, *so_far);
+           decode_numbers(chunk, header, data, size, first, so_far->values - first, scratch, so_far->entries);
   }
-  if (header.values > rows - so_far->rows) return false;
-  if (chunk.definition && !are_all(defined, header.values, static_cast<uint64_t>(chunk.definition))) return false;
-  if (!chunk.stored_bytes) return decode_texts(chunk, header, data, size, scratch, so_far);
+  const int64_t first = so_far->rows;
+  if (header.values > rows - first) return false;
+  const int64_t valid = chunk.definition ? read_validity(chunk, defined, first, header.values) : header.values;
+  if (valid < 0) return false;
+  so_far->nulls += header.values - valid;
+  if (!chunk.stored_bytes) return decode_texts(chunk, header, data, size, valid, scratch, so_far);
   so_far->rows += header.values;
   so_far->values += header.values;
-  return decode_numbers(chunk, header, data, size, header.values, scratch, *so_far);
+  if (!decode_numbers(chunk, header, data, size, first, valid, scratch, so_far->entries)) return false;
+  if (valid < header.values) spread_numbers(chunk, first, header.values, valid);
+  return true;
 }
 
-// Returns how many numbers or bytes there are, or kUndecoded.
-int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch) {
+// Returns how many numbers or bytes there are, or kUndecoded, and counts the nulls.
+int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, int64_t* nulls) {
   Reader from{chunk.data, chunk.size};
   Progress so_far;
+  if (chunk.definition && chunk.empty < 0) std::memset(chunk.validity, 0, static_cast<size_t>((rows + 7) / 8));
   while (from.at < from.size) {
     const Header header = read_header(&from);
     const uint8_t* const data = from.data + from.at;
@@ -399,6 +465,7 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
   }
   if (so_far.rows != rows) return kUndecoded;
   if (chunk.offset_bytes) set_offset(chunk, rows, so_far.values);
+  *nulls = so_far.nulls;
   return so_far.values;
 }
 
@@ -409,7 +476,7 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
 extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(Chunk* chunks, int64_t count, int64_t rows,
                                                                                int64_t checked, const Scratch* scratch) {
   for (int64_t chunk = 0; chunk < count; ++chunk)
-    chunks[chunk].found = decode_chunk(chunks[chunk], rows, checked != 0, *scratch);
+    chunks[chunk].found = decode_chunk(chunks[chunk], rows, checked != 0, *scratch, &chunks[chunk].nulls);
 }
 
 // Returns the CRC-32 of some bytes.

@@ -11,7 +11,7 @@ CHUNK = np.dtype(
         (name, np.int64)
         for name in (
             *("data", "size", "stored_bytes", "value_bytes", "compressed", "definition", "empty"),
-            *("target", "capacity", "offsets", "offset_bytes", "found"),
+            *("target", "capacity", "offsets", "offset_bytes", "validity", "nulls", "found"),
         )
     ]
 )

@@ -47,7 +47,7 @@ def table(rows: int = ROWS) -> pa.Table:
 
 
 NUMBERS = {"small", "wide", "real", "few", "double"}
-READ = {*NUMBERS, "text", "label", "list"}
+READ = {*NUMBERS, "text", "label", "holes", "list"}
 
 
 @pytest.fixture
@@ -73,13 +73,14 @@ def stored(path: Path, name: str) -> np.ndarray:
     return values
 
 
-def test_columns_without_nulls_are_read_apart(tmp_path: Path, read_apart: list[set[str]]) -> None:
+def test_plain_columns_are_read_apart(tmp_path: Path, read_apart: list[set[str]]) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(), path)
     found = columns(path)
     assert read_apart == [READ]
     for name in NUMBERS:
         assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
+    assert found["holes"].tolist() == table().column("holes").to_pylist()
     assert found["text"].tolist() == table().column("text").to_pylist()
 
 
@@ -91,7 +92,7 @@ def test_columns_without_nulls_are_read_apart(tmp_path: Path, read_apart: list[s
             {"compression": {name: "zstd" if name == "real" else "snappy" for name in table().column_names}},
             READ - {"real"},
         ),
-        ({"write_statistics": ["real"]}, {"real", "list"}),  # without statistics, a column may have nulls
+        ({"write_statistics": False}, READ),
         ({"use_dictionary": False, "column_encoding": {"real": "BYTE_STREAM_SPLIT"}}, READ - {"real"}),
         ({"data_page_version": "2.0", "write_page_checksum": True, "data_page_size": 100}, READ),
     ],
@@ -109,14 +110,6 @@ def test_which_columns_are_read_apart(
 
 def name_of(path: Path, name: str) -> int:
     return [column.path for column in pq.read_metadata(path).schema].index(name)
-
-
-def test_columns_that_cannot_be_null_need_no_statistics(tmp_path: Path, read_apart: list[set[str]]) -> None:
-    path = tmp_path / "x.parquet"
-    schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
-    pq.write_table(pa.table([np.arange(ROWS)], schema=schema), path, write_statistics=False)
-    assert columns(path)["x"].tolist() == list(range(ROWS))
-    assert read_apart == [{"x"}]
 
 
 @examples(30)

@@ -43,25 +43,41 @@ class Chunk:
         chunk = np.array([self._column.chunk], CHUNK)
         chunk["size"], chunk["data"] = len(data), padded.ctypes.data
         offsets = np.empty(int(chunk["offset_bytes"][0]) * (rows + 1), np.uint8)
+        validity = np.empty(-(-rows // 8), np.uint8)
         while True:
             width, capacity = int(chunk["value_bytes"][0]), int(chunk["capacity"][0])
             values = np.empty(width * capacity, np.uint8)
             chunk["target"], chunk["offsets"] = values.ctypes.data, offsets.ctypes.data
+            chunk["validity"] = validity.ctypes.data
             decode_chunks(chunk, rows, checked=checked, page=page, dictionary=dictionary)
             found = int(chunk["found"][0])
             if found <= capacity or found > 1 << 24:
                 break
             chunk["capacity"] = found
-        return self._column.array(rows, values[: width * found], offsets) if 0 <= found <= capacity else None
+        if not 0 <= found <= capacity:
+            return None
+        return self._column.array(rows, values[: width * found], offsets, validity, int(chunk["nulls"][0]))
 
 
-def bits(array: pa.Array) -> list[bytes]:
-    """Returns the values as bytes, because NaN is not equal to itself."""
-    if array.type.num_fields:
-        return [bytes(np.asarray(array.offsets) - np.asarray(array.offsets)[0]), *bits(array.flatten())]
-    if pa.types.is_primitive(array.type):
-        return [np.asarray(array).tobytes()]
-    return array.to_pylist()
+def bits(array: pa.Array) -> list[Any]:
+    """Returns the values as bytes, because NaN is not equal to itself, and which of them are null."""
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return [np.diff(np.asarray(array.offsets)).tolist(), *bits(array.flatten())]
+    if not pa.types.is_primitive(array.type):
+        return array.to_pylist()
+    values = np.asarray(array.drop_null())
+    return [array.is_valid().to_pylist(), values.tobytes()]
+
+
+def with_nulls(draw: Any, values: pa.Array) -> pa.Array:
+    """Replaces values by nulls: some, runs of them, or all."""
+    count = len(values)
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    mask = random.random(count) < draw(st.sampled_from([0.01, 0.5, 0.99, 1.0]))
+    if draw(st.booleans()):
+        mask = np.repeat(mask, draw(st.sampled_from([8, 30])))[:count]
+    indices = pa.array(np.arange(count), mask=mask)
+    return values.take(indices)
 
 
 def numbers(draw: Any, kind: str, rows: int) -> pa.Array:
@@ -105,9 +121,12 @@ def chunks(draw: Any) -> tuple[Chunk, pa.Array]:
         values = texts(draw, rows)
     else:
         values = (numbers if what == "number" else lists)(draw, draw(st.sampled_from(KINDS)), rows)
+    nullable = draw(st.booleans())
+    if nullable and what != "list" and draw(st.booleans()):
+        values = with_nulls(draw, values)
     chunk = Chunk(
         values,
-        nullable=draw(st.booleans()),
+        nullable=nullable,
         compression=draw(st.sampled_from(["none", "snappy"])),
         use_dictionary=draw(st.booleans()),
         dictionary_pagesize_limit=draw(st.sampled_from([200, 1 << 20])),
@@ -175,16 +194,15 @@ def test_arbitrary_bytes_do_no_harm(data: bytes, rows: int) -> None:
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
-        ([None] * 50, pa.int64()),
-        ([1, None, 3] * 20, pa.int64()),
-        (["a", None] * 20, pa.string()),
         ([[1], None, []] * 20, pa.list_(pa.int64())),
         ([[1], [2, None], []] * 20, pa.list_(pa.int64())),
     ],
 )
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("use_dictionary", [False, True])
-def test_nulls_are_left_to_arrow(values: list[Any], kind: pa.DataType, version: str, use_dictionary: bool) -> None:
+def test_nulls_of_lists_are_left_to_arrow(
+    values: list[Any], kind: pa.DataType, version: str, use_dictionary: bool
+) -> None:
     options: dict[str, Any] = {"data_page_version": version, "use_dictionary": use_dictionary}
     whole = Chunk(pa.array([each for each in values if each] or [1], kind), **options)
     sink = io.BytesIO()
