@@ -24,7 +24,7 @@ from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .core_read import read_by_core
 from .footers import CLEANED, REMOVED, remedy, why
-from .nested import as_stored, stored_schema, with_whole_extensions
+from .nested import as_stored, has_extensions, stored_schema, with_whole_extensions
 from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles, describe_row_group
 from .store_answers import StoreError
@@ -181,13 +181,18 @@ _lock = ForkLock()
 
 
 def _schemas_of(key: tuple[Any, ...], arrow: Callable[[], pa.Schema]) -> tuple[pa.Schema, pa.Schema]:
-    """Returns the Arrow schema of a file, and its `stored_schema`."""
+    """Returns the Arrow schema of a file, and its `stored_schema`.
+
+    They are kept, unless they depend on the extension types that this process has registered so far.
+    """
     with _lock:
         if key in _schemas:
             _schemas.move_to_end(key)
             return _schemas[key]
     schema = arrow()
     schemas = schema, stored_schema(schema)
+    if any(map(has_extensions, schema)):
+        return schemas
     with _lock:
         _schemas[key] = schemas
         while len(_schemas) > _MOST_SCHEMAS:

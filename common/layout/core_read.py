@@ -21,6 +21,7 @@ from ..memory.arrow_views import is_number
 from ..native.library import is_compiled
 from ..native.pages import CHUNK, ENTRY_BYTES, SLACK, decode_chunks
 from ..process.forks import ForkLock
+from .nested import has_extensions
 
 _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
@@ -199,13 +200,16 @@ def _columns(
 
 
 def _leaves(footer: pq.FileMetaData, arrow: pa.Schema) -> Iterator[tuple[int, pa.Field]]:
-    """Yields the columns that consist of a single leaf, and its number. Names that occur twice are left out."""
+    """Yields the columns that consist of a single leaf, and its number.
+
+    Names that occur twice are left out, and extension types, which depend on what this process has registered so far.
+    """
     counts = [_leaf_count(kind) for kind in arrow.types]
     if sum(counts) != footer.num_columns:
         return
     times = Counter(arrow.names)
     for field, count, end in zip(arrow, counts, accumulate(counts), strict=True):
-        if count == 1 and times[field.name] == 1:
+        if count == 1 and times[field.name] == 1 and not has_extensions(field):
             yield end - 1, field
 
 

@@ -110,6 +110,14 @@ def _stored_types(arrow: pa.Schema) -> list[tuple[int, pa.DataType]]:
     return [(number, stored) for number, kind in nested if (stored := stored_type(kind)) != kind]
 
 
+def has_extensions(field: pa.Field) -> bool:
+    """Whether a field has an extension type, registered or not, or holds one."""
+    named = field.metadata is not None and b"ARROW:extension:name" in field.metadata
+    if named or isinstance(field.type, pa.BaseExtensionType):
+        return True
+    return any(has_extensions(field.type.field(number)) for number in range(field.type.num_fields))
+
+
 def stored_type(kind: pa.DataType) -> pa.DataType:
     """The type without extension types that Python packages define, and with lists instead of list views.
 
