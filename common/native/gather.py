@@ -165,45 +165,59 @@ def _misplaced_piece(
     )
 
 
-def pad_runs(ends: _Array, values: _Array, value: object, out: _Array) -> None:
-    """Copies runs of numbers to rows of one length, and fills the rest of each row with ``value``.
+def pad_runs(ends: _Array, values: _Array, value: object, bounds: _Array, widths: _Array, out: _Array) -> None:
+    """Copies runs of numbers to rows of one length for each batch, and fills the rest of each row with ``value``.
 
     Args:
         ends: int64 ``[N + 1]``; run ``r`` is ``values[ends[r] : ends[r + 1]]``.
         values: numbers of any dtype, one axis.
-        out: ``[N, L]``, contiguous, of the same dtype.
+        bounds: int64 ``[B + 1]``, ascending from 0 to ``N``; batch ``b`` is the runs ``bounds[b] : bounds[b + 1]``.
+        widths: int64 ``[B]``, the length of the rows of each batch.
+        out: the rows of all batches, one after the other: one axis, contiguous, of the same dtype.
 
     Raises:
-        IndexError: a run is longer than ``L``, or does not lie in ``values``.
+        IndexError: a run is longer than the rows of its batch, or does not lie in ``values``.
     """
     core, item_bytes = library(), values.itemsize
-    fits = out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable and len(out) == len(ends) - 1
+    ends, bounds, widths = (np.ascontiguousarray(each, np.int64) for each in (ends, bounds, widths))
+    if len(out) != int(np.dot(np.diff(bounds), widths)) or len(ends) != bounds[-1] + 1:
+        raise IndexError("pad: expected room for the rows of all batches.")
+    fits = out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable
     if core is None or not fits or item_bytes not in (1, 2, 4, 8):
-        _pad_by_numpy(ends, values, value, out)
+        _pad_by_numpy(ends, values, value, bounds, widths, out)
         return
-    ends, values = np.ascontiguousarray(ends, np.int64), np.ascontiguousarray(values)
-    filling = np.full(1, value, values.dtype)
+    values, filling = np.ascontiguousarray(values), np.full(1, value, values.dtype)
     wrong = core.parquetry_pad(
         _address(ends),
-        len(out),
+        _address(bounds),
+        _address(widths),
+        len(widths),
         _address(values),
         len(values),
         item_bytes,
         _address(filling),
-        out.shape[1],
         _address(out),
     )
     if wrong >= 0:
-        raise _misplaced(ends, wrong, len(values), out.shape[1])
+        raise _misplaced(ends, wrong, len(values), _widths_of_runs(bounds, widths)[wrong])
 
 
-def _pad_by_numpy(ends: _Array, values: _Array, value: object, out: _Array) -> None:
-    lengths = np.diff(ends)
-    wrong = (lengths < 0) | (lengths > out.shape[1]) | (ends[:-1] < 0) | (ends[1:] > len(values))
+def _pad_by_numpy(ends: _Array, values: _Array, value: object, bounds: _Array, widths: _Array, out: _Array) -> None:
+    lengths, most = np.diff(ends), _widths_of_runs(bounds, widths)
+    wrong = (lengths < 0) | (lengths > most) | (ends[:-1] < 0) | (ends[1:] > len(values))
     if wrong.any():
-        raise _misplaced(ends, int(np.argmax(wrong)), len(values), out.shape[1])
-    out[...] = value
-    out[np.arange(out.shape[1]) < lengths[:, None]] = values[ends[0] : ends[-1]]  # a mask is filled in row order
+        run = int(np.argmax(wrong))
+        raise _misplaced(ends, run, len(values), most[run])
+    begin = 0
+    for first, last, width in zip(bounds[:-1].tolist(), bounds[1:].tolist(), widths.tolist(), strict=True):
+        rows = out[begin : begin + (last - first) * width].reshape(last - first, width)
+        rows[...] = value
+        rows[np.arange(width) < lengths[first:last, None]] = values[ends[first] : ends[last]]  # a mask is in row order
+        begin += rows.size
+
+
+def _widths_of_runs(bounds: _Array, widths: _Array) -> _Array:
+    return np.repeat(widths, np.diff(bounds))
 
 
 def _misplaced(ends: _Array, run: int, items: int, most: int) -> IndexError:

@@ -64,7 +64,6 @@ Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 8 << 20
-_SPLIT_BYTES = 1 << 20  # batches that are made one by one reuse memory that is still in the cache
 _MOST_MERGED = 128
 _GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed among this many rows
 
@@ -268,10 +267,10 @@ class BasePlan:
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
     @cached_property
-    def splits_jobs(self) -> bool:
-        """Whether batches that the engine plans together are still made one by one.
+    def has_uneven_batches(self) -> bool:
+        """Whether batches that are made in one job may differ in size.
 
-        They are if they differ in size, or if a step needs the batch as a whole, such as padding to the largest value.
+        They do if a stage makes them by the size of their rows, or a step pads each to its largest value.
         """
         return self.order.makes_batches or any(step.needs_whole_batch for step in self.program.item_steps)
 
@@ -284,15 +283,14 @@ class BasePlan:
             most_bytes: the memory that is left for them.
             workers: the number of loader workers. The batches of each are that far apart, and so are their blocks.
         """
-        if self.batch_view is None or (self.splits_jobs and (self.program.has_user_code or self.program.costly)):
+        if self.batch_view is None or (self.has_uneven_batches and (self.program.has_user_code or self.program.costly)):
             return 1
         most = _MOST_MERGED // 4 if self._is_slow else _MOST_MERGED
         return int(np.clip(self.merged_bytes(most_bytes, workers) // self.step_bytes, 1, most))
 
     def merged_bytes(self, most_bytes: int, workers: int = 1) -> int:
         """How many bytes the steps may take that the engine makes at once. See `merged_steps`."""
-        most = _SPLIT_BYTES if self.splits_jobs else _MERGED_BYTES
-        return min((most // 2 if self._is_slow else most) // workers, most_bytes)
+        return min((_MERGED_BYTES // 2 if self._is_slow else _MERGED_BYTES) // workers, most_bytes)
 
     @property
     def _is_slow(self) -> bool:

@@ -78,7 +78,7 @@ class Iteration:
         self._cursor = cursor
         most_slots = most_slots or 2 * prepared.workers + 4
         slot_bytes = prepared.memory_limit // most_slots
-        is_cut = wanted.merge and not plan.splits_jobs  # a message holds batches of equal size
+        is_cut = wanted.merge and not plan.has_uneven_batches  # a message holds batches of equal size
         merge = plan.merged_steps(slot_bytes, cursor.workers) if is_cut else 1
         self._merging = Merging(merge, plan.merged_bytes(slot_bytes, cursor.workers))
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -262,33 +262,51 @@ def split_column(column: Column, parts: int) -> list[Column]:
     """Cuts a column into equal parts along its first axis. Numbers are views."""
     if parts == 1:
         return [column]
-    if isinstance(column, Compound):
-        cut = zip(*(split_column(part, parts) for part in column.parts), strict=True)
-        return [Compound(tuple(pieces)) for pieces in cut]
     if isinstance(column, Dense) and column.valid is None:
         return [Dense(values) for values in split_array(column.values, parts)]
     size = leading(column) // parts
-    bounds = [(part * size, (part + 1) * size) for part in range(parts)]
-    valid = [None if column.valid is None else _some(column.valid[lo:hi]) for lo, hi in bounds]
+    return cut_column(column, np.arange(parts + 1) * size)
+
+
+def cut_column(column: Column, bounds: np.ndarray) -> list[Column]:
+    """Cuts a column along its first axis. Numbers are views.
+
+    Args:
+        bounds: int64 ``[parts + 1]``: where each part begins, and the last one ends.
+    """
+    if isinstance(column, Compound):
+        cut = zip(*(cut_column(part, bounds) for part in column.parts), strict=True)
+        return [Compound(tuple(pieces)) for pieces in cut]
+    cut_at = zip(pairwise(bounds.tolist()), cut_valid(column.valid, bounds), strict=True)
+    parts = [(first, last, mask) for (first, last), mask in cut_at]
     if isinstance(column, Dense):
-        return [Dense(column.values[lo:hi], mask) for (lo, hi), mask in zip(bounds, valid, strict=True)]
+        return [Dense(column.values[first:last], mask) for first, last, mask in parts]
     if isinstance(column, Strings):
-        each = (len(column.offsets) - 1) // parts
-        shape = (size, *column.shape[1:])
-        return [_string_part(column, part * each, each, shape, mask) for part, mask in enumerate(valid)]
-    cells = len(column.shapes) // parts
-    ends = ends_of(np.prod(column.shapes, axis=1, dtype=np.int64))
+        each = math.prod(column.shape[1:])
+        return [
+            _string_part(column, first * each, (last - first) * each, (last - first, *column.shape[1:]), mask)
+            for first, last, mask in parts
+        ]
+    each = math.prod(column.lead[1:])
+    sizes = ends_of(np.prod(column.shapes, axis=1, dtype=np.int64))
     result: list[Column] = []
-    for part, mask in enumerate(valid):
-        lo, hi = part * cells, (part + 1) * cells
-        first, count = int(ends[lo]), int(ends[hi] - ends[lo])
+    for first, last, mask in parts:
+        begin, count = int(sizes[first * each]), int(sizes[last * each] - sizes[first * each])
         values = column.values
         if isinstance(values, Strings):
-            flat: np.ndarray | Strings = _string_part(values, first, count, (count,), None)
+            flat: np.ndarray | Strings = _string_part(values, begin, count, (count,), None)
         else:
-            flat = values[first : first + count]
-        result.append(Ragged(column.shapes[lo:hi], flat, (size, *column.lead[1:]), mask))
+            flat = values[begin : begin + count]
+        shapes = column.shapes[first * each : last * each]
+        result.append(Ragged(shapes, flat, (last - first, *column.lead[1:]), mask))
     return result
+
+
+def cut_valid(valid: np.ndarray | None, bounds: np.ndarray) -> list[np.ndarray | None]:
+    """Cuts the validity of a column as `cut_column` does; ``None`` for parts without nulls."""
+    if valid is None:
+        return [None] * (len(bounds) - 1)
+    return [_some(valid[first:last]) for first, last in pairwise(bounds.tolist())]
 
 
 def _string_part(column: Strings, first: int, count: int, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:

@@ -6,8 +6,10 @@ Apart from the arena that it allocates from, this is pure. It runs in threads an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.columns import CodedColumn
-from ..steps.apply import BatchRows, apply_dropping, apply_step, gather_step
+from ..steps.apply import BatchRows, apply_by_batch, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
 from ..steps.random_numbers import ItemKeys, concat_keys
@@ -56,16 +58,55 @@ def assemble(
         DecodeError, TransformError: a value failed; names file, row group and row, and often has the ``item``.
         NullValueError: a value is null and ``strict_nulls`` is set.
     """
+    with _timed(sources, count):
+        return leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+
+
+def assemble_batches(
+    program: ElementProgram | MixedProgram,
+    sources: Sequence[BatchSource],
+    bounds: Sequence[int],
+    arena: Arena,
+    *,
+    strict_nulls: bool,
+) -> list[list[Column]]:
+    """Returns the columns of several batches that may differ in size, made together; see `assemble`.
+
+    Args:
+        program: no function of it drops rows.
+        bounds: the item at which each batch begins, and at which the last one ends.
+    """
+    with _timed(sources, bounds[-1]):
+        rows = _batch_rows(sources, bounds[-1])
+        columns = _before_item_steps(program, sources, rows, arena)
+        steps = program.item_steps
+        together = next((number for number, step in enumerate(steps) if step.needs_whole_batch), len(steps))
+        columns = _applied(steps[:together], columns, rows)
+
+        def some(first: int, last: int) -> BatchRows:
+            return _some_rows(rows, np.arange(first, last))
+
+        begin = time.perf_counter()
+        batches = apply_by_batch(steps[together:], columns, np.asarray(bounds), some)
+        add_time(Count.TRANSFORM_S, begin)
+        if strict_nulls:
+            for batch, (first, last) in zip(batches, pairwise(bounds), strict=True):
+                _refuse_nulls(program, batch, some(first, last).describe)
+        return [leaf_columns(batch) for batch in batches]
+
+
+@contextmanager
+def _timed(sources: Sequence[BatchSource], count: int) -> Iterator[None]:
+    """Counts the time that the block takes, and notes the item of an error."""
     begin, busy, transformed = time.perf_counter(), time.thread_time(), counter_value(Count.TRANSFORM_S)
     try:
-        columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+        yield
     except ELEMENT_ERRORS as error:
         error.item = _item_described(sources, count)
         raise
     finally:
         add(Count.CPU_S, time.thread_time() - busy)
     add_time(Count.DECODE_S, begin, less=counter_value(Count.TRANSFORM_S) - transformed)
-    return columns
 
 
 def _assembled(
@@ -78,20 +119,26 @@ def _assembled(
 ) -> list[Column]:
     """Returns the columns of a batch, one for each of the program's outputs."""
     rows = _batch_rows(sources, count)
-    if isinstance(program, MixedProgram):
-        columns = _mixed(program, sources, count)
-    elif program.join is not None:
-        columns = join_rows(program.join, program.fields, sources, count, arena)
-    elif program.row_steps:
-        columns = _transformed_rows(program, sources, count)
-    else:
-        columns = _inputs(program, sources, rows, arena)
+    columns = _before_item_steps(program, sources, rows, arena)
     if program.drops:
         return _dropping(program, columns, rows, strict_nulls=strict_nulls)
     columns = _applied(program.item_steps, columns, rows)
     if strict_nulls:
         _refuse_nulls(program, columns, rows.describe)
     return columns
+
+
+def _before_item_steps(
+    program: ElementProgram | MixedProgram, sources: Sequence[BatchSource], rows: BatchRows, arena: Arena
+) -> list[Column]:
+    """Returns the columns that the steps on items get."""
+    if isinstance(program, MixedProgram):
+        return _mixed(program, sources, rows.count)
+    if program.join is not None:
+        return join_rows(program.join, program.fields, sources, rows.count, arena)
+    if program.row_steps:
+        return _transformed_rows(program, sources, rows.count)
+    return _inputs(program, sources, rows, arena)
 
 
 def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> list[Column]:

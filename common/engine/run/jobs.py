@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +16,6 @@ from ...order.cursor import NOTHING, SkipState
 from ...order.positions import BatchView
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
-from ..steps.source import BatchSource
 from .bad_rows import SkippedItem
 
 _MOST_BLOCKS = 8
@@ -83,7 +81,7 @@ class Job:
         elements: the number of elements: batches, or the rows of a chunk.
         draws: which items to take from which block.
         place: the position of the job, if rows that fail are left out.
-        bounds: if the steps are made one by one, the row at which each begins, and ``count``.
+        bounds: if the steps may differ in size, the row at which each begins, and ``count``.
         is_suspect: whether it is a part of a job that ended several workers.
     """
 
@@ -186,30 +184,10 @@ class JobPlanner:
         elements = len(index) if self._plan.batch_view is None else steps
         count = self._plan.rows_drawn(draws, len(index))
         bounds: tuple[int, ...] = ()
-        if steps > 1 and self._plan.splits_jobs:
+        if steps > 1 and self._plan.has_uneven_batches:
             sizes = self._plan.item_rows(self._iteration, passes, index).reshape(steps, -1).sum(axis=1)
             bounds = (0, *np.cumsum(sizes).tolist())
         job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws, bounds=bounds)
         self._next_step += steps
         self._number += 1
         return job
-
-
-def sources_by_step(job: Job, sources: Sequence[BatchSource]) -> list[tuple[Sequence[BatchSource], int]]:
-    """Returns the rows that are made together, and their number: those of each step, or of the whole job."""
-    if not job.bounds:
-        return [(sources, job.count)]
-    return [(_between(sources, first, last), last - first) for first, last in pairwise(job.bounds)]
-
-
-def _between(sources: Sequence[BatchSource], first: int, last: int) -> list[BatchSource]:
-    """Returns the rows from ``first`` to ``last`` of a job."""
-    result = []
-    for source in sources:
-        if source.places is None:
-            result.append(source.some(slice(first, last), None))
-            continue
-        chosen = np.flatnonzero((source.places >= first) & (source.places < last))
-        if len(chosen):
-            result.append(source.some(chosen, source.places[chosen] - first))
-    return result

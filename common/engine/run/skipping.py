@@ -303,7 +303,7 @@ class SkippingPlanner:
                 skips=tuple(skips),
                 ends=tuple((positions[rows - 1 :: rows] + 1).tolist()) if apart else (),
             ),
-            bounds=tuple(range(0, count + 1, rows)) if steps > 1 and self._plan.splits_jobs else (),
+            bounds=tuple(range(0, count + 1, rows)) if steps > 1 and self._plan.has_uneven_batches else (),
         )
 
     def _rest(self) -> list[Skip]:

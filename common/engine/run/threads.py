@@ -23,14 +23,14 @@ from ...process.forks import load_compute, reading
 from ...progress import warning_seconds
 from ..columns.batch import Column, column_bytes
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
-from .assemble import assemble
+from .assemble import assemble, assemble_batches
 from .bad_rows import FailedItem
 from .block_loader import loaders_of
 from .block_store import BlockHandle, BlockStore, sources_of
 from .bucket_skipping import planner_class
 from .described import what_it_waits_for
 from .failing import check_blocks, failing_items
-from .jobs import Job, JobPlanner, Merging, sources_by_step
+from .jobs import Job, JobPlanner, Merging
 from .skipping import SkippingPlanner
 from .step_run import NO_STEPS, Converter, StepRun, split_columns
 from .vocabularies import ready_program
@@ -264,10 +264,10 @@ class ThreadedEngine:
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
             with reading():
-                made = [
-                    assemble(self._program, rows, count, region, strict_nulls=self._strict_nulls)
-                    for rows, count in sources_by_step(job, sources)
-                ]
+                if job.bounds:
+                    made = assemble_batches(self._program, sources, job.bounds, region, strict_nulls=self._strict_nulls)
+                else:
+                    made = [assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)]
             made_bytes = sum(column_bytes(column) for columns in made for column in columns)
             add(Count.DELIVERED_BYTES, made_bytes)
             self._merging.made(job.steps, made_bytes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,13 @@ from ...stages.permute import PermuteStep
 from ...stages.select import Projection
 from ...stages.steps import Step
 from ...stages.transform import TransformStep
-from ..columns.batch import Column
+from ..columns.batch import Column, cut_column
 from .cast import apply_cast
 from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images, gather_images
 from .pack import apply_pack, gather_packed
 from .random_numbers import ItemKeys
-from .shaping import apply_nulls, apply_pad, apply_permute
+from .shaping import apply_nulls, apply_pad, apply_permute, pad_batches
 from .source import Taken
 from .transform import apply_to_rows, apply_transform
 
@@ -62,6 +63,36 @@ def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[C
 def apply_dropping(step: Step, columns: Sequence[Column], rows: BatchRows) -> tuple[list[Column], np.ndarray]:
     """Like `apply_step`, for a step that may drop rows. Also returns the numbers of the remaining rows."""
     return _DROPPING[type(step)](step, columns, rows)
+
+
+def apply_by_batch(
+    steps: Sequence[Step], columns: Sequence[Column], bounds: np.ndarray, rows: Callable[[int, int], BatchRows]
+) -> list[list[Column]]:
+    """Applies steps that need each batch as a whole. Returns the columns of each batch.
+
+    Args:
+        columns: the columns of the rows of all batches.
+        bounds: int64 ``[batches + 1]``: where each batch begins, and the last one ends.
+        rows: returns what steps may need to know about the rows from one number to another.
+    """
+    whole, padded, done = list(columns), dict[int, list[Column]](), 0
+    for step in steps:
+        if not isinstance(step, PadStep) or step.number in padded:
+            break
+        found = pad_batches(step, whole[step.number], bounds)
+        if found is None:
+            break
+        padded[step.number], lengths = found
+        whole.append(lengths)
+        done += 1
+    parts = [padded[number] if number in padded else cut_column(each, bounds) for number, each in enumerate(whole)]
+    batches = [list(batch) for batch in zip(*parts, strict=True)]
+    if done == len(steps):
+        return batches
+    for number, (first, last) in enumerate(pairwise(bounds.tolist())):
+        for step in steps[done:]:
+            batches[number] = apply_step(step, batches[number], rows(first, last))
+    return batches
 
 
 def gather_step(step: Step, taken: Taken, rows: BatchRows, arena: Arena) -> Column | None:

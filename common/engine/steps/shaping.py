@@ -27,6 +27,7 @@ from ..columns.batch import (
     Plain,
     Ragged,
     Strings,
+    cut_valid,
     take_strings,
     values_of,
     without_valid,
@@ -114,6 +115,36 @@ def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> l
     return result
 
 
+def pad_batches(step: PadStep, column: Column, bounds: np.ndarray) -> tuple[list[Column], Column] | None:
+    """Pads the numbers of several batches at once, each to its own largest value; `apply_pad` pads a single one.
+
+    Args:
+        column: one axis of values, for the rows of all batches.
+        bounds: int64 ``[batches + 1]``: where each batch begins, and the last one ends.
+
+    Returns:
+        The padded column of each batch, and the lengths of all rows. ``None`` for other columns and steps.
+    """
+    if not isinstance(column, Ragged) or isinstance(column.values, Strings):
+        return None
+    if step.shape != (None,) or not step.lengths or len(column.lead) != 1:
+        return None
+    lengths, dtype = column.shapes[:, 0], column.values.dtype
+    widths = np.maximum.reduceat(lengths, bounds[:-1])
+    if step.sizes:
+        sizes = np.asarray(step.sizes)
+        larger = np.minimum(np.searchsorted(sizes, widths), len(sizes) - 1)
+        widths = np.maximum(widths, sizes[larger])
+    ends = ends_of(np.diff(bounds) * widths)
+    padded = run_memory(int(ends[-1]) * dtype.itemsize).view(dtype)
+    pad_runs(ends_of(lengths), column.values, step.value, bounds, widths, padded)
+    valid = cut_valid(column.valid, bounds)
+    shapes = zip(np.diff(bounds).tolist(), widths.tolist(), strict=True)
+    parts = zip(ends[:-1].tolist(), ends[1:].tolist(), shapes, valid, strict=True)
+    batches: list[Column] = [Dense(padded[first:last].reshape(shape), mask) for first, last, shape, mask in parts]
+    return batches, Dense(np.ascontiguousarray(lengths))
+
+
 def lead_of(column: Plain, field: OutputField) -> tuple[int, ...]:
     """Returns the sizes of the leading axes of a column: rows, and steps for stacked windows."""
     axes = 1 if field.window is None else 2
@@ -176,8 +207,9 @@ def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
     size = int(np.prod(target, dtype=np.int64))
     if len(target) == 1 and not isinstance(column.values, Strings):
         dtype = column.values.dtype
-        padded = run_memory(cells * size * dtype.itemsize).view(dtype).reshape(cells, size)
-        pad_runs(ends_of(column.shapes[:, 0]), column.values, step.value, padded)
+        padded = run_memory(cells * size * dtype.itemsize).view(dtype)
+        ends = ends_of(column.shapes[:, 0])
+        pad_runs(ends, column.values, step.value, np.array([0, cells]), np.array([size]), padded)
         return Dense(padded.reshape(*column.lead, size), column.valid)
     places = _places(column.shapes, target)
     if isinstance(column.values, Strings):

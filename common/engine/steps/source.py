@@ -63,19 +63,6 @@ class BatchSource:
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
 
-    def some(self, chosen: Numbers, places: np.ndarray | None) -> BatchSource:
-        """Returns only the ``chosen`` items, with new places."""
-        return BatchSource(
-            block=self.block,
-            cells=self.cells[chosen],
-            places=places,
-            source=self.source,
-            pass_number=self.pass_number,
-            items=None if self.items is None else self.items[chosen],
-            spans=None if self.spans is None else self.spans[chosen],
-            repeats=None if self.repeats is None else self.repeats[chosen],
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:

@@ -187,18 +187,27 @@ def test_pieces_out_of_range_are_errors_and_copy_nothing(begin: int, count: int,
 
 @examples(100)
 @given(
-    st.lists(st.lists(st.integers(0, 100), max_size=9), max_size=8),
+    st.lists(st.lists(st.lists(st.integers(0, 100), max_size=9), max_size=8), min_size=1, max_size=4),
     st.integers(0, 3),
     st.sampled_from(["i1", "<u2", "f2", ">i4", "f4", "i8", "f8", "c16"]),
 )
-def test_padded_rows_are_runs_and_then_the_value(items: list[list[int]], more: int, dtype: str) -> None:
-    length = max(map(len, items), default=0) + more
+def test_padded_rows_are_runs_and_then_the_value(batches: list[list[list[int]]], more: int, dtype: str) -> None:
+    items = [item for batch in batches for item in batch]
+    widths = np.array([max(map(len, batch), default=0) + more for batch in batches])
+    bounds = np.cumsum([0, *map(len, batches)])
     ends, values = np.cumsum([0, *map(len, items)]), np.array([each for item in items for each in item], dtype)
-    by_core, by_numpy = (np.zeros((len(items), length), dtype) for _ in range(2))
-    gather.pad_runs(ends, values, 7, by_core)
-    gather._pad_by_numpy(ends, values, 7, by_numpy)
-    expected = [item + [7] * (length - len(item)) for item in items]
+    expected = [
+        each
+        for batch, width in zip(batches, widths.tolist(), strict=True)
+        for item in batch
+        for each in item + [7] * (width - len(item))
+    ]
+    by_core, by_numpy = (np.zeros(len(expected), dtype) for _ in range(2))
+    gather.pad_runs(ends, values, 7, bounds, widths, by_core)
+    gather._pad_by_numpy(ends, values, 7, bounds, widths, by_numpy)
     assert by_core.tolist() == by_numpy.tolist() == expected
+    with pytest.raises(IndexError, match="expected room for the rows of all batches"):
+        gather.pad_runs(ends, values, 7, bounds, widths, np.zeros(len(expected) + 1, dtype))
 
 
 @pytest.mark.parametrize("ends", [[0, 3], [0, -1], [2, 1], [3, 5], [-1, 1]])
@@ -207,7 +216,7 @@ def test_runs_that_do_not_fit_a_row_are_errors(ends: list[int]) -> None:
         with pytest.raises(
             IndexError, match=rf"expected run 0 in 4 items and at most 2 long, got {ends[0]} to {ends[1]}"
         ):
-            pad(np.array(ends), np.zeros(4), 0, np.zeros((1, 2)))
+            pad(np.array(ends), np.zeros(4), 0, np.array([0, 1]), np.array([2]), np.zeros(2))
 
 
 def test_both_ways_make_the_same_elements(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -1,4 +1,4 @@
-"""Batches that are planned in one job but made one by one: padded ones, and those of ``bucket``."""
+"""Batches of different sizes that are made in one job: padded ones, and those of ``bucket``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ ROWS = 700
 def url(tmp_path: Path) -> str:
     random = np.random.default_rng(0)
     lists = [list(range(row, row + random.integers(0, 30))) for row in range(ROWS)]
-    table = pa.table({"id": range(ROWS), "tokens": pa.array(lists, pa.list_(pa.int32()))})
+    table = pa.table(
+        {
+            "id": range(ROWS),
+            "tokens": pa.array(lists, pa.list_(pa.int32())),
+            "words": [[str(number) for number in each[:5]] for each in lists],
+            "gaps": [None if row % 9 == 4 else [1.5] * (row % 6) for row in range(ROWS)],
+            "grid": [[[row] * (row % 3)] * (row % 4) for row in range(ROWS)],
+            "name": [None if row % 5 == 0 else "x" * (row % 4) for row in range(ROWS)],
+        }
+    )
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=90)
     return str(tmp_path)
 
@@ -32,29 +41,41 @@ def url(tmp_path: Path) -> str:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of batches in each job that is made."""
     steps: list[int] = []
-    real = threads.sources_by_step
+    alone, together = threads.assemble, threads.assemble_batches
 
-    def noted(job: Any, sources: Any) -> Any:
-        made = real(job, sources)
-        steps.append(len(made))
-        return made
+    def noted_alone(*args: Any, **options: Any) -> Any:
+        steps.append(1)
+        return alone(*args, **options)
 
-    monkeypatch.setattr(threads, "sources_by_step", noted)
+    def noted(program: Any, sources: Any, bounds: Any, *args: Any, **options: Any) -> Any:
+        steps.append(len(bounds) - 1)
+        return together(program, sources, bounds, *args, **options)
+
+    monkeypatch.setattr(threads, "assemble", noted_alone)
+    monkeypatch.setattr(threads, "assemble_batches", noted)
     return steps
 
 
 def pipelines(url: str) -> dict[str, Pipeline]:
-    rows = Pipeline(url, executor="threads").shuffle(200, seed=1, reshuffle_each_iteration=False)
-    sharded = Pipeline(url, executor="threads").shard(2, 1, canonical_shards=6).shuffle(100, seed=2)
+    wide = Pipeline(url, executor="threads").shuffle(200, seed=1, reshuffle_each_iteration=False)
+    rows = wide.select("id", "tokens")
+    sharded = Pipeline(url, ["id", "tokens"], executor="threads").shard(2, 1, canonical_shards=6).shuffle(100, seed=2)
     return {
         "padded": rows.batch(8).pad("tokens"),
         "padded with a rest": rows.repeat(3).batch(9).pad("tokens").take(100),
+        "many padded": wide.nulls("mask", "gaps").batch(7).pad("tokens", "words", "gaps", value=None).pad("grid"),
+        "padded, then cast": wide.batch(8).pad("tokens", value=-1).cast("float32", "tokens").pad("gaps"),
         "padded mix": mix([rows, rows.take(300)], seed=3).batch(8).pad("tokens"),
-        "padded windows": Pipeline(url, executor="threads").ngram(length=3, timestamp="id").batch(4).pad("tokens"),
+        "padded windows": Pipeline(url, ["id", "tokens"], executor="threads")
+        .ngram(length=3, timestamp="id")
+        .batch(4)
+        .pad("tokens"),
         "buckets": rows.bucket("tokens", boundaries=[5, 10, 20], batch_size=8),
         "buckets of tokens": rows.bucket("tokens", boundaries=[5, 10, 20], max_tokens=100).repeat(2),
         "buckets of ranks": sharded.bucket("tokens", buckets=3, batch_size=5).repeat(3),
-        "buckets in order": Pipeline(url, executor="threads").bucket("tokens", boundaries=[9], batch_size=4),
+        "buckets in order": Pipeline(url, ["id", "tokens"], executor="threads").bucket(
+            "tokens", boundaries=[9], batch_size=4
+        ),
     }
 
 
