@@ -216,6 +216,14 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
 
+    def _position(self) -> object:
+        return None if self._progress is None else replace(self._progress)
+
+    def _back_at(self, position: object) -> None:
+        progress = self._progress
+        if isinstance(position, Progress) and progress is not None and position.iteration == progress.iteration:
+            progress.consumed, progress.skipped = position.consumed, position.skipped
+
     def _ended(self) -> None:
         """Called in the training process when a loader's pass has ended."""
         self._counting.ended(url_without_secrets(self._pipeline.urls[0]))

@@ -114,6 +114,7 @@ class ElementIterator(Generic[Given]):
         self._waits = waits
         self._shared = shared
         self._steps = self._open(worker, workers)
+        self._step: tuple[int, Any] | None = None
         self._rows: Iterator[Given] = iter(())
 
     def __iter__(self) -> ElementIterator[Given]:
@@ -125,29 +126,40 @@ class ElementIterator(Generic[Given]):
         while row is None:
             element = self._steps.element
             try:
-                count, columns = next(self._steps)
+                if self._step is None:  # otherwise it was interrupted while it was converted
+                    self._step = next(self._steps)
             except ParquetryError as error:
                 if isinstance(error, ELEMENT_ERRORS):
                     self.progress.consumed, self.progress.skipped = self._steps.position, self._steps.skipped
                 shorten(error)
                 raise
             except StopIteration:
-                self.progress.finished = True
+                self.progress.finished = self._steps.ended  # not if it was closed
                 if self._steps.ended and self.progress.workers == 1:
                     self.progress.consumed = max(self.progress.consumed, self._steps.longest)
                 raise
-            self.progress.skipped = self._steps.skipped
-            if element.batched and not self._by_rows:
-                self.progress.consumed = self._steps.position
-                begin = time.perf_counter()
-                batch = self._batch(element, columns)
-                self._steps.handed_over(begin)
-                return cast(Given, batch)
-            self.progress.consumed = self._steps.position - (0 if self._by_rows else count)
-            self._rows = rows_to_torch(element, columns)
+            count, columns = self._step
+            try:
+                if element.batched and not self._by_rows:
+                    begin = time.perf_counter()
+                    batch = self._batch(element, columns)
+                    self._steps.handed_over(begin)
+                    self._passed(self._steps.position)
+                    return cast(Given, batch)
+                rows = rows_to_torch(element, columns)
+            except Exception:
+                self._step = None  # the next call returns the batch after it
+                raise
+            self._passed(self._steps.position - (0 if self._by_rows else count))
+            self._rows = rows
             row = next(self._rows, None)
         self.progress.consumed += 0 if self._by_rows else 1
         return row
+
+    def _passed(self, position: int) -> None:
+        """Notes that the elements before a position were returned, and lets go of their step."""
+        self._step = None
+        self.progress.skipped, self.progress.consumed = self._steps.skipped, position
 
     def _batch(self, element: Element, parts: Sequence[Any]) -> Any:
         if self._packs:  # columns of one step
@@ -190,7 +202,7 @@ class ElementIterator(Generic[Given]):
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
-        self._rows = iter(())
+        self._step, self._rows = None, iter(())
         self._steps.close()
 
     def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator[Pipeline]:

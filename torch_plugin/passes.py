@@ -85,6 +85,12 @@ class Announced:
     def _ended(self) -> None:
         """Called when the consumer of the loader took the last element of the pass."""
 
+    def _position(self) -> object:
+        """Returns the position of this process's latest iterator."""
+
+    def _back_at(self, position: object) -> None:
+        """Called when the loader was interrupted, so that its consumer got nothing after a `_position`."""
+
 
 def install() -> None:
     """Makes torch's loaders announce their passes. Idempotent; has no effect if torch's internals differ."""
@@ -138,8 +144,13 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if not self._parquetry_told:
             return original(self)
         begin = self._parquetry_since = time.perf_counter()
+        positions = [dataset._position() for dataset in self._parquetry_told]
         try:
             element = original(self)
+        except (KeyboardInterrupt, SystemExit):
+            for dataset, position in zip(self._parquetry_told, positions, strict=True):
+                dataset._back_at(position)
+            raise
         except StopIteration:
             for dataset in self._parquetry_told:
                 dataset._ended()

@@ -28,7 +28,7 @@ from ..engine.columns.batch import (
 )
 from ..engine.read.fetch import TableCache
 from ..engine.run.step_run import Converter, split_columns
-from ..errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
+from ..errors import ELEMENT_ERRORS, ParquetryError, PipelineError, ResourceError, StateError, limit_reached
 from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
 from ..plan.plan import BasePlan
@@ -114,7 +114,8 @@ class StepIterator(Generic[Source]):
     """Yields the steps of one iteration as columns.
 
     The source is opened at the first step. It is closed at the end, when the iterator is dropped, and on any error that
-    does not concern a single element (`ELEMENT_ERRORS`).
+    does not concern a single element (`ELEMENT_ERRORS`). After an interruption, such as Ctrl-C, the next call opens it
+    again and continues.
 
     Args:
         strict_nulls: whether a null is an error, because the consumer cannot represent it.
@@ -148,6 +149,7 @@ class StepIterator(Generic[Source]):
         self._source: StepSource | None = None
         self.ended = False  # after its last element, not by an error or `close`
         self._finished = False
+        self._process = 0  # the one that opened the source
         self.counters = counters or Counters()
         self._waits = waits
         self._shared = shared
@@ -165,6 +167,11 @@ class StepIterator(Generic[Source]):
         return self
 
     def __next__(self) -> tuple[int, Any]:
+        if self._source is not None and self._process != os.getpid():
+            raise PipelineError(
+                f"iterator: expected process {self._process}, which began it, got its fork {os.getpid()}, in which the "
+                "iterator's threads do not run. Call iter() on the dataset in this process, such as in each loader worker."
+            )
         with self._lock:
             if self._finished:
                 raise StopIteration
@@ -179,10 +186,18 @@ class StepIterator(Generic[Source]):
                 self.ended = isinstance(error, StopIteration)
                 self._tally.tell()
                 self._stop()
-                foreign = isinstance(error, Exception) and not isinstance(error, ParquetryError | StopIteration)
+                if not isinstance(error, Exception):
+                    self._go_on_later()
+                    raise
+                foreign = not isinstance(error, ParquetryError | StopIteration)
                 if foreign and (limit := limit_reached(error)):
                     raise ResourceError(f"batch: {error!r}. {limit}") from error
                 raise
+
+    def _go_on_later(self) -> None:
+        """Lets the next call open the source again, after the last step that was returned."""
+        self._source, self._finished, self._like = None, False, 0
+        self.begin_at(replace(self.cursor, start=self.position, skipped=self.skipped))
 
     def _next_step(self) -> tuple[int, Any]:
         like = self._like
@@ -207,7 +222,7 @@ class StepIterator(Generic[Source]):
         return step
 
     def begin_at(self, cursor: Cursor) -> None:
-        """Starts at this cursor. Must be called before the first step."""
+        """Starts at this cursor. Must be called before the source is opened."""
         self.cursor, self.position, self.skipped = cursor, cursor.start, cursor.skipped
 
     def state(self, consumed: int) -> str:
@@ -259,7 +274,7 @@ class StepIterator(Generic[Source]):
             self._tally.hand_over(begin)
 
     def _open(self) -> None:
-        if self._waits:
+        if self._waits and not self._process:
             self.counters.begin()
         self._by_rows = not self.element.batched
         if self.counters.descriptor is None and executor_of(self.pipeline) == "sidecar" and not self.pipeline.address:
@@ -269,6 +284,7 @@ class StepIterator(Generic[Source]):
                     self.counters.share(descriptor)
                 finally:
                     os.close(descriptor)
+        self._process = os.getpid()
         self._source = open_source(self._request(), self._converter)
         weakref.finalize(self, self._source.close)
 

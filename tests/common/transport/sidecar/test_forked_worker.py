@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from builders import Built, build
-from processes import PATIENCE_S, WITHIN_S, gone, open_files
+from processes import PATIENCE_S, WITHIN_S, gone, open_files, settled
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
@@ -160,7 +160,8 @@ def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> N
         for worker in filter(runs_afresh, workers):  # so copies of the next template replace them
             worker.kill()
     assert [worker.parent() for worker in workers] == [template] * 2
-    assert sockets(workers[0]).isdisjoint(sockets(workers[1]))
+    # A worker closes the sockets of its template shortly after the fork.
+    assert settled(lambda: len(sockets(workers[0]) & sockets(workers[1])), 0) == 0
     reader.kill()
     assert gone([template.pid, *(worker.pid for worker in workers)], WITHIN_S) == []
     iterator.close()

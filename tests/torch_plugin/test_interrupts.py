@@ -1,0 +1,130 @@
+"""Iterators that are interrupted, closed, or used in a forked process: nothing is lost, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from parquetry.common.engine.run.threads import ThreadedEngine
+from parquetry.common.errors import PipelineError
+from parquetry.common.transport.sidecar.client import SidecarSource
+from parquetry.torch_plugin import ParquetIterable
+from parquetry.torch_plugin.iterator import ElementIterator
+
+
+def numbers(elements: Any) -> list[list[int]]:
+    return [element["id"].tolist() for element in elements]
+
+
+def batches(url: str, **options: Any) -> ParquetIterable:
+    return ParquetIterable(url, ["id"], **options).shuffle(20, seed=3).batch(4)
+
+
+def interrupted_at(step: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, but with one Ctrl-C: at its ``step``-th call."""
+    calls = iter(range(1, 1000))
+
+    def called(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        if next(calls) == step:
+            raise KeyboardInterrupt
+        return result
+
+    return called
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_iterator_continues_after_an_interrupt(
+    url: str, executor: str, loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = numbers(batches(url))
+    kind = ThreadedEngine if executor == "threads" else SidecarSource
+    monkeypatch.setattr(kind, "__next__", interrupted_at(3, kind.__next__))
+    pipe = batches(url, executor=executor)
+    reading = iter(DataLoader(pipe, batch_size=None)) if loaded else iter(pipe)
+    found = numbers(next(reading) for _ in range(2))
+    with pytest.raises(KeyboardInterrupt):
+        next(reading)
+    assert pipe.state_dict()["consumed"] == 2
+    assert found + numbers(reading) == expected
+    assert pipe.state_dict()["iteration"] == 1
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_batch_that_was_interrupted_on_its_way_is_not_counted(
+    url: str, loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = numbers(batches(url))
+    monkeypatch.setattr(ElementIterator, "_batch", interrupted_at(3, ElementIterator._batch))
+    pipe = batches(url)
+    reading = iter(DataLoader(pipe, batch_size=None)) if loaded else iter(pipe)
+    found = numbers(next(reading) for _ in range(2))
+    with pytest.raises(KeyboardInterrupt):
+        next(reading)
+    assert pipe.state_dict()["consumed"] == 2
+    assert found + numbers(reading) == expected
+
+
+def test_a_batch_that_the_loader_lost_is_not_counted(url: str) -> None:
+    collate = interrupted_at(3, lambda batch: batch)
+    pipe = batches(url)
+    reading = iter(DataLoader(pipe, batch_size=None, collate_fn=collate))
+    found = numbers(next(reading) for _ in range(2))
+    with pytest.raises(KeyboardInterrupt):
+        next(reading)
+    state = pipe.state_dict()
+    assert state["consumed"] == 2
+    again = batches(url)
+    again.load_state_dict(state)
+    assert found + numbers(again) == numbers(batches(url))
+
+
+def test_the_state_of_an_iterator_that_was_closed_is_not_that_of_the_next_epoch(url: str) -> None:
+    pipe = batches(url)
+    reading = iter(pipe)
+    next(reading)
+    reading.close()
+    assert list(reading) == []
+    state = pipe.state_dict()
+    assert (state["iteration"], state["consumed"]) == (0, 1)
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_a_fork_cannot_use_an_iterator_of_its_parent(url: str, executor: str) -> None:
+    reading = iter(batches(url, executor=executor))
+    found = numbers([next(reading)])
+    child = os.fork()
+    if not child:
+        try:
+            next(reading)
+        except PipelineError as error:
+            os._exit(7 if "Call iter() on the dataset in this process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert found + numbers(reading) == numbers(batches(url))
+
+
+class Peeking(IterableDataset):
+    """A wrapper that begins the iterator before the loader's workers are forked."""
+
+    def __init__(self, pipe: ParquetIterable) -> None:
+        self._reading = iter(pipe)
+        self._first = next(self._reading)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self._first
+        yield from self._reading
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_loader_workers_cannot_use_an_iterator_that_was_begun_before(url: str, executor: str) -> None:
+    loader = DataLoader(
+        Peeking(batches(url, executor=executor)), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
+    with pytest.raises(PipelineError, match=r"iterator: expected process \d+, which began it, got its fork"):
+        list(loader)
