@@ -65,7 +65,7 @@ def _rows(plan: Plan, draw: Any) -> Batch:
     block = plan.block_rows(draw.key)
     before = np.concatenate([[0], np.cumsum(plan.dataset.row_groups.rows)])
     parts = [np.asarray(rows) + int(before[group]) for group, rows in zip(block.row_groups, block.rows, strict=True)]
-    found: Batch = np.concatenate(parts)[block.cells_of(draw.items)[:, 0]].tolist()
+    found: Batch = np.concatenate(parts)[block.rows_of_items(draw.items)[:, 0]].tolist()
     return found
 
 

@@ -201,9 +201,9 @@ class JobOrder:
         before = self.windows.items_before
         numbers = np.arange(before[row_group], before[row_group + 1])
         chosen = np.array_split(numbers, min(self.parts, len(numbers)))[part]
-        cells = self.windows.cells(chosen)
-        found, row = self.windows.rows.locate(cells.reshape(-1))
-        windows = np.stack([found, row], axis=1).reshape(*cells.shape, 2)
+        item_rows = self.windows.item_rows(chosen)
+        found, row = self.windows.rows.locate(item_rows.reshape(-1))
+        windows = np.stack([found, row], axis=1).reshape(*item_rows.shape, 2)
         return Job(epoch=epoch, row_group=row_group, part=part, windows=windows)
 
 

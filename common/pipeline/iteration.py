@@ -170,7 +170,8 @@ class StepIterator(Generic[Source]):
         if self._source is not None and self._process != os.getpid():
             raise PipelineError(
                 f"iterator: expected process {self._process}, which began it, got its fork {os.getpid()}, in which the "
-                "iterator's threads do not run. Call iter() on the dataset in this process, such as in each loader worker."
+                "iterator's threads do not run. Call iter() on the dataset in this process, for example in each loader "
+                "worker."
             )
         with self._lock:
             if self._finished:

@@ -195,9 +195,11 @@ class ElementReader(Generic[Given]):
                 source = each.source(rows)
                 for first in range(0, len(each), chunk_rows):
                     part = slice(first, first + chunk_rows)
-                    cells, places = source.cells[part], each.places[part]
+                    item_rows, places = source.item_rows[part], each.places[part]
                     repeats = None if source.repeats is None else source.repeats[part]
-                    columns = self._made([replace(source, cells=cells, places=None, repeats=repeats)], len(cells))
+                    columns = self._made(
+                        [replace(source, item_rows=item_rows, places=None, repeats=repeats)], len(item_rows)
+                    )
                     for place, row in zip(places.tolist(), self._handed_over(columns), strict=True):
                         result[place] = row
         return result
@@ -221,16 +223,16 @@ class ElementReader(Generic[Given]):
         """Splits the items of a draw by the row groups that they lie in."""
         block = self._block_rows(draw.key)
         starts = np.cumsum([0, *map(len, block.rows)])
-        cells, repeats = block.cells_of(draw.items), block.repeats_of(draw.items)
-        parts = np.searchsorted(starts, cells, side="right") - 1
+        item_rows, repeats = block.rows_of_items(draw.items), block.repeats_of(draw.items)
+        parts = np.searchsorted(starts, item_rows, side="right") - 1
         several = len(starts)
         for span, found in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
             first, last = divmod(span, several)
-            mine = np.arange(len(cells)) if found is None else found
+            mine = np.arange(len(item_rows)) if found is None else found
             yield _Taken(
                 run=_Run(draw.key.source, block.row_groups[first : last + 1]),
                 parts=parts[mine] - first,
-                rows=rows_inside(block.rows[first : last + 1], cells[mine] - starts[first]),
+                rows=rows_inside(block.rows[first : last + 1], item_rows[mine] - starts[first]),
                 places=mine if draw.places is None else draw.places[mine],
                 pass_number=draw.pass_number,
                 spans=None if draw.spans is None else draw.spans[mine],
@@ -294,16 +296,18 @@ class _Taken:
 
     def source(self, loaded: _Loaded) -> BatchSource:
         """Locates the items in the loaded row groups."""
-        cells = np.empty_like(self.rows)
+        item_rows = np.empty_like(self.rows)
         before = 0
         for number, rows in enumerate(loaded.rows):
             mine = self.parts == number
             inside = self.rows[mine]
-            cells[mine] = before + (inside - rows.start if isinstance(rows, range) else np.searchsorted(rows, inside))
+            item_rows[mine] = before + (
+                inside - rows.start if isinstance(rows, range) else np.searchsorted(rows, inside)
+            )
             before += len(rows)
         return BatchSource(
             block=loaded.block,
-            cells=cells,
+            item_rows=item_rows,
             places=self.places,
             source=self.run.source,
             pass_number=self.pass_number,
@@ -488,5 +492,5 @@ def drawn_numbers(length: int, count: int, seed: int) -> np.ndarray:
 
 
 def _block_rows_bytes(rows: BlockRows) -> int:
-    cells = 0 if rows.cells is None else rows.cells.nbytes
-    return cells + sum(part.nbytes for part in rows.rows if isinstance(part, np.ndarray))
+    item_rows = 0 if rows.item_rows is None else rows.item_rows.nbytes
+    return item_rows + sum(part.nbytes for part in rows.rows if isinstance(part, np.ndarray))

@@ -33,7 +33,7 @@ class BlockRows:
     Attributes:
         row_groups: the row groups of the block, ascending.
         rows: the wanted rows of each row group.
-        cells: int64 ``[items, T]``: the block row of each step of each item, in the order of the items. ``None`` if
+        item_rows: int64 ``[items, T]``: the block row of each step of each item, in the order of the items. ``None`` if
             item n is row n.
         repeats: if rows occur several times in an epoch, the number of earlier occurrences of each item's row, int64
             ``[items]``.
@@ -41,16 +41,16 @@ class BlockRows:
 
     row_groups: tuple[int, ...]
     rows: tuple[RowNumbers, ...]
-    cells: np.ndarray | None
+    item_rows: np.ndarray | None
     repeats: np.ndarray | None = None
 
-    def cells_of(self, items: np.ndarray) -> np.ndarray:
-        """Returns the ``cells`` of some items."""
-        return items[:, None] if self.cells is None else self.cells[items]
+    def rows_of_items(self, items: np.ndarray) -> np.ndarray:
+        """Returns the ``item_rows`` of some items."""
+        return items[:, None] if self.item_rows is None else self.item_rows[items]
 
     def first_rows(self, items: np.ndarray) -> list[tuple[int, int]]:
         """Returns the row group and the number of the first row of each of some items."""
-        places = self.cells_of(items)[:, 0]
+        places = self.rows_of_items(items)[:, 0]
         ends = np.cumsum([len(rows) for rows in self.rows])
         parts = np.searchsorted(ends, places, side="right").tolist()
         behind = (places - ends[parts]).tolist()  # counted from the end of the part
@@ -58,7 +58,7 @@ class BlockRows:
 
     def stored_rows(self, items: np.ndarray) -> dict[int, np.ndarray]:
         """Returns the rows that some items consist of, ascending, by row group."""
-        rows = np.unique(self.cells_of(items))
+        rows = np.unique(self.rows_of_items(items))
         ends = np.cumsum([len(each) for each in self.rows])
         parts = np.searchsorted(ends, rows, side="right")
         found = {}
@@ -75,7 +75,7 @@ class BlockRows:
             wanted = first_rows.get(row_group, ())
             if len(wanted):
                 is_wanted[begin : begin + len(rows)] = np.isin(np.asarray(rows), wanted)
-        return np.flatnonzero(is_wanted if self.cells is None else is_wanted[self.cells[:, 0]])
+        return np.flatnonzero(is_wanted if self.item_rows is None else is_wanted[self.item_rows[:, 0]])
 
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
         """Returns the ``repeats`` of some items."""

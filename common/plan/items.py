@@ -75,17 +75,17 @@ class RowItems:
         """Returns the rows that a block needs, each once, in storage order."""
         if self._selection.starts is None:
             return self._rows_of_segments(order, key)
-        return self.rows_at(self._selection.cells(order.block_items(key.stream, key.block)))
+        return self.rows_at(self._selection.item_rows(order.block_items(key.stream, key.block)))
 
-    def rows_at(self, cells: np.ndarray, repeats: np.ndarray | None = None) -> BlockRows:
+    def rows_at(self, item_rows: np.ndarray, repeats: np.ndarray | None = None) -> BlockRows:
         """Returns the rows at positions ``[items, T]`` among the wanted rows. Several items may need the same row."""
-        positions, inverse = _numbered(cells)
+        positions, inverse = _numbered(item_rows)
         row_group, row = self._selection.rows.locate(positions)
         bounds = np.flatnonzero(np.diff(row_group, prepend=-1, append=-1))
         return BlockRows(
             row_groups=tuple(row_group[bounds[:-1]].tolist()),
             rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
-            cells=inverse.reshape(cells.shape),
+            item_rows=inverse.reshape(item_rows.shape),
             repeats=repeats,
         )
 
@@ -96,12 +96,12 @@ class RowItems:
         count = int(length.sum())
         permutation = order.block_permutation(key.stream, key.block, count)
         if (np.diff(by_place) == 1).all():  # in storage order: before the shuffle, item n is row n
-            cells = permutation
+            item_rows = permutation
         else:
             begins = np.empty_like(length)
             begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
-            cells = concat_ranges(begins, length)
-            cells = cells if permutation is None else cells[permutation]
+            item_rows = concat_ranges(begins, length)
+            item_rows = item_rows if permutation is None else item_rows[permutation]
         rows = self._selection.rows
         skipped = (first - rows.before[row_group]).tolist()
         chosen = [
@@ -111,7 +111,7 @@ class RowItems:
         return BlockRows(
             row_groups=tuple(chosen[place][0] for place in by_place),
             rows=tuple(chosen[place][1] for place in by_place),
-            cells=None if cells is None else cells[:, None],
+            item_rows=None if item_rows is None else item_rows[:, None],
         )
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:

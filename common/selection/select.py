@@ -109,7 +109,7 @@ class Selection:
             return self.rows.before
         return np.searchsorted(self.starts, self.rows.before, side="left")
 
-    def cells(self, items: np.ndarray) -> np.ndarray:
+    def item_rows(self, items: np.ndarray) -> np.ndarray:
         """Returns the row positions of items, ``[items, T]``."""
         first = items if self.starts is None else self.starts[items]
         result: np.ndarray = first[:, None] + self.steps

@@ -235,12 +235,12 @@ def _decoded(
         more_bytes: the bytes that a row needs in addition to these fields.
     """
     rows = task.rows.of(row_group)
-    cells = np.arange(len(rows))
+    item_rows = np.arange(len(rows))
     loader = BlockLoader(Fetcher(task.part, fields))
-    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=cells[:, None]))
+    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=item_rows[:, None]))
     step = max(1, _CHUNK_BYTES // sum((_row_bytes(field) for field in fields), start=256 + more_bytes))
     for first in range(0, len(rows), step):
-        chosen = cells[first : first + step]
+        chosen = item_rows[first : first + step]
         yield (
             rows[chosen],
             [block.column(n).gather(chosen, _out(field, len(chosen))) for n, field in enumerate(fields)],

@@ -201,8 +201,8 @@ def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], c
     """Gathers one field of all items of a batch, which have one step each. Numbers go straight into the arena."""
     out = _out(field, (count,), arena)
     if len(sources) == 1 and sources[0].places is None:
-        return sources[0].block.column(number).gather(sources[0].cells[:, 0], out)
-    parts = [_part(source, number, source.cells[:, 0], out) for source in sources]
+        return sources[0].block.column(number).gather(sources[0].item_rows[:, 0], out)
+    parts = [_part(source, number, source.item_rows[:, 0], out) for source in sources]
     order = np.concatenate([_places(source, count) for source in sources])
     if out is None:
         return _reordered(parts, order)
@@ -299,7 +299,7 @@ def _windows(
         flat = [
             BatchSource(
                 block=source.block,
-                cells=source.cells[:, steps].reshape(-1, 1),
+                item_rows=source.item_rows[:, steps].reshape(-1, 1),
                 places=None if source.places is None else _cell_places(source.places, len(steps)),
             )
             for source in sources
@@ -315,26 +315,26 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[BatchSource], c
     index: list[np.ndarray] = []
     base = 0
     for source in sources:
-        rows, inverse = np.unique(source.cells, return_inverse=True)
+        rows, inverse = np.unique(source.item_rows, return_inverse=True)
         places = np.arange(base, base + len(rows))
-        distinct.append(replace(source, cells=rows[:, None], places=places, items=None, repeats=None))
-        index.append(inverse.reshape(source.cells.shape) + base)
+        distinct.append(replace(source, item_rows=rows[:, None], places=places, items=None, repeats=None))
+        index.append(inverse.reshape(source.item_rows.shape) + base)
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
     columns = _inputs(program, distinct, rows_once, Heap(), before_windows=True)
     columns = _applied(program.row_steps, columns, rows_once)
     steps = index[0].shape[1]
-    cells = np.empty((count, steps), dtype=np.int64)
+    item_rows = np.empty((count, steps), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
-        cells[_places(source, count)] = numbers
+        item_rows[_places(source, count)] = numbers
     if program.window is None:
-        return [take_column(column, cells[:, 0], (count,)) for column in columns]
+        return [take_column(column, item_rows[:, 0], (count,)) for column in columns]
     made = []
     for _, number, offset in program.window.leaves:
         if offset is None:
-            made.append(take_column(columns[number], cells.reshape(-1), (count, steps)))
+            made.append(take_column(columns[number], item_rows.reshape(-1), (count, steps)))
         else:
-            made.append(take_column(columns[number], cells[:, program.window.offsets.index(offset)], (count,)))
+            made.append(take_column(columns[number], item_rows[:, program.window.offsets.index(offset)], (count,)))
     return made
 
 
@@ -387,7 +387,7 @@ def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
         if not made:
             parts = []
             for source in sources:
-                row_group, row = source.block.identify(source.cells[:, 0])
+                row_group, row = source.block.identify(source.item_rows[:, 0])
                 row = row if source.repeats is None else row | source.repeats << _REPEATS_SHIFT
                 passes = np.full_like(row_group, source.pass_number)
                 parts.append(ItemKeys(passes, np.full_like(row_group, source.source), row_group, row))
@@ -404,7 +404,7 @@ def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str
             places = _places(source, count)
             found = np.flatnonzero(places == item)
             if len(found):
-                return source.block.describe(int(source.cells[found[0], 0]))
+                return source.block.describe(int(source.item_rows[found[0], 0]))
         return f"row {item} of the batch"
 
     return describe
@@ -416,7 +416,7 @@ def _item_described(sources: Sequence[BatchSource], count: int) -> int | None:
         row = source.block.described
         if row is None:
             continue
-        found = np.flatnonzero((source.cells == row).any(axis=1))
+        found = np.flatnonzero((source.item_rows == row).any(axis=1))
         if len(found):
             return int(_places(source, count)[found[0]])
     return None
@@ -455,7 +455,7 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     outs = [arena.allocate(values.dtype, (count, *values.shape[1:])) for values in first]
     valid: dict[int, np.ndarray] = {}
     for source, columns in zip(sources, blocks, strict=True):
-        numbers = source.items if source.block.by_item else source.cells[:, 0]
+        numbers = source.items if source.block.by_item else source.item_rows[:, 0]
         assert numbers is not None
         rows, places = as_slice(numbers), as_slice(_places(source, count))
         values = [columns[number].joined() for number in shared]

@@ -57,7 +57,7 @@ class BlockLoader:
             self._fetcher.fields,
             row_groups=rows.row_groups,
             program=self._program,
-            order=rows.cells[:, 0] if self._in_item_order and rows.cells is not None else None,
+            order=rows.item_rows[:, 0] if self._in_item_order and rows.item_rows is not None else None,
             shared_by_workers=self._shared_by_workers,
             max_value_bytes=self._fetcher.dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),

@@ -317,7 +317,7 @@ def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BatchSource]:
         result.append(
             BatchSource(
                 block=block,
-                cells=rows.cells_of(draw.items),
+                item_rows=rows.rows_of_items(draw.items),
                 places=draw.places,
                 source=draw.key.source,
                 pass_number=draw.pass_number,

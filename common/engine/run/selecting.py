@@ -96,8 +96,8 @@ def test_rows(
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
-    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=None))
-    source = BatchSource(block=block, cells=np.arange(len(rows))[:, None], places=None)
+    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None))
+    source = BatchSource(block=block, item_rows=np.arange(len(rows))[:, None], places=None)
     outputs, called = [output_of(field) for field in fields], f"where({step.function.name})"
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:

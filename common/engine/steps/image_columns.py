@@ -74,7 +74,7 @@ def gather_images(step: ImageStep, taken: Taken, arena: Arena, keys: Keys, check
     numbers = drawn_numbers(step, keys)
     for source, items, column in zip(taken.sources, taken.places, stored, strict=True):
         assert isinstance(column, FixedColumn | CodedColumn)
-        rows = source.cells[:, steps].reshape(-1)
+        rows = source.item_rows[:, steps].reshape(-1)
         images = (items[:, None] * len(steps) + np.arange(len(steps))).reshape(-1)
         present = column.valid(rows)
         if present is not None:

@@ -133,7 +133,7 @@ def _pieces(step: JoinStep, source: BatchSource) -> _Pieces:
     order = some[np.argsort(starts[some])]
     return _Pieces(
         source=source,
-        rows=source.cells[order, 0],
+        rows=source.item_rows[order, 0],
         first=first[order],
         tokens=tokens[order],
         starts=starts[order],

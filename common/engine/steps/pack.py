@@ -53,15 +53,15 @@ def gather_packed(step: PackStep, taken: Taken, arena: Arena) -> Column | None:
         return None
     width, steps = sum(step.widths), list(taken.steps)
     out = arena.allocate(step.output.dtype, (*taken.lead, width))
-    cells = out.reshape(taken.lead[0], len(steps), width)
+    shaped = out.reshape(taken.lead[0], len(steps), width)
     for source, items, packed in zip(taken.sources, taken.places, known, strict=True):
-        every = steps == list(range(source.cells.shape[1]))
-        rows = source.cells if every else source.cells[:, steps]
+        every = steps == list(range(source.item_rows.shape[1]))
+        rows = source.item_rows if every else source.item_rows[:, steps]
         following = slice(0, taken.lead[0]) if source.places is None else as_slice(items)
         if isinstance(following, slice):
-            packed.take(rows.reshape(-1), 0, cells[following].reshape(-1, width), "wrap")  # as in `FixedColumn`
+            packed.take(rows.reshape(-1), 0, shaped[following].reshape(-1, width), "wrap")  # as in `FixedColumn`
         else:
-            cells[items] = packed[rows]
+            shaped[items] = packed[rows]
     return Dense(out)
 
 

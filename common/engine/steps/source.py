@@ -45,17 +45,17 @@ class BatchSource:
 
     Attributes:
         block: the block that holds the rows.
-        cells: int64 ``[items, T]``: the block's rows of each item.
+        item_rows: int64 ``[items, T]``: the block's rows of each item.
         places: the items' numbers in the batch, int64 ``[items]``; ``None`` if they are the whole batch, in order.
         source: the number of the pipeline in a mix to which the block belongs.
         pass_number: the number of the pass over the dataset, counted over all iterators.
-        items: the items' numbers in the block; ``None`` if only ``cells`` are known.
+        items: the items' numbers in the block; ``None`` if only ``item_rows`` are known.
         spans: if rows are joined into items, the part taken of each row; see `Draw.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
     """
 
     block: LoadedColumns
-    cells: np.ndarray
+    item_rows: np.ndarray
     places: np.ndarray | None
     source: int = 0
     pass_number: int = 0

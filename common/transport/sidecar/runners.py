@@ -226,7 +226,7 @@ class WorkerRunner:
             "sources": [
                 {
                     "block": block.number,
-                    "cells": block.rows.cells_of(draw.items),
+                    "item_rows": block.rows.rows_of_items(draw.items),
                     "places": draw.places,
                     "source": draw.key.source,
                     "pass_number": draw.pass_number,

@@ -58,7 +58,7 @@ def stored(arrays: dict[str, Any]) -> bytes:
 
 def test_a_sound_one_is_read() -> None:
     selection = read_selection(stored(SOUND), ROWS)
-    assert selection.cells(np.arange(3)).tolist() == [[0, 1], [4, 5], [10, 11]]
+    assert selection.item_rows(np.arange(3)).tolist() == [[0, 1], [4, 5], [10, 11]]
     assert selection.rows.of(1).tolist() == [3, 9]
 
 

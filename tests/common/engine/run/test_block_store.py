@@ -31,7 +31,7 @@ class Plan:
 
     def block_rows(self, key: BlockKey) -> BlockRows:
         rows = np.arange(1)
-        return BlockRows(row_groups=(key.block,), rows=(rows,), cells=rows[:, None])
+        return BlockRows(row_groups=(key.block,), rows=(rows,), item_rows=rows[:, None])
 
     def block_bytes(self, key: BlockKey) -> int:
         return BLOCK_BYTES

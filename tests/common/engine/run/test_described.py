@@ -16,7 +16,7 @@ class Fetcher:
         return [f"file a.parquet, row group {each}" for each in row_groups]
 
 
-BLOCK = BlockRows(row_groups=(2, 5), rows=(range(10, 20), np.array([0, 3, 7])), cells=None)
+BLOCK = BlockRows(row_groups=(2, 5), rows=(range(10, 20), np.array([0, 3, 7])), item_rows=None)
 
 
 def drawn(*items: int) -> Draw:
@@ -36,13 +36,13 @@ def test_rows_are_named_as_they_are_stored(items: list[int], expected: str) -> N
 
 
 def test_many_rows_and_row_groups_are_cut() -> None:
-    block = BlockRows(row_groups=tuple(range(9)), rows=(range(100),) * 9, cells=None)
+    block = BlockRows(row_groups=tuple(range(9)), rows=(range(100),) * 9, item_rows=None)
     text = described_rows([drawn(*range(0, 900, 2))], [block], [Fetcher()])  # type: ignore[list-item]
     assert text.startswith("file a.parquet, row group 0, rows 0, 2, 4, 6, 8, 10, 12, 14 and 42 more rows; ")
     assert text.endswith(" and 6 more row groups")
 
 
 def test_the_rows_of_two_draws_from_a_row_group_are_named_once() -> None:
-    windows = BlockRows(row_groups=(2,), rows=(range(10, 20),), cells=np.array([[0, 1], [1, 2]]))
+    windows = BlockRows(row_groups=(2,), rows=(range(10, 20),), item_rows=np.array([[0, 1], [1, 2]]))
     text = described_rows([drawn(0), drawn(1)], [windows, windows], [Fetcher()])  # type: ignore[list-item]
     assert text == "file a.parquet, row group 2, rows 10 to 12"

@@ -225,7 +225,7 @@ def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_a
     (loader,) = loaders_of(plan, fetchers_of(plan))
 
     planned = [plan.block_rows(BlockKey(0, 0, number)) for number in range(5)]
-    full = [rows for rows in planned if len(rows.cells) == 700]
+    full = [rows for rows in planned if len(rows.item_rows) == 700]
 
     def numbers(number: int) -> np.ndarray:
         window = loader.load(full[number])

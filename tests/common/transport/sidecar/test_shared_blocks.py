@@ -42,7 +42,7 @@ def export(folder: Path) -> ExportedBlock:
     columns = fetcher.fetch_large(groups, wanted)
     assert columns is not None
     assert [type(parts[0]) for parts in columns.parts] == [pa.Int64Array, FileCells]
-    rows = BlockRows(row_groups=groups, rows=wanted, cells=np.arange(ROWS)[:, None])
+    rows = BlockRows(row_groups=groups, rows=wanted, item_rows=np.arange(ROWS)[:, None])
     return export_block(7, rows, columns, fetcher.places(groups), 0)
 
 
