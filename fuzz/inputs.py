@@ -135,7 +135,6 @@ def made(room: Path) -> dict[str, Sequence[bytes]]:
         "op_client": _golden(),
         "delta_logs": _COMMITS,
         "deletion_vectors": _VECTORS,
-        "puffin_footers": [json.dumps({"blobs": [_BLOB], "properties": {}}).encode()],
         "hugging_face": [json.dumps({"info": {"features": _FEATURES}}).encode()],
     }
 
@@ -157,12 +156,6 @@ _VECTORS = [
     json.dumps({**_STORED, "cardinality": 3}).encode() + b"\n" + _BITMAP,
     json.dumps(_INLINE).encode(),
 ]
-_BLOB = {
-    "type": "deletion-vector-v1",
-    "offset": 4,
-    "length": 48,
-    "properties": {"referenced-data-file": "file:/x.parquet", "cardinality": "3"},
-}
 _FEATURES = {
     "image": {"_type": "Image"},
     "label": {"_type": "ClassLabel", "names": ["cat", "dog"]},

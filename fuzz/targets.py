@@ -48,7 +48,6 @@ from parquetry.common.layout.table import TableColumn
 from parquetry.common.layout.tables.delta import _files, _vector
 from parquetry.common.layout.tables.delta_log import parse_lines
 from parquetry.common.layout.tables.huggingface import described
-from parquetry.common.layout.tables.iceberg_deletes import vectors_in
 from parquetry.common.plan.state import parse_state
 from parquetry.common.schema.field import SCHEMA_KEY, schema_from_metadata
 from parquetry.common.schema.npy import npy_array
@@ -283,12 +282,6 @@ def deletion_vectors(data: bytes) -> None:
             item = replace(item, path=str(path), size_bytes=len(content), offset=0)
         item = replace(item, count=min(item.count, 1 << 20))
         assert len(_bitmap(pafs.LocalFileSystem(), item)) == item.count
-
-
-@_target(ValueError, KeyError, TypeError, RecursionError)
-def puffin_footers(data: bytes) -> None:
-    """The footer of a file with deletion vectors of an Iceberg table; `DeleteIndex` expects these errors."""
-    vectors_in(data, "x.puffin")
 
 
 @_target(DatasetError, SchemaError)

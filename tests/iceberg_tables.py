@@ -11,6 +11,7 @@ from typing import Any
 import delta_tables
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import (
     DataFile,
@@ -56,6 +57,24 @@ class _DeleteManifest(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
+class _VectorManifest(_DeleteManifest):
+    """A manifest of format 3, which says where deletion vectors are."""
+
+    @property
+    def version(self) -> Any:
+        return 3
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        schema = self._with_partition(3)
+        return AvroOutputFile(
+            output_file=self._output_file,
+            file_schema=schema,
+            record_schema=schema,
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
 def position_deletes(
     table: Table, name: str, rows: Iterable[tuple[str, int]], *, partition: Record | None = None
 ) -> DataFile:
@@ -79,9 +98,12 @@ def equality_deletes(
     )
 
 
-def deletion_vectors(table: Table, name: str, rows: Mapping[str, Iterable[int]]) -> DataFile:
-    """Writes a Puffin file with one deletion vector per data file."""
+def deletion_vectors(
+    table: Table, name: str, rows: Mapping[str, Iterable[int]], *, partition: Record | None = None
+) -> list[DataFile]:
+    """Writes a Puffin file with one deletion vector per data file, and returns the entry of each vector."""
     blobs, body = [], b"PFA1"
+    places = []
     for location, numbers in rows.items():
         numbers = list(numbers)
         blob = delta_tables.framed(delta_tables.bitmap(numbers))
@@ -97,12 +119,27 @@ def deletion_vectors(table: Table, name: str, rows: Mapping[str, Iterable[int]])
                 "properties": properties,
             }
         )
+        places.append((location, len(numbers), len(body), len(blob)))
         body += blob
     footer = json.dumps({"blobs": blobs}).encode()
     body += b"PFA1" + footer + struct.pack("<II", len(footer), 0) + b"PFA1"
     path = _place(table, name)
     path.write_bytes(body)
-    return _described(path, len(body), 1, DataFileContent.POSITION_DELETES, FileFormat("PUFFIN"))
+    return [
+        DataFile.from_args(
+            _table_format_version=3,
+            content=DataFileContent.POSITION_DELETES,
+            file_path=f"file://{path}",
+            file_format=FileFormat("PUFFIN"),
+            partition=partition or Record(),
+            record_count=count,
+            file_size_in_bytes=len(body),
+            referenced_data_file=location,
+            content_offset=offset,
+            content_size_in_bytes=size,
+        )
+        for location, count, offset, size in places
+    ]
 
 
 def _place(table: Table, name: str) -> Path:
@@ -138,23 +175,27 @@ def _described(
 
 
 def commit_deletes(table: Table, *files: DataFile, spec_id: int | None = None) -> Table:
-    """Adds a snapshot with the files of the current one and these delete files."""
+    """Adds a snapshot with the files of the current one and these delete files or deletion vectors."""
     before = table.current_snapshot()
     assert before is not None
     snapshot_id, sequence = before.snapshot_id + 1, table.metadata.last_sequence_number + 1
     root = f"{table.location()}/metadata"
     spec = table.spec() if spec_id is None else table.specs()[spec_id]
-    output = table.io.new_output(f"{root}/deletes-{snapshot_id}.avro")
-    with _DeleteManifest(spec, table.schema(), output, snapshot_id, "null") as writer:
-        for file in files:
-            entry = ManifestEntry.from_args(
-                status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, sequence_number=None, data_file=file
-            )
-            writer.add_entry(entry)
-    manifest = writer.to_manifest_file()
+    manifests = []
+    for kind in (_DeleteManifest, _VectorManifest):
+        held = [file for file in files if (file.file_format == "PUFFIN") == (kind is _VectorManifest)]
+        if held:
+            output = table.io.new_output(f"{root}/{kind.__name__}-{snapshot_id}.avro")
+            with kind(spec, table.schema(), output, snapshot_id, "null") as writer:
+                for file in held:
+                    entry = ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, sequence_number=None, data_file=file
+                    )
+                    writer.add_entry(entry)
+            manifests.append(writer.to_manifest_file())
     name = f"{root}/list-{snapshot_id}.avro"
     with write_manifest_list(2, table.io.new_output(name), snapshot_id, before.snapshot_id, sequence, "null") as lists:
-        lists.add_manifests([*before.manifests(table.io), manifest])
+        lists.add_manifests([*before.manifests(table.io), *manifests])
     snapshot = Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=before.snapshot_id,

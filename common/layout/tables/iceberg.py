@@ -151,12 +151,6 @@ class _Storage:
             return urlsplit(location).path  # the host belongs to the file system
         return resolve(location, filesystem=self.filesystem)[1]
 
-    def opened(self) -> pafs.FileSystem:
-        """The file system, as an Arrow file system."""
-        if self.filesystem is None:
-            return pafs.LocalFileSystem()
-        return resolve("/", filesystem=self.filesystem)[0]
-
     def _own(self, location: str) -> Any:
         from pyiceberg.io.pyarrow import PyArrowFileIO
 

@@ -1,24 +1,16 @@
 """Matches the delete files of an Iceberg snapshot to its data files.
 
-Rules (https://iceberg.apache.org/spec/#scan-planning): position deletes and deletion vectors apply to data files of
-their partition that are not newer. Equality deletes apply to older data files of their partition, or of all partitions
-if they are unpartitioned.
+Rules (https://iceberg.apache.org/spec/#scan-planning): a deletion vector applies to the data file that it names, if
+that is not newer. Position deletes apply to data files of their partition that are not newer and have no deletion
+vector. Equality deletes apply to older data files of their partition, or of all partitions if they are unpartitioned.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-
 from ...errors import DatasetError
-from ...urls import clean_cause
-from ..retries import with_retries
 from ..table import BITMAP, EQUALITY, POSITIONS, RowDeletes, TableColumn
 from .iceberg_columns import table_columns
 from .iceberg_manifests import Entry
@@ -27,8 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
 
 _PATH_FIELD = 2147483546
-_MAGIC = b"PFA1"
-_COMPRESSED = 1
+_FRAME_BYTES = 8  # the length and the checksum around a deletion vector
 
 Key = tuple[int, tuple[Any, ...]]
 
@@ -37,7 +28,7 @@ class DeleteIndex:
     """The deletes of a snapshot, indexed by the data files that they apply to.
 
     Args:
-        storage: provides paths and the file system; see `iceberg._Storage`.
+        storage: provides paths; see `iceberg._Storage`.
 
     Raises:
         DatasetError: a delete file is not supported.
@@ -48,6 +39,7 @@ class DeleteIndex:
         self._table = table
         self._storage = storage
         self._all: list[RowDeletes] = []
+        self._vectors: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._named: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._positions: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         self._equalities: dict[Key | None, list[tuple[int, int]]] = defaultdict(list)
@@ -55,13 +47,13 @@ class DeleteIndex:
         for entry in entries:
             if entry.is_data:
                 continue
-            if _format_of(entry) == "puffin":
-                for location, item in self._vectors(entry):
-                    self._named[location].append((entry.sequence, self._add(item)))
+            if entry.is_vector:
+                name, item = self._vector(entry)
+                self._vectors[name].append((entry.sequence, self._add(item)))
             elif int(entry.file.content) == 1:
                 place = self._add(RowDeletes(kind=POSITIONS, path=storage.path(entry.file.file_path)))
-                name = _only_file(entry)
-                target = self._positions[_key(entry)] if name is None else self._named[name]
+                only = _only_file(entry)
+                target = self._positions[_key(entry)] if only is None else self._named[only]
                 target.append((entry.sequence, place))
             else:
                 columns = _columns_ever(what, table) if columns is None else columns
@@ -76,8 +68,16 @@ class DeleteIndex:
 
     def of(self, entry: Entry) -> tuple[int, ...]:
         """The indices of the deletes that apply to a data file."""
-        candidates = [*self._named.get(entry.file.file_path, ()), *self._positions.get(_key(entry), ())]
-        found = [place for sequence, place in candidates if sequence >= entry.sequence]
+        path = entry.file.file_path
+        found = [place for sequence, place in self._vectors.get(path, ()) if sequence >= entry.sequence]
+        if len(found) > 1:
+            raise DatasetError(
+                f"{self._what}: expected at most one deletion vector for {path}, got {len(found)}. "
+                "Rewrite the table's data files."
+            )
+        if not found:  # a deletion vector contains the rows of all position deletes
+            candidates = [*self._named.get(path, ()), *self._positions.get(_key(entry), ())]
+            found = [place for sequence, place in candidates if sequence >= entry.sequence]
         equalities = [*self._equalities.get(None, ()), *self._equalities.get(_key(entry), ())]
         return (*found, *(place for sequence, place in equalities if sequence > entry.sequence))
 
@@ -102,61 +102,23 @@ class DeleteIndex:
         path = self._storage.path(entry.file.file_path)
         return RowDeletes(kind=EQUALITY, path=path, columns=tuple(sorted(found, key=lambda column: column.ids)))
 
-    def _vectors(self, entry: Entry) -> Iterator[tuple[str, RowDeletes]]:
-        """Yields the deletion vectors in a Puffin file, each with the data file that it applies to."""
-        path = self._storage.path(entry.file.file_path)
-        try:
-            yield from vectors_in(_puffin_footer(self._storage.opened(), path), path)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error, pa.ArrowException) as error:
+    def _vector(self, entry: Entry) -> tuple[str, RowDeletes]:
+        """Returns a deletion vector, and the location of its data file."""
+        name, offset, size = entry.data_file, entry.content_offset, entry.content_size_bytes
+        if name is None or offset is None or size is None:
             raise DatasetError(
-                f"{self._what}: expected deletion vectors in {entry.file.file_path}, got: {error!r}. "
-                "The file is damaged, or has since been removed."
-            ) from clean_cause(error)
-
-
-def vectors_in(footer: bytes, path: str) -> list[tuple[str, RowDeletes]]:
-    """Returns the deletion vectors that the JSON in a Puffin footer lists, each with the data file it applies to.
-
-    Raises:
-        ValueError, KeyError, TypeError, RecursionError: the footer is not as the specification says.
-    """
-    found = []
-    for blob in json.loads(footer)["blobs"]:
-        if blob["type"] == "deletion-vector-v1":
-            name, count = blob["properties"]["referenced-data-file"], int(str(blob["properties"]["cardinality"]))
-            offset, length = blob["offset"], blob["length"]
-            if type(name) is not str or type(offset) is not int or type(length) is not int or min(offset, count) < 0:
-                raise ValueError(f"a deletion vector of {str(name)[:80]!r} with numbers {offset}, {length}, {count}")
-            size = length - 8  # without the length and the checksum
-            found.append((name, RowDeletes(kind=BITMAP, path=path, offset=offset, size_bytes=size, count=count)))
-    return found
-
-
-def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> bytes:
-    """Reads the JSON of a footer (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
-
-    def read() -> tuple[int, bytes, bytes]:
-        with filesystem.open_input_file(path) as file:
-            end = file.size()
-            size, flags, magic = struct.unpack("<II4s", file.read_at(12, end - 12))
-            if size > end - 16:
-                raise ValueError(f"a footer of {size} bytes in a file of {end}")
-            return flags, magic, file.read_at(size + 4, end - 16 - size)
-
-    flags, magic, raw = with_retries(filesystem, read, f"Puffin file {path}")
-    if magic != _MAGIC or raw[:4] != _MAGIC:
-        raise ValueError("no Puffin footer")
-    if flags & _COMPRESSED:
-        raise ValueError("a compressed footer, which is not supported")
-    return raw[4:]
-
-
-def _format_of(entry: Entry) -> str:
-    return str(getattr(entry.file.file_format, "value", entry.file.file_format)).lower()
+                f"{self._what}: expected the data file, offset and size of each deletion vector in "
+                f"{entry.file.file_path}, got {name}, {offset} and {size}. Rewrite the table's data files."
+            )
+        path = self._storage.path(entry.file.file_path)
+        count = entry.file.record_count
+        return name, RowDeletes(kind=BITMAP, path=path, offset=offset, size_bytes=size - _FRAME_BYTES, count=count)
 
 
 def _only_file(entry: Entry) -> str | None:
-    """The data file that a position delete file names, if its bounds show that there is only one."""
+    """The data file that a position delete file names, if its entry or its bounds show that there is only one."""
+    if entry.data_file is not None:
+        return entry.data_file
     lower = (entry.file.lower_bounds or {}).get(_PATH_FIELD)
     upper = (entry.file.upper_bounds or {}).get(_PATH_FIELD)
     return lower.decode() if lower and lower == upper else None

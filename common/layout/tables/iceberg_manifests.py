@@ -1,4 +1,8 @@
-"""Reads the manifests of an Iceberg snapshot: data and delete files, with sequence numbers and partitions."""
+"""Reads the manifests of an Iceberg snapshot: data and delete files, with sequence numbers and partitions.
+
+Manifests are read with the schema of format 3, whatever the table's format: columns that a manifest lacks are null.
+pyiceberg itself reads them with the schema of format 2, which leaves out where deletion vectors are.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from ..file_cache import UNREADABLE
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
 
 _THREADS = 8
+_ADDED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +33,22 @@ class Entry:
         sequence: the file's sequence number.
         spec_id: the ID of its partition spec.
         partition: the values of the fields of that spec.
+        data_file: the location of the only data file that a delete file or a deletion vector applies to, if stated.
+        content_offset, content_size_bytes: the place of a deletion vector in its file.
     """
 
     file: DataFile
     sequence: int
     spec_id: int
     partition: tuple[Any, ...]
+    data_file: str | None = None
+    content_offset: int | None = None
+    content_size_bytes: int | None = None
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether this is a deletion vector."""
+        return not self.is_data and format_of(self.file) == "puffin"
 
     @property
     def is_data(self) -> bool:
@@ -59,8 +74,8 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
         ) from clean_cause(error)
     entries = [entry for entries in lists for entry in entries]
     for entry in entries:
-        kind = str(getattr(entry.file.file_format, "value", entry.file.file_format)).lower()
-        if kind != "parquet" and (entry.is_data or kind != "puffin"):
+        kind = format_of(entry.file)
+        if kind != "parquet" and not entry.is_vector:
             raise DatasetError(
                 f"{what}: expected Parquet files, got {kind} ({entry.file.file_path}). Rewrite the table's data files."
             )
@@ -69,16 +84,50 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
     return entries
 
 
+def format_of(file: DataFile) -> str:
+    """The format of a file, in lower case."""
+    return str(getattr(file.file_format, "value", file.file_format)).lower()
+
+
 def _entries(manifest: ManifestFile, io: FileIO) -> list[Entry]:
-    return [
-        Entry(
-            file=entry.data_file,
-            sequence=entry.sequence_number or 0,  # tables of format 1 have no sequence numbers
-            spec_id=manifest.partition_spec_id,
-            partition=_as_tuple(entry.data_file.partition),
-        )
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
-    ]
+    from pyiceberg.avro.file import AvroFile
+    from pyiceberg.manifest import (
+        DATA_FILE_TYPE,
+        MANIFEST_ENTRY_SCHEMAS,
+        DataFile,
+        DataFileContent,
+        FileFormat,
+        ManifestEntry,
+        ManifestEntryStatus,
+    )
+
+    place = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[3].fields)}
+    with AvroFile[ManifestEntry](
+        io.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[3],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        return [
+            Entry(
+                file=entry.data_file,
+                sequence=_sequence(entry, manifest),
+                spec_id=manifest.partition_spec_id,
+                partition=_as_tuple(entry.data_file.partition),
+                data_file=entry.data_file[place["referenced_data_file"]],
+                content_offset=entry.data_file[place["content_offset"]],
+                content_size_bytes=entry.data_file[place["content_size_in_bytes"]],
+            )
+            for entry in reader
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+
+
+def _sequence(entry: ManifestEntry, manifest: ManifestFile) -> int:
+    """The sequence number of a file. Added files inherit that of the manifest; format 1 has none."""
+    if entry.sequence_number is not None:
+        return entry.sequence_number
+    return manifest.sequence_number if entry.status == _ADDED else 0
 
 
 def _as_tuple(record: Record) -> tuple[Any, ...]:

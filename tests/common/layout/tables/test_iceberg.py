@@ -18,13 +18,13 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
 from parquetry.common.layout.table import Table
 from parquetry.common.layout.tables import iceberg
-from parquetry.common.layout.tables.iceberg_deletes import vectors_in
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 import iceberg_tables as hand  # needs pyiceberg
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import create_mapping_from_schema
@@ -207,10 +207,12 @@ def test_rows_that_position_deletes_name_are_gone(table: Any, form: str) -> None
     first, second = hand.data_files(table)
     gone = {first: [0, 4, 5, 9], second: [2]}
     if form == "positions":
-        file = hand.position_deletes(table, "p.parquet", [(name, row) for name, rows in gone.items() for row in rows])
+        files = [
+            hand.position_deletes(table, "p.parquet", [(name, row) for name, rows in gone.items() for row in rows])
+        ]
     else:
-        file = hand.deletion_vectors(table, "p.puffin", gone)
-    hand.commit_deletes(table, file)
+        files = hand.deletion_vectors(table, "p.puffin", gone)
+    hand.commit_deletes(table, *files)
     table.append(numbers(20, 22))
     kept = [1, 2, 3, 6, 7, 8, 10, 11, 13, 14, 20, 21]
     pipeline = Pipeline.from_iceberg(table)
@@ -220,6 +222,99 @@ def test_rows_that_position_deletes_name_are_gone(table: Any, form: str) -> None
     assert len(pipeline) == len(kept)
     assert len(Pipeline.from_iceberg(table, table.snapshots()[1].snapshot_id)) == 15
     assert rows_of(pipeline.where([("id", ">", 3)]).shuffle(4, seed=2), "id") == [(i,) for i in kept if i > 3]
+
+
+def test_each_entry_of_a_manifest_is_one_deletion_vector(table: Any) -> None:
+    first, second = hand.data_files(table)
+    kept, dropped = hand.deletion_vectors(table, "p.puffin", {first: [1, 2], second: [0]})
+    hand.commit_deletes(table, kept)  # the vector for the second file is in the Puffin file, but not in the table
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in range(15) if i not in (1, 2)]
+    hand.commit_deletes(table, dropped)
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in range(15) if i not in (1, 2, 10)]
+
+
+def test_the_vectors_of_a_puffin_file_cost_one_delete_each(table: Any) -> None:
+    for first in range(20, 60, 2):
+        table.append(numbers(first, first + 2))
+    hand.commit_deletes(
+        table, *hand.deletion_vectors(table, "p.puffin", {name: [0] for name in hand.data_files(table)})
+    )
+    found = iceberg.open_iceberg(table, None).table
+    assert len(found.deletes) == len(found.files) == 22
+    assert sorted(file.deletes for file in found.files) == [(number,) for number in range(22)]
+    expected = [*range(1, 10), *range(11, 15), *range(21, 60, 2)]
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in expected]
+
+
+def test_a_deletion_vector_stands_for_all_position_deletes_of_its_file(table: Any) -> None:
+    first, second = hand.data_files(table)
+    both = hand.position_deletes(table, "both.parquet", [(first, 0), (second, 0)])
+    hand.commit_deletes(table, both, hand.position_deletes(table, "first.parquet", [(first, 3)]))
+    hand.commit_deletes(table, *hand.deletion_vectors(table, "p.puffin", {first: [5]}))
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in range(15) if i not in (5, 10)]
+
+
+def test_a_deletion_vector_does_not_concern_a_newer_file(table: Any) -> None:
+    first, _ = hand.data_files(table)
+    vectors = hand.deletion_vectors(table, "p.puffin", {first: [1, 2]})
+    hand.commit_deletes(table, *vectors)
+    table.delete("id < 10")
+    with table.transaction() as change, change.update_snapshot().fast_append() as added:
+        added.append_data_file(_described(first, 10))
+    hand.commit_deletes(table, hand.position_deletes(table, "p.parquet", [(first, 7)]))
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in range(15) if i != 7]
+
+
+def _described(location: str, count: int, *values: Any) -> DataFile:
+    """Describes a data file for a manifest, with its partition values."""
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*values),
+        record_count=count,
+        file_size_in_bytes=Path(location.removeprefix("file://")).stat().st_size,
+    )
+
+
+def test_a_data_file_has_one_deletion_vector_at_most(table: Any) -> None:
+    first, _ = hand.data_files(table)
+    hand.commit_deletes(table, *hand.deletion_vectors(table, "p.puffin", {first: [1]}))
+    hand.commit_deletes(table, *hand.deletion_vectors(table, "q.puffin", {first: [1, 2]}))
+    with pytest.raises(DatasetError, match=r"at most one deletion vector for .*\.parquet, got 2\. Rewrite"):
+        Pipeline.from_iceberg(table)
+
+
+@pytest.mark.parametrize("member", ["referenced_data_file", "content_offset", "content_size_in_bytes"])
+def test_a_deletion_vector_without_a_place_is_refused(table: Any, member: str) -> None:
+    (vector,) = hand.deletion_vectors(table, "p.puffin", {hand.data_files(table)[0]: [1]})
+    vector[[field.name for field in DATA_FILE_TYPE[3].fields].index(member)] = None
+    hand.commit_deletes(table, vector)
+    with pytest.raises(
+        DatasetError, match=r"expected the data file, offset and size of each deletion vector in .*None"
+    ):
+        Pipeline.from_iceberg(table)
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "message"),
+    [
+        ("content_offset", 5, "bytes, not 36, at offset 5"),
+        ("content_offset", -1, "at offset -1"),
+        ("content_size_in_bytes", 3, "not -5 at offset 4"),
+        ("content_size_in_bytes", 1 << 40, "bytes, not 1099511627768 at offset 4"),
+        ("record_count", 3, "2 rows, not 3"),
+        ("record_count", 1, "more rows than it should hold"),
+        ("record_count", 11, "expected at most 10 deleted rows"),
+        ("record_count", -1, "got -1"),
+    ],
+)
+def test_a_false_deletion_vector_is_refused(table: Any, member: str, value: int, message: str) -> None:
+    (vector,) = hand.deletion_vectors(table, "p.puffin", {hand.data_files(table)[0]: [1, 2]})
+    vector[[field.name for field in DATA_FILE_TYPE[3].fields].index(member)] = value
+    hand.commit_deletes(table, vector)
+    with pytest.raises(DatasetError, match=message):
+        len(Pipeline.from_iceberg(table))
 
 
 def test_rows_that_equality_deletes_name_are_gone_from_older_files_only(table: Any) -> None:
@@ -284,7 +379,7 @@ def test_files_in_a_bucket_are_reached_through_the_catalogs_own_settings() -> No
     table = SimpleNamespace(io=PyArrowFileIO(properties), location=lambda: "s3://bucket/t")
     storage = iceberg._Storage("table", table, None)
     assert storage.path("s3://bucket/t/data/part=a%2Fb/x.parquet") == "bucket/t/data/part=a%2Fb/x.parquet"
-    assert storage.opened().type_name == "s3"
+    assert storage.filesystem.type_name == "s3"
     pipeline = Pipeline("s3://bucket/t", filesystem=storage.filesystem)
     assert Pipeline.from_json(json.loads(json.dumps(pipeline.to_json()))) == pipeline
     with pytest.raises(DatasetError, match=r"expected all files on one file system \(s3\), got 'gs://other/x'"):
@@ -409,27 +504,3 @@ def test_an_empty_table_has_a_schema(tmp_path: Path) -> None:
     pipeline = Pipeline.from_iceberg(table)
     assert list(pipeline.schema.fields) == ["id", "name"]
     assert "version empty" in str(pipeline)
-
-
-@pytest.mark.parametrize(
-    "blob",
-    [
-        {"offset": "4"},
-        {"length": None},
-        {"offset": -4},
-        {"properties": {"referenced-data-file": 5, "cardinality": "1"}},
-        {"properties": {"referenced-data-file": "x", "cardinality": 1e999}},
-        {"properties": []},
-    ],
-    ids=str,
-)
-def test_a_false_deletion_vector_is_refused(blob: dict[str, Any]) -> None:
-    true = {
-        "type": "deletion-vector-v1",
-        "offset": 4,
-        "length": 48,
-        "properties": {"referenced-data-file": "x", "cardinality": "1"},
-    }
-    assert len(vectors_in(json.dumps({"blobs": [true]}).encode(), "x.puffin")) == 1
-    with pytest.raises((ValueError, TypeError), match=r"^a deletion vector of|invalid literal|indices must be"):
-        vectors_in(json.dumps({"blobs": [{**true, **blob}]}).encode(), "x.puffin")
