@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
-from .nested import is_list, wide, widened
+from .nested import is_bytes, is_list, wide, widened
 from .spark_files import footer_schema
 
 _ARROW_KEY = b"ARROW:schema"
@@ -185,7 +185,7 @@ def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(types.is_timestamp(target) and source.tz == target.tz)
     if types.is_date32(source):
         return types.is_timestamp(target) and target.tz is None
-    return any(is_kind(source) and is_kind(target) for is_kind in (_is_text, _is_bytes))
+    return any(is_kind(source) and is_kind(target) for is_kind in (_is_text, is_bytes))
 
 
 def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
@@ -206,7 +206,7 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return _float_for(first, second)
     if _is_text(first) and _is_text(second):
         return pa.large_string()
-    if _is_bytes(first) and _is_bytes(second):
+    if is_bytes(first) and is_bytes(second):
         return pa.large_binary()
     if pa.types.is_decimal(first) and pa.types.is_decimal(second):
         return _wider_decimal(first, second)
@@ -262,12 +262,3 @@ def _wider_decimal(first: pa.DataType, second: pa.DataType) -> pa.DataType | Non
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or kind == pa.binary_view()
-    )

@@ -188,6 +188,16 @@ def variable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether the values are bytes."""
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or kind == pa.binary_view()
+    )
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether the type is any of Arrow's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -15,7 +15,7 @@ from ..errors import DatasetError, DecodeError, SchemaError
 from ..process.forks import pc
 from .arrow_read import read_group, read_slices
 from .evolution import conform
-from .nested import child, wide, without_views
+from .nested import child, is_bytes, wide, without_views
 from .row_groups import StoredFiles, describe_row_group
 from .spark_files import refuse_old_calendar
 from .table import TableColumn
@@ -226,7 +226,7 @@ def parse_value(text: str | None, column: TableColumn) -> pa.Scalar:
 def parse_values(texts: Sequence[str | None], column: TableColumn) -> pa.Array:
     """Casts values of the file list to their column's type. Bytes are written as Latin-1 text."""
     try:
-        if pa.types.is_binary(column.arrow) or pa.types.is_fixed_size_binary(column.arrow):
+        if is_bytes(column.arrow):
             return pa.array([None if text is None else text.encode("latin-1") for text in texts], column.arrow)
         values = pa.array(texts, pa.string())
         if pa.types.is_boolean(column.arrow):
@@ -236,6 +236,9 @@ def parse_values(texts: Sequence[str | None], column: TableColumn) -> pa.Array:
             return pc.equal(values, "true")
         if pa.types.is_timestamp(column.arrow):
             return _instants(values, column.arrow)
+        if pa.types.is_time(column.arrow):  # Arrow parses times of day only as part of a timestamp
+            moments = pc.binary_join_element_wise("1970-01-01", values, " ")
+            return moments.cast(pa.timestamp(column.arrow.unit)).cast(column.arrow)
         return values.cast(column.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
         raise DatasetError(

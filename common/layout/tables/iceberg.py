@@ -55,7 +55,7 @@ def open_iceberg(
 def _opened(what: str, found: IcebergTable, snapshot_id: int | None, filesystem: object) -> TableSource:
     snapshot, schema = _snapshot(what, found, snapshot_id)
     storage = _Storage(what, found, filesystem)
-    columns, refused = table_columns(what, schema, found.name_mapping())
+    columns, refused = table_columns(schema, found.name_mapping())
     entries = [] if snapshot is None else read_entries(what, snapshot, found.io)
     deletes = DeleteIndex(what, found, storage, entries)
     made = Table(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 
-from ...errors import DatasetError
+from ..nested import is_bytes
 from ..table import TableColumn
 
 if TYPE_CHECKING:
@@ -17,18 +18,16 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType, NestedField
 
 
-def table_columns(
-    what: str, schema: Schema, mapping: NameMapping | None
-) -> tuple[list[TableColumn], list[tuple[str, str]]]:
+def table_columns(schema: Schema, mapping: NameMapping | None) -> tuple[list[TableColumn], list[tuple[str, str]]]:
     """Returns the columns, and the columns that cannot be read with the reason."""
     names = {} if mapping is None else dict(_names_by_id(mapping))
     refused: list[tuple[str, str]] = []
-    return list(_flatten(what, schema.fields, names, refused)), refused
+    return list(_flatten(schema.fields, names, refused)), refused
 
 
 def column_of_id(schema: Schema, field_id: int) -> TableColumn | None:
     """Finds a column of a schema by field id; ``None`` if the schema has no such leaf."""
-    columns, _ = table_columns("schema", schema, None)
+    columns, _ = table_columns(schema, None)
     return next((column for column in columns if column.ids[-1] == field_id), None)
 
 
@@ -40,7 +39,6 @@ def _names_by_id(mapping: NameMapping | Sequence[MappedField]) -> Iterator[tuple
 
 
 def _flatten(
-    what: str,
     fields: Sequence[NestedField],
     names: Mapping[int, tuple[str, ...]],
     refused: list[tuple[str, str]],
@@ -62,7 +60,7 @@ def _flatten(
         if isinstance(kind, StructType):
             if not field.required and getattr(field, "initial_default", None) is None:
                 column = replace(column, default_depth=len(column.ids))  # older files have null instead of the struct
-            yield from _flatten(what, kind.fields, names, refused, column)
+            yield from _flatten(kind.fields, names, refused, column)
             continue
         try:
             if isinstance(kind, MapType):
@@ -70,7 +68,7 @@ def _flatten(
                     yield replace(column, name=f"{column.name}.{part}", arrow=pa.list_(_arrow_type(member)))
             else:
                 column = replace(column, arrow=_arrow_type(kind))
-                yield replace(column, default=_default(what, field, column))
+                yield replace(column, default=value_text(column, getattr(field, "initial_default", None)))
         except (ValueError, TypeError, NotImplementedError) as error:
             reason = (
                 f"field '{column.name}': Iceberg type {kind} cannot become a tensor here ({error}). "
@@ -86,35 +84,23 @@ def _arrow_type(kind: IcebergType) -> pa.DataType:
     return arrow.storage_type if isinstance(arrow, pa.BaseExtensionType) else arrow
 
 
-def _default(what: str, field: object, column: TableColumn) -> str | None:
-    """The column's value in files that are older than the column (tables of format 3)."""
-    value = getattr(field, "initial_default", None)
-    if value is None:
-        return None
-    if _is_bytes(column.arrow) and isinstance(value, str):
-        raise DatasetError(
-            f"{what}: column '{column.name}': expected no initial default of bytes, got {value!r}. Deselecting it does "
-            "not help. Rewrite the table's data files, which then contain the values."
-        )
-    return value if isinstance(value, str) else value_text(column, value)
-
-
-def _is_bytes(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
-
-
 def value_text(column: TableColumn, value: Any) -> str | None:
-    """Formats a partition value for `layout.table_read.parse_values`. Values of time types are integer counts."""
+    """Formats a partition value or a default for `layout.table_read.parse_values`.
+
+    Args:
+        value: as pyiceberg gives it: a Python value, or an integer count for types of time.
+    """
     arrow = column.arrow
     if value is None:
         return None
-    if isinstance(value, bytes | bytearray) or _is_bytes(arrow):
-        return (value if isinstance(value, bytes | bytearray) else value.bytes).decode("latin-1")
-    if isinstance(value, bool):
+    if is_bytes(arrow):
+        return (value.bytes if isinstance(value, UUID) else bytes(value)).decode("latin-1")
+    if pa.types.is_boolean(arrow):
         return "true" if value else "false"
-    if isinstance(value, int) and pa.types.is_temporal(arrow):
-        counts = pa.array([value], pa.int32() if arrow.bit_width == 32 else pa.int64())
+    if pa.types.is_temporal(arrow):
         plain = pa.timestamp(arrow.unit) if pa.types.is_timestamp(arrow) else arrow
-        result: str | None = counts.cast(plain).cast(pa.string())[0].as_py()
-        return result
+        count = pa.int32() if arrow.bit_width == 32 else pa.int64()
+        moment = pa.scalar(value, count if isinstance(value, int) else arrow)
+        text: str = moment.cast(plain).cast(pa.string()).as_py()
+        return text
     return str(value)

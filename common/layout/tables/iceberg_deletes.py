@@ -56,7 +56,7 @@ class DeleteIndex:
                 target = self._positions[_key(entry)] if only is None else self._named[only]
                 target.append((entry.sequence, place))
             else:
-                columns = _columns_ever(what, table) if columns is None else columns
+                columns = _columns_ever(table) if columns is None else columns
                 place = self._add(self._equality(entry, columns))
                 whole = table.specs()[entry.spec_id].is_unpartitioned()
                 self._equalities[None if whole else _key(entry)].append((entry.sequence, place))
@@ -128,8 +128,8 @@ def _key(entry: Entry) -> Key:
     return entry.spec_id, entry.partition
 
 
-def _columns_ever(what: str, table: IcebergTable) -> list[TableColumn]:
+def _columns_ever(table: IcebergTable) -> list[TableColumn]:
     """The columns of all schemas of the table, latest first: deletes may compare columns that were dropped since."""
     mapping = table.name_mapping()
     older = [schema for _, schema in sorted(table.schemas().items(), reverse=True)]
-    return [column for schema in [table.schema(), *older] for column in table_columns(what, schema, mapping)[0]]
+    return [column for schema in [table.schema(), *older] for column in table_columns(schema, mapping)[0]]

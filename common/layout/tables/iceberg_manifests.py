@@ -6,8 +6,9 @@ pyiceberg itself reads them with the schema of format 2, which leaves out where 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import DatasetError, ParquetryError
 from ...progress import thread_pool
@@ -15,8 +16,11 @@ from ...urls import clean_cause
 from ..file_cache import UNREADABLE
 
 if TYPE_CHECKING:
+    from pyiceberg.avro.decoder import BinaryDecoder
+    from pyiceberg.avro.reader import Reader
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
 
@@ -108,6 +112,8 @@ def _entries(manifest: ManifestFile, io: FileIO) -> list[Entry]:
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     ) as reader:
+        if _has_doubles(reader.schema):
+            reader.reader = cast("Reader", _ExactReader(reader.reader))
         return [
             Entry(
                 file=entry.data_file,
@@ -121,6 +127,36 @@ def _entries(manifest: ManifestFile, io: FileIO) -> list[Entry]:
             for entry in reader
             if entry.status != ManifestEntryStatus.DELETED
         ]
+
+
+def _has_doubles(schema: Schema) -> bool:
+    """Whether a manifest has partition values of type double."""
+    from pyiceberg.types import DoubleType, StructType
+
+    partition = schema.find_type("data_file.partition")
+    return isinstance(partition, StructType) and any(isinstance(f.field_type, DoubleType) for f in partition.fields)
+
+
+class _ExactReader:
+    """Reads a record with all digits of its doubles. pyiceberg's own decoder rounds them to 32 bits."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def read(self, decoder: BinaryDecoder) -> Any:
+        return self._reader.read(cast("BinaryDecoder", _ExactDecoder(decoder)))
+
+
+class _ExactDecoder:
+    def __init__(self, decoder: BinaryDecoder) -> None:
+        self._decoder = decoder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+    def read_double(self) -> float:
+        (value,) = struct.unpack("<d", self._decoder.read(8))
+        return float(value)
 
 
 def _sequence(entry: ManifestEntry, manifest: ManifestFile) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import tempfile
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
-from parquetry.common.layout.table import Table
+from parquetry.common.layout.table import Table, TableColumn
+from parquetry.common.layout.table_read import parse_value
 from parquetry.common.layout.tables import iceberg
+from parquetry.common.layout.tables.iceberg_columns import value_text
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
@@ -30,7 +36,24 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import create_mapping_from_schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField, StringType, StructType, TimestampType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 
 
 def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
@@ -504,3 +527,95 @@ def test_an_empty_table_has_a_schema(tmp_path: Path) -> None:
     pipeline = Pipeline.from_iceberg(table)
     assert list(pipeline.schema.fields) == ["id", "name"]
     assert "version empty" in str(pipeline)
+
+
+_VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "flag": (BooleanType(), st.booleans()),
+    "int": (IntegerType(), st.integers(-(1 << 31), (1 << 31) - 1)),
+    "long": (LongType(), st.integers(-(1 << 63), (1 << 63) - 1)),
+    "float": (FloatType(), st.floats(width=32)),
+    "double": (DoubleType(), st.floats()),
+    "price": (DecimalType(9, 2), st.decimals(-9999999, 9999999, places=2)),
+    "long_price": (DecimalType(38, 20), st.decimals(-(10**17), 10**17, places=20)),
+    "day": (DateType(), st.dates()),
+    "time": (TimeType(), st.times()),
+    "at": (TimestampType(), st.datetimes()),
+    "zoned": (TimestamptzType(), st.datetimes(timezones=st.just(datetime.timezone.utc))),
+    "text": (StringType(), st.text(st.characters(codec="utf-8"))),
+    "uuid": (UUIDType(), st.uuids()),
+    "fixed": (FixedType(3), st.binary(min_size=3, max_size=3)),
+    "raw": (BinaryType(), st.binary()),
+}
+_ROWS = st.fixed_dictionaries({name: values for name, (_, values) in _VALUES.items()})
+
+
+def _in_arrow(values: dict[str, Any], schema: pa.Schema) -> pa.Table:
+    """Makes a table of one row, with the field ids that pyiceberg's schema has."""
+    plain = {name: value.bytes if isinstance(value, uuid.UUID) else value for name, value in values.items()}
+    return pa.Table.from_pylist([plain], schema=schema)
+
+
+def _counted(value: Any, arrow: pa.DataType) -> Any:
+    """Returns a value as manifests have it: moments are counts."""
+    if not pa.types.is_temporal(arrow):
+        return value
+    return pa.scalar(value, arrow).cast(pa.int32() if arrow.bit_width == 32 else pa.int64()).as_py()
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries({name: st.none() | values for name, (_, values) in _VALUES.items()}),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_the_value_of_a_partition_reads_as_if_the_file_held_it(rows: list[dict[str, Any]]) -> None:
+    fields = [NestedField(number, name, kind) for number, (name, (kind, _)) in enumerate(_VALUES.items(), 2)]
+    schema = Schema(NestedField(1, "id", LongType()), *fields)
+    spec = PartitionSpec(
+        *(PartitionField(field.field_id, 1000 + field.field_id, IdentityTransform(), field.name) for field in fields)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        table = hand.catalog_in(Path(folder)).create_table("n.t", schema, partition_spec=spec)
+        arrow = table.schema().as_arrow()
+        with table.transaction() as change, change.update_snapshot().fast_append() as added:
+            for number, row in enumerate(rows):
+                values = [_counted(row[field.name], arrow.field(field.name).type) for field in fields]
+                whole = _in_arrow({"id": number, **row}, arrow)
+                for part, data in (("bare", whole.select(["id"])), ("whole", whole)):
+                    path = f"{folder}/{part}-{number}.parquet"
+                    pq.write_table(data, path)
+                    added.append_data_file(_described(f"file://{path}", 1, *values))
+        found = [{name: repr(_plain(value)) for name, value in row.items()} for row in Pipeline.from_iceberg(table)]
+    assert found[: len(rows)] == found[len(rows) :]
+
+
+@settings(max_examples=10, deadline=None)
+@given(_ROWS)
+def test_an_initial_default_reads_as_if_the_file_held_it(row: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        table = hand.catalog_in(Path(folder)).create_table("n.t", Schema(NestedField(1, "id", LongType())))
+        table.append(pa.table({"id": pa.array([0], pa.int64())}))
+        with table.update_schema() as change:
+            for name, (kind, _) in _VALUES.items():
+                change.add_column(name, kind, default_value=row[name])
+        table.append(_in_arrow({"id": 1, **row}, table.schema().as_arrow()))
+        first, second = (
+            {name: repr(_plain(value)) for name, value in row.items() if name != "id"}
+            for row in sorted(Pipeline.from_iceberg(table), key=lambda row: int(row["id"]))
+        )
+    assert first == second
+
+
+@given(st.integers(-9_223_372_036 * 10**9, (1 << 63) - 1), st.sampled_from(["UTC", None]))
+def test_partition_values_keep_their_nanoseconds(count: int, zone: str | None) -> None:
+    column = TableColumn(name="at", arrow=pa.timestamp("ns", zone))
+    assert parse_value(value_text(column, count), column).cast(pa.int64()).as_py() == count
+
+
+@pytest.mark.parametrize("count", [2932897, -719529, (1 << 31) - 1])
+def test_days_outside_the_years_that_arrow_parses_are_an_error(count: int) -> None:
+    column = TableColumn(name="day", arrow=pa.date32())
+    with pytest.raises(DatasetError, match="column 'day': expected values of type date32"):
+        parse_value(value_text(column, count), column)
