@@ -7,7 +7,7 @@ an error. Rules: https://iceberg.apache.org/spec/ (scan planning, column project
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,10 +17,10 @@ from ...errors import DatasetError, ParquetryError
 from ...urls import clean_cause
 from ..file_versions import FileVersion
 from ..filesystem import resolve
-from ..table import Table, TableFile, TableSource, import_package, sorted_files
-from .iceberg_columns import column_of_id, table_columns, value_text
+from ..table import Table, TableColumn, TableFile, TableSource, import_package, sorted_files
+from .iceberg_columns import table_columns, value_text
 from .iceberg_deletes import DeleteIndex
-from .iceberg_manifests import Entry, read_entries
+from .iceberg_manifests import read_entries
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -58,6 +58,7 @@ def _opened(what: str, found: IcebergTable, snapshot_id: int | None, filesystem:
     columns, refused = table_columns(schema, found.name_mapping())
     entries = [] if snapshot is None else read_entries(what, snapshot, found.io)
     deletes = DeleteIndex(what, found, storage, entries)
+    identities = _identities(found, columns)
     made = Table(
         kind="iceberg",
         root=storage.path(found.location()),
@@ -70,7 +71,10 @@ def _opened(what: str, found: IcebergTable, snapshot_id: int | None, filesystem:
                     path=storage.path(entry.file.file_path), size_bytes=entry.file.file_size_in_bytes, tag="iceberg="
                 ),
                 location=entry.file.file_path,
-                values=_values(found, schema, entry),
+                values=tuple(
+                    (column.name, value_text(column, entry.partition[number]))  # for files without that column
+                    for number, column in identities[entry.spec_id]
+                ),
                 deletes=deletes.of(entry),
             )
             for entry in entries
@@ -112,16 +116,19 @@ def _snapshot(what: str, table: IcebergTable, snapshot_id: int | None) -> tuple[
     return snapshot, schema
 
 
-def _values(table: IcebergTable, schema: Schema, entry: Entry) -> tuple[tuple[str, str | None], ...]:
-    """The partition values that are column values, for files without that column (such as files written by Hive)."""
+def _identities(table: IcebergTable, columns: Sequence[TableColumn]) -> dict[int, list[tuple[int, TableColumn]]]:
+    """For each partition spec, by ID: the numbers of the fields that are column values, and their columns."""
     from pyiceberg.transforms import IdentityTransform
 
-    values = []
-    for number, field in enumerate(table.specs()[entry.spec_id].fields):
-        column = column_of_id(schema, field.source_id)
-        if isinstance(field.transform, IdentityTransform) and column is not None:
-            values.append((column.name, value_text(column, entry.partition[number])))
-    return tuple(values)
+    by_id = {column.ids[-1]: column for column in columns}
+    return {
+        spec_id: [
+            (number, by_id[field.source_id])
+            for number, field in enumerate(spec.fields)
+            if isinstance(field.transform, IdentityTransform) and field.source_id in by_id
+        ]
+        for spec_id, spec in table.specs().items()
+    }
 
 
 class _Storage:

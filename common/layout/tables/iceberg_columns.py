@@ -25,12 +25,6 @@ def table_columns(schema: Schema, mapping: NameMapping | None) -> tuple[list[Tab
     return list(_flatten(schema.fields, names, refused)), refused
 
 
-def column_of_id(schema: Schema, field_id: int) -> TableColumn | None:
-    """Finds a column of a schema by field id; ``None`` if the schema has no such leaf."""
-    columns, _ = table_columns(schema, None)
-    return next((column for column in columns if column.ids[-1] == field_id), None)
-
-
 def _names_by_id(mapping: NameMapping | Sequence[MappedField]) -> Iterator[tuple[int, tuple[str, ...]]]:
     for item in getattr(mapping, "root", mapping):
         if item.field_id is not None:

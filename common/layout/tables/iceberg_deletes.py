@@ -43,7 +43,7 @@ class DeleteIndex:
         self._named: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._positions: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         self._equalities: dict[Key | None, list[tuple[int, int]]] = defaultdict(list)
-        columns: list[TableColumn] | None = None
+        columns: dict[int, TableColumn] | None = None
         for entry in entries:
             if entry.is_data:
                 continue
@@ -85,10 +85,10 @@ class DeleteIndex:
         self._all.append(item)
         return len(self._all) - 1
 
-    def _equality(self, entry: Entry, columns: list[TableColumn]) -> RowDeletes:
+    def _equality(self, entry: Entry, columns: dict[int, TableColumn]) -> RowDeletes:
         found = []
         for field_id in entry.file.equality_ids or ():
-            column = next((column for column in columns if column.ids[-1] == field_id), None)
+            column = columns.get(field_id)
             if column is None:
                 raise DatasetError(
                     f"{self._what}: expected equality deletes of known columns, got field id {field_id} in "
@@ -128,8 +128,9 @@ def _key(entry: Entry) -> Key:
     return entry.spec_id, entry.partition
 
 
-def _columns_ever(table: IcebergTable) -> list[TableColumn]:
-    """The columns of all schemas of the table, latest first: deletes may compare columns that were dropped since."""
+def _columns_ever(table: IcebergTable) -> dict[int, TableColumn]:
+    """The columns of all schemas of the table, by field id. Deletes may compare columns that were dropped since."""
     mapping = table.name_mapping()
-    older = [schema for _, schema in sorted(table.schemas().items(), reverse=True)]
-    return [column for schema in [table.schema(), *older] for column in table_columns(schema, mapping)[0]]
+    older = [schema for _, schema in sorted(table.schemas().items())]
+    schemas = [*older, table.schema()]  # the latest schema has the last word
+    return {column.ids[-1]: column for schema in schemas for column in table_columns(schema, mapping)[0]}

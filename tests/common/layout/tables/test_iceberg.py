@@ -22,7 +22,7 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
 from parquetry.common.layout.table import Table, TableColumn
 from parquetry.common.layout.table_read import parse_value
-from parquetry.common.layout.tables import iceberg
+from parquetry.common.layout.tables import iceberg, iceberg_columns
 from parquetry.common.layout.tables.iceberg_columns import value_text
 
 pytest.importorskip("pyiceberg")
@@ -379,6 +379,22 @@ def test_deletes_of_a_partition_concern_that_partition(tmp_path: Path) -> None:
     pipeline = Pipeline.from_iceberg(table)
     assert rows_of(pipeline, "id", "part") == [(1, "y"), (2, "x"), (2, "y")]
     assert rows_of(pipeline.where([("part", "=", "x")]), "id") == [(2,)]
+
+
+def test_the_schema_is_resolved_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema(*(NestedField(number, f"c{number}", LongType()) for number in range(1, 8)))
+    spec = PartitionSpec(*(PartitionField(n, 1000 + n, IdentityTransform(), f"c{n}") for n in (1, 2)))
+    table = hand.catalog_in(tmp_path).create_table("n.t", schema, partition_spec=spec)
+    pq.write_table(pa.table({"c3": [0]}), tmp_path / "x.parquet")
+    with table.transaction() as change, change.update_snapshot().fast_append() as added:
+        for number in range(20):
+            added.append_data_file(_described(f"file://{tmp_path}/x.parquet", 1, number, -number))
+    resolved: list[Any] = []
+    known = iceberg_columns._arrow_type
+    monkeypatch.setattr(iceberg_columns, "_arrow_type", lambda kind: resolved.append(kind) or known(kind))
+    found = iceberg.open_iceberg(table, None).table
+    assert sorted(file.values for file in found.files) == sorted((("c1", str(n)), ("c2", str(-n))) for n in range(20))
+    assert len(resolved) == 7
 
 
 def test_paths_are_no_urls(tmp_path: Path) -> None:
