@@ -2,6 +2,9 @@
 
 It takes the dataset of a table and returns the numbers of the deleted rows for each row group that has any. A delete
 that cannot be read or does not match its data file is an error, because ignoring it would bring back deleted rows.
+
+Each delete file is read once. The positions in it are handed out to their data files at once. The values in it are kept
+until `_VALUES_BYTES` have come together, compared with all row groups that they concern, and dropped.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ import base64
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -34,6 +39,7 @@ from .table_read import locate, read_columns
 
 _MAGIC = b"\xd1\xd3\x39\x64"
 _THREADS = 8
+_VALUES_BYTES = 1 << 26
 
 
 def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
@@ -46,79 +52,113 @@ def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
     if table is None or not any(file.deletes for file in table.files):
         return {}
     reader = _DeleteReader(dataset, table)
-    row_groups = np.flatnonzero([bool(table.files[file].deletes) for file in dataset.row_groups.file])
+    found: dict[int, list[np.ndarray]] = defaultdict(list)
     with thread_pool(_THREADS, "parquetry-deletes") as pool:
-        found = list(pool.map(reader.of_row_group, row_groups.tolist()))
-    reader.check_files()
-    return {int(row_group): rows for row_group, rows in zip(row_groups, found, strict=True) if len(rows)}
+        for row_group, rows in chain(reader.by_position(pool), reader.by_value(pool)):
+            found[row_group].append(rows)
+    return {row_group: _union(found[row_group]) for row_group in sorted(found)}
+
+
+def _union(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
 
 
 class _DeleteReader:
-    """Reads each delete file once and finds the rows that it deletes."""
+    """Reads the deletes of a table, each file once. Yields row groups and their deleted rows, ascending, if any."""
 
     def __init__(self, dataset: StoredFiles, table: Table) -> None:
         self._dataset = dataset
         self._table = table
         groups = dataset.row_groups
-        starts = ends_of(groups.rows)
-        firsts = starts[np.searchsorted(groups.file, np.arange(len(table.files)))]
-        self._first_row = starts[:-1] - firsts[groups.file]  # the first row of each row group, within its file
-        self._rows_of_file = np.bincount(groups.file, weights=groups.rows, minlength=len(table.files)).astype(np.int64)
-        self._in_file = lru_cache(maxsize=256)(self._rows_in_file)
-        self._positions = lru_cache(maxsize=64)(self._read_positions)
-        self._values = lru_cache(maxsize=64)(self._read_values)
+        self._starts = ends_of(groups.rows)  # the first row of each row group, among the rows of all files
+        self._groups = np.searchsorted(groups.file, np.arange(len(table.files) + 1))  # the first one of each file
+        self._files_of: dict[int, list[int]] = defaultdict(list)  # the data files that each delete concerns
+        for number, file in enumerate(table.files):
+            for place in file.deletes:
+                self._files_of[place].append(number)
 
-    def check_files(self) -> None:
-        """Checks the deletes of files without row groups; `of_row_group` checks those of all other files."""
-        for number in np.flatnonzero(self._rows_of_file == 0):
-            self._in_file(int(number))
+    def by_position(self, pool: Executor) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the rows that bitmaps and position deletes remove. Also checks those of files without row groups."""
+        marked: dict[int, list[np.ndarray]] = {
+            number: []
+            for kind in (BITMAP, POSITIONS)
+            for place in self._places(kind)
+            for number in self._files_of[place]
+        }
+        for found in pool.map(self._read_positions, self._places(POSITIONS)):
+            for number, rows in found:
+                marked[number].append(rows)
+        for number, rows in zip(marked, pool.map(self._rows_in_file, marked, marked.values()), strict=True):
+            for row_group in range(self._groups[number], self._groups[number + 1]):
+                first, stop = self._starts[row_group : row_group + 2] - self._starts[self._groups[number]]
+                lo, hi = np.searchsorted(rows, [first, stop])
+                if lo < hi:
+                    yield row_group, rows[lo:hi] - first
 
-    def of_row_group(self, row_group: int) -> np.ndarray:
-        """The deleted rows of one row group."""
-        number = int(self._dataset.row_groups.file[row_group])
-        count, first = int(self._dataset.row_groups.rows[row_group]), int(self._first_row[row_group])
-        positions = self._in_file(number)
-        lo, hi = np.searchsorted(positions, [first, first + count])
-        gone = np.zeros(count, dtype=bool)
-        gone[positions[lo:hi] - first] = True
-        by_columns: dict[tuple[TableColumn, ...], list[int]] = defaultdict(list)
-        for place in self._table.files[number].deletes:
-            item = self._table.deletes[place]
-            if item.kind == EQUALITY:
-                by_columns[item.columns].append(place)
-        for columns, places in by_columns.items():
-            gone |= _equal_rows(read_columns(self._dataset, row_group, columns), self._values(tuple(places)))
+    def by_value(self, pool: Executor) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the rows that equality deletes remove."""
+        held: dict[int, pa.Table] = {}
+        size_bytes, places = 0, self._places(EQUALITY)
+        for first in range(0, len(places), _THREADS):
+            some = places[first : first + _THREADS]
+            held.update(zip(some, pool.map(self._read_values, some), strict=True))
+            size_bytes += sum(held[place].nbytes for place in some)
+            if size_bytes >= _VALUES_BYTES or first + _THREADS >= len(places):
+                row_groups = self._row_groups_of(held)
+                found = pool.map(partial(self._rows_with_values, held), row_groups)
+                yield from (pair for pair in zip(row_groups, found, strict=True) if len(pair[1]))
+                held, size_bytes = {}, 0
+
+    def _places(self, kind: str) -> list[int]:
+        return [place for place in sorted(self._files_of) if self._table.deletes[place].kind == kind]
+
+    def _row_groups_of(self, places: Container[int]) -> list[int]:
+        """The row groups that some of the deletes concern."""
+        files = [any(place in places for place in file.deletes) for file in self._table.files]
+        return [number for number, file in enumerate(self._dataset.row_groups.file) if files[file]]
+
+    def _rows_with_values(self, held: Mapping[int, pa.Table], row_group: int) -> np.ndarray:
+        """The rows of one row group that have values of some equality deletes."""
+        by_columns: dict[tuple[TableColumn, ...], list[pa.Table]] = defaultdict(list)
+        for place in self._table.files[self._dataset.row_groups.file[row_group]].deletes:
+            if place in held:
+                by_columns[self._table.deletes[place].columns].append(held[place])
+        gone = np.zeros(int(self._dataset.row_groups.rows[row_group]), dtype=bool)
+        for columns, values in by_columns.items():
+            gone |= _equal_rows(read_columns(self._dataset, row_group, columns), pa.concat_tables(values))
         return np.flatnonzero(gone)
 
-    def _rows_in_file(self, number: int) -> np.ndarray:
-        """The rows of one file that bitmaps and position deletes remove, ascending."""
-        file = self._table.files[number]
-        parts = [np.zeros(0, dtype=np.int64)]
+    def _rows_in_file(self, number: int, named: Sequence[np.ndarray]) -> np.ndarray:
+        """The rows of one file that its bitmaps and some position deletes remove, ascending."""
+        file, count = self._table.files[number], self._rows_of(number)
+        parts = [np.zeros(0, dtype=np.int64), *named]
         for place in file.deletes:
             item = self._table.deletes[place]
             if item.kind == BITMAP:
                 self._check_count(item, number)
                 parts.append(_checked(self._dataset, item, partial(_bitmap, self._dataset.filesystem, item)))
-            elif item.kind == POSITIONS:
-                parts.append(self._positions(place).get(file.location, parts[0]))
         positions = np.unique(np.concatenate(parts))
-        if len(positions) and not 0 <= positions[0] <= positions[-1] < self._rows_of_file[number]:
+        if len(positions) and not 0 <= positions[0] <= positions[-1] < count:
             wrong = positions[0] if positions[0] < 0 else positions[-1]
             raise DatasetError(
-                f"file {file.path}: expected deleted rows among its {self._rows_of_file[number]} rows, got row "
-                f"{wrong}. This is not the file that the table refers to."
+                f"file {file.path}: expected deleted rows among its {count} rows, got row {wrong}. "
+                "This is not the file that the table refers to."
             )
         return positions
 
+    def _rows_of(self, number: int) -> int:
+        return int(self._starts[self._groups[number + 1]] - self._starts[self._groups[number]])
+
     def _check_count(self, item: RowDeletes, number: int) -> None:
-        rows = self._rows_of_file[number]
+        rows = self._rows_of(number)
         if not 0 <= item.count <= rows:
             raise DatasetError(
                 f"file {self._table.files[number].path}: expected at most {rows} deleted rows, because it has no more, "
                 f"got {item.count}. This is not the file that the table refers to."
             )
 
-    def _read_positions(self, place: int) -> dict[str, np.ndarray]:
+    def _read_positions(self, place: int) -> list[tuple[int, np.ndarray]]:
+        """Reads a file of position deletes: the rows of each data file that it concerns and names."""
         item = self._table.deletes[place]
         table = _checked(self._dataset, item, partial(_positions, self._dataset, item))
         paths = one_array(table.column("file_path"))
@@ -127,28 +167,25 @@ class _DeleteReader:
         positions = arrow_to_numpy(table.column("pos"))
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
-        names = encoded.dictionary.to_pylist()
-        return {name: positions[order[bounds[n] : bounds[n + 1]]] for n, name in enumerate(names)}
+        names = {name: number for number, name in enumerate(encoded.dictionary.to_pylist())}
+        found = [(number, names.get(self._table.files[number].location)) for number in self._files_of[place]]
+        return [(number, positions[order[bounds[n] : bounds[n + 1]]]) for number, n in found if n is not None]
 
-    def _read_values(self, places: tuple[int, ...]) -> pa.Table:
-        """The combined values of several equality deletes on the same columns."""
-        tables = []
-        for place in places:
-            item = self._table.deletes[place]
-            held = _checked(self._dataset, item, partial(_read_parquet, self._dataset, item))
-            columns = []
-            for column in item.columns:
-                path = locate(held.schema, column, where=f"delete file {item.path}")
-                if path is None or len(path) > 1:
-                    raise DatasetError(
-                        f"delete file {item.path}: expected the top-level column '{column.name}' that it compares, got "
-                        f"{held.column_names}. Equality deletes of members of structs are not supported: rewrite the "
-                        "table's data files."
-                    )
-                stored = held.column(path[0])
-                columns.append(_checked(self._dataset, item, partial(stored.cast, column.arrow)))
-            tables.append(pa.table(columns, names=[column.name for column in item.columns]))
-        return pa.concat_tables(tables)
+    def _read_values(self, place: int) -> pa.Table:
+        """Reads the values of an equality delete, in the types of its columns."""
+        item = self._table.deletes[place]
+        held = _checked(self._dataset, item, partial(_read_parquet, self._dataset, item))
+        columns = []
+        for column in item.columns:
+            path = locate(held.schema, column, where=f"delete file {item.path}")
+            if path is None or len(path) > 1:
+                raise DatasetError(
+                    f"delete file {item.path}: expected the top-level column '{column.name}' that it compares, got "
+                    f"{held.column_names}. Equality deletes of members of structs are not supported: rewrite the "
+                    "table's data files."
+                )
+            columns.append(_checked(self._dataset, item, partial(held.column(path[0]).cast, column.arrow)))
+        return pa.table(columns, names=[column.name for column in item.columns])
 
 
 def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) -> Any:
