@@ -38,7 +38,8 @@ class TableColumn:
         arrow: the type in the table; files may store a narrower one.
         nullable: whether values may be null.
         ids: Parquet field ids from the top-level column down to the leaf.
-        names: for each of those levels, the names that a file may use if the column is not found by ids.
+        names: for each of those levels, the names that a file may use if it has no ids. A file lacks the column if a
+            level has no names; without levels, the column can be found only by ids.
         partition: whether the values come from the file list instead of the files.
         default: the value (as text) in files that lack the column; ``None`` = null. It is null where the struct around
             the column is null.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def table_columns(schema: Schema, mapping: NameMapping | None) -> tuple[list[TableColumn], list[tuple[str, str]]]:
     """Returns the columns, and the columns that cannot be read with the reason."""
-    names = {} if mapping is None else dict(_names_by_id(mapping))
+    names = None if mapping is None else dict(_names_by_id(mapping))
     refused: list[tuple[str, str]] = []
     return list(_flatten(schema.fields, names, refused)), refused
 
@@ -34,7 +34,7 @@ def _names_by_id(mapping: NameMapping | Sequence[MappedField]) -> Iterator[tuple
 
 def _flatten(
     fields: Sequence[NestedField],
-    names: Mapping[int, tuple[str, ...]],
+    names: Mapping[int, tuple[str, ...]] | None,
     refused: list[tuple[str, str]],
     above: TableColumn | None = None,
 ) -> Iterator[TableColumn]:
@@ -48,7 +48,7 @@ def _flatten(
             nullable=not field.required or (above is not None and above.nullable),
             ids=(*(() if above is None else above.ids), field.field_id),
             default_depth=0 if above is None else above.default_depth,
-            names=(*path, names[field.field_id]) if field.field_id in names and (above is None or path) else (),
+            names=() if names is None else (*path, names.get(field.field_id, ())),  # no names: no file has the column
         )
         kind = field.field_type
         if isinstance(kind, StructType):

@@ -505,6 +505,45 @@ def test_files_that_others_wrote_are_read_by_the_name_mapping(tmp_path: Path) ->
     assert values == [(1, "x"), (2, "x")]
 
 
+def _mapped(folder: Path, names: dict[str, str]) -> Any:
+    """Makes a table of a file without field ids, and a name mapping for some of its columns."""
+    inner = StructType(NestedField(3, "a", LongType()), NestedField(4, "b", StringType()))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "s", inner), NestedField(5, "text", StringType()))
+    table = hand.catalog_in(folder).create_table("n.t", schema, properties={"format-version": "2"})
+    with table.update_schema() as change:
+        change.add_column("year", LongType(), default_value=2024)
+
+    def entries(above: str) -> list[dict[str, Any]]:
+        here = [name for name in names if name.rpartition(".")[0] == above]
+        ids = {name: table.schema().find_field(name).field_id for name in here}
+        return [{"field-id": ids[name], "names": [names[name]], "fields": entries(name)} for name in here]
+
+    with table.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": json.dumps(entries(""))})
+    path = folder / "other.parquet"
+    pq.write_table(
+        pa.table({"number": [1, 2], "s": [{"a": 3, "b": "x"}, None], "text": ["p", "q"], "year": [7, 8]}), path
+    )
+    with table.transaction() as change, change.update_snapshot().fast_append() as added:
+        added.append_data_file(_described(f"file://{path}", 2))
+    return table
+
+
+def test_a_column_that_the_name_mapping_lacks_is_null_or_its_default(tmp_path: Path) -> None:
+    pipeline = Pipeline.from_iceberg(_mapped(tmp_path, {"id": "number", "s": "s", "s.a": "a"}))
+    expected = [(1, 3, None, None, 2024), (2, None, None, None, 2024)]
+    assert rows_of(pipeline, "id", "s.a", "s.b", "text", "year") == expected
+    assert rows_of(pipeline.where([("year", "=", 2024)]), "id") == [(1,), (2,)]
+    again = Pipeline.from_json(json.loads(json.dumps(pipeline.to_json())))
+    assert rows_of(again, "id", "s.a", "s.b", "text", "year") == expected
+
+
+def test_members_of_a_struct_that_the_name_mapping_lacks_are_null(tmp_path: Path) -> None:
+    table = _mapped(tmp_path, {"id": "number", "text": "text", "year": "year"})
+    rows = [(1, None, None, "p", 7), (2, None, None, "q", 8)]
+    assert rows_of(Pipeline.from_iceberg(table), "id", "s.a", "s.b", "text", "year") == rows
+
+
 def _with_size(table: Any, path: Path) -> Any:
     """Forgets cached footers, which go by size: the manifest still reports the old file's size."""
     from parquetry.common.layout import footers
