@@ -191,12 +191,16 @@ def _checked(kind: str, action: Any) -> Action:
     return action
 
 
-def _newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]] | None:
-    """The latest complete checkpoint up to a version, and its files."""
+def _newest_checkpoint(sizes: Mapping[str, int | None], version: int) -> tuple[int, list[str]] | None:
+    """The latest complete checkpoint up to a version, and its files. An empty file is no checkpoint, as in deltalake.
+
+    Args:
+        sizes: the size in bytes of each file in the log, if known.
+    """
     found: dict[int, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name in sorted(names):
+    for name in sorted(sizes):
         match = _CHECKPOINT.fullmatch(name)
-        if match is not None and int(match[1]) <= version:
+        if match is not None and sizes[name] != 0 and int(match[1]) <= version:
             parts = int(match[3]) if match[3] else 1
             found[int(match[1])][parts if match[3] else name].append(name)
     for number in sorted(found, reverse=True):

@@ -199,6 +199,25 @@ def test_the_log_is_read_from_a_checkpoint_on(tmp_path: Path) -> None:
     assert rows_of(Pipeline.from_delta(path), "id") == [(0,), (2,), (7,), (8,)]
 
 
+@pytest.mark.parametrize("parts", ["", ".0000000001.0000000002"])
+def test_an_empty_checkpoint_is_skipped(tmp_path: Path, parts: str) -> None:
+    for version in range(3):
+        deltalake.write_deltalake(str(tmp_path), numbers(version, version + 1), mode="append")
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    log = tmp_path / "_delta_log"
+    whole = (log / f"{2:020d}.checkpoint.parquet").read_bytes()
+    (log / f"{2:020d}.checkpoint.parquet").unlink()
+    if parts:
+        (log / f"{2:020d}.checkpoint.{2:010d}.{2:010d}.parquet").write_bytes(whole)
+    (log / f"{2:020d}.checkpoint{parts}.parquet").touch()
+    (log / "_last_checkpoint").unlink()
+    deltalake.write_deltalake(str(tmp_path), numbers(3, 4), mode="append")
+    assert rows_of(Pipeline.from_delta(tmp_path), "id") == [(i,) for i in range(4)] == query_rows(tmp_path, "id")
+    (log / f"{0:020d}.json").unlink()
+    with pytest.raises(DatasetError, match=r"expected 00000000000000000000\.json, which version 3 requires"):
+        live_files(pafs.LocalFileSystem(), str(tmp_path), 3)
+
+
 def test_a_checkpoint_may_have_sidecars(tmp_path: Path) -> None:
     features = ["v2Checkpoint"]
     action = hand_table(tmp_path, features, numbers(0, 6))
