@@ -39,6 +39,8 @@ _PIECE_BYTES = 4 << 20
 _PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
 _MOST_SCHEMAS = 64  # of files that were read last
+_LEVEL_ENCODINGS = frozenset({"RLE", "BIT_PACKED"})
+_RARE_ENCODINGS = frozenset({"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"})
 
 
 class TooLargeError(Exception):
@@ -222,6 +224,7 @@ def _opened_group(
     footer, group = dataset.group_footer(row_group)
     options = {**options, "page_checksum_verification": dataset.verify != "never"}
     wanted: Sequence[str] = ()
+    stored: dict[str, Any] = {}
     try:
         with ExitStack() as stack:
             chunks = None if is_local(dataset.filesystem) else ChunkFile(dataset.files[file].size_bytes)
@@ -246,6 +249,7 @@ def _opened_group(
                 raise
             except DAMAGE:
                 wanted = [_damaged(opened.reader, group, wanted)]
+                stored = _storage(footer, group, wanted)
                 raise
     except (DatasetError, TooLargeError):
         raise
@@ -256,7 +260,7 @@ def _opened_group(
         raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from clean_cause(error)
     except DAMAGE as error:
         raise DatasetError(
-            f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice)}"
+            f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice, **stored)}"
         ) from clean_cause(error)
 
 
@@ -355,6 +359,18 @@ def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:
         except DAMAGE:
             return name
     return ", ".join(columns)
+
+
+def _storage(footer: pq.FileMetaData, group: int, columns: Sequence[str]) -> dict[str, Any]:
+    """How some columns of a row group are stored, for `remedy`."""
+    chunks = [footer.row_group(group).column(leaf) for leaf in _leaves(footer, columns)]
+    encodings = sorted({name for chunk in chunks for name in chunk.encodings} - _LEVEL_ENCODINGS)
+    codecs = sorted({chunk.compression for chunk in chunks} - {"UNCOMPRESSED"})
+    parts = [f"encoding {', '.join(encodings)}"] * bool(encodings) + [f"compression {', '.join(codecs)}"] * bool(codecs)
+    return {
+        "stored": f"column '{', '.join(columns)}' ({'; '.join(parts)})" if parts else "it",
+        "is_rare": bool(_RARE_ENCODINGS.intersection(encodings)),
+    }
 
 
 def _count(reader: pq.ParquetFile, group: int, column: str) -> int:

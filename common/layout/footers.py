@@ -27,6 +27,7 @@ from .store_answers import StoreError, told
 _MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as much
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
+_UNSUPPORTED = re.compile(r"not (yet )?implemented|unsupported|not supported|support for .* not built", re.IGNORECASE)
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
 REMOVED = "no longer exists. It was removed after it was listed. Create the pipeline again"
 CLEANED = ", with a newer version of the table if it was cleaned up (vacuum, expired snapshots)"
@@ -182,8 +183,14 @@ def why(error: BaseException) -> str:
     return told(error)
 
 
-def remedy(error: BaseException, otherwise: str) -> str:
-    """What to do about a file that Arrow cannot read."""
+def remedy(error: BaseException, otherwise: str, *, stored: str = "it", is_rare: bool = False) -> str:
+    """What to do about a file that Arrow cannot read.
+
+    Args:
+        otherwise: what to do if the file is damaged.
+        stored: what cannot be read, and how it is stored.
+        is_rare: whether it is stored in a way that Arrow may not know, or decode wrongly.
+    """
     if isinstance(error, StoreError):
         return error.advice
     if limit := limit_reached(error):
@@ -196,7 +203,10 @@ def remedy(error: BaseException, otherwise: str) -> str:
         return _ENCRYPTED
     if "all lists to be of size" in str(error):
         return f"pyarrow {pa.__version__} cannot read nulls in fixed-size lists. Install pyarrow 26 or newer."
-    return otherwise
+    unable = f"pyarrow {pa.__version__} cannot decode {stored}. Write it with another encoding, or update pyarrow."
+    if isinstance(error, pa.ArrowNotImplementedError) or _UNSUPPORTED.search(str(error)):
+        return unable
+    return f"{otherwise} If it is whole: {unable}" if is_rare and "CRC" not in str(error) else otherwise
 
 
 def _keep(key: str, footer: pq.FileMetaData) -> None:

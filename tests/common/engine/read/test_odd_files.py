@@ -470,6 +470,36 @@ def test_a_damaged_page_is_named_with_its_row_group(tmp_path: Path, compression:
     assert ids(reader(path, "id")) == list(range(100))
 
 
+def test_what_arrow_cannot_decode_is_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"id": range(3), "text": pa.array(["a", "b", "a"]).dictionary_encode()})
+    pq.write_table(table, path, use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})  # as arrow-rs does
+    with pytest.raises(DatasetError, match=r"a\.parquet, row group 0: expected readable columns \['text'\]") as info:
+        list(reader(path))
+    assert "pyarrow" in str(info.value)
+    assert "cannot decode column 'text' (encoding DELTA_BYTE_ARRAY; compression SNAPPY). Write it with" in str(
+        info.value
+    )
+    assert "damaged" not in str(info.value)
+    assert ids(reader(path, "id")) == [0, 1, 2]
+
+
+def test_damage_in_a_rare_encoding_may_be_a_limit_of_arrow(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"id": range(100)})
+    pq.write_table(rows, path, use_dictionary=False, compression="none", column_encoding={"id": "DELTA_BINARY_PACKED"})
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    raw = bytearray(path.read_bytes())
+    place = raw.index(b"\x80\x02\x04\x64", chunk.data_page_offset)  # blocks of 256 values in 4 parts; 100 values
+    raw[place + 2] = 3
+    path.write_bytes(raw)
+    advice = (
+        r"is damaged or was .*If it is whole: pyarrow .* cannot decode column 'id' \(encoding DELTA_BINARY_PACKED\)"
+    )
+    with pytest.raises(DatasetError, match=advice):
+        list(reader(path))
+
+
 def test_encrypted_files_say_that_they_are(tmp_path: Path) -> None:
     encryption = pytest.importorskip("pyarrow.parquet.encryption")
 
