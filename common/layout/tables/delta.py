@@ -26,6 +26,7 @@ from ..file_versions import FileVersion
 from ..filesystem import local_path, resolve
 from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile, TableSource, import_package, sorted_files
 from .delta_log import Action, Log
+from .delta_values import partition_text
 
 if TYPE_CHECKING:
     from deltalake.table import Metadata, ProtocolVersions
@@ -229,7 +230,7 @@ def _files(
 ) -> tuple[list[TableFile], list[RowDeletes]]:
     files: list[TableFile] = []
     deletes: list[RowDeletes] = []
-    keys = [(column.name, _key_of(column)) for column in columns if column.partition]
+    keyed = [(column, _key_of(column)) for column in columns if column.partition]
     for add in adds:
         values = dict(add.get("partitionValues") or {})
         vector = add.get("deletionVector")
@@ -242,7 +243,10 @@ def _files(
                     size_bytes=add["size"],
                     tag=f"delta={add.get('modificationTime') or 0}",  # copies of the table have other file times
                 ),
-                values=tuple((name, values.get(key, values.get(name)) or None) for name, key in keys),  # '' is null
+                values=tuple(
+                    (column.name, partition_text(values.get(key, values.get(column.name)), column.arrow))
+                    for column, key in keyed
+                ),
                 deletes=(len(deletes) - 1,) if vector else (),
             )
         )
