@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.table.snapshots import Snapshot
 
+_STORES = {"": "file", "s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+"""The schemes that name the store of another scheme, as engines differ in how they write them."""
+
 
 def open_iceberg(
     table: object,
@@ -146,7 +149,8 @@ class _Storage:
         """Converts the location of a file to a path on the file system."""
         if "\0" in location:
             raise DatasetError(f"{self._what}: expected paths without NUL characters, got {location!r}.")
-        if _scheme_of(location) != self._scheme and {_scheme_of(location), self._scheme} != {"", "file"}:
+        scheme = _scheme_of(location)
+        if _STORES.get(scheme, scheme) != _STORES.get(self._scheme, self._scheme):
             raise DatasetError(
                 f"{self._what}: expected all files on one file system ({self._scheme or 'file'}), got '{location}'. "
                 "Rewrite its data files, or pass filesystem=."
@@ -156,7 +160,7 @@ class _Storage:
             return os.path.abspath("/" + plain.lstrip("/") if plain != location else plain)
         if self._scheme in ("hdfs", "viewfs"):
             return urlsplit(location).path  # the host belongs to the file system
-        return resolve(location, filesystem=self.filesystem)[1]
+        return resolve(self._scheme + location[len(scheme) :], filesystem=self.filesystem)[1]
 
     def _own(self, location: str) -> Any:
         from pyiceberg.io.pyarrow import PyArrowFileIO

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 import iceberg_tables as hand  # needs pyiceberg
+from memory_store import Store
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -423,6 +425,27 @@ def test_files_in_a_bucket_are_reached_through_the_catalogs_own_settings() -> No
     assert Pipeline.from_json(json.loads(json.dumps(pipeline.to_json()))) == pipeline
     with pytest.raises(DatasetError, match=r"expected all files on one file system \(s3\), got 'gs://other/x'"):
         storage.path("gs://other/x")
+
+
+class _S3Store(Store):
+    """A store of fsspec that knows only some of the schemes."""
+
+    protocol = ("s3", "s3a")
+
+
+@pytest.mark.parametrize(
+    "filesystem", [_S3Store(), pafs.SubTreeFileSystem("/", pafs.LocalFileSystem())], ids=["fsspec", "arrow"]
+)
+@pytest.mark.parametrize(("own", "other"), [("s3", "s3a"), ("s3", "s3n"), ("s3a", "s3"), ("s3a", "s3n")])
+def test_schemes_that_name_one_store_may_be_mixed(own: str, other: str, filesystem: Any) -> None:
+    storage = iceberg._Storage("table", SimpleNamespace(io=None, location=lambda: f"{own}://bucket/t"), filesystem)
+    paths = {storage.path(f"{scheme}://bucket/t/p=a%2Fb c.parquet") for scheme in (own, other, other.upper())}
+    assert paths == {"bucket/t/p=a%2Fb c.parquet"}
+    for scheme in ("gs", "file", "hdfs"):
+        with pytest.raises(
+            DatasetError, match=rf"expected all files on one file system \({own}\), got '{scheme}://bucket"
+        ):
+            storage.path(f"{scheme}://bucket/t/x.parquet")
 
 
 def test_tables_of_the_first_format_are_read(tmp_path: Path) -> None:
