@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,15 @@ def test_a_deletion_vector_is_read_once_for_all_row_groups(tmp_path: Path, monke
     table = _table(tmp_path)
     _append(table, range(60))
     hand.commit_deletes(table, *hand.deletion_vectors(table, "v.puffin", {hand.data_files(table)[0]: range(0, 60, 2)}))
-    decoded: list[int] = []
+    decoded: list[str] = []
     read = deletes._bitmap
-    monkeypatch.setattr(deletes, "_bitmap", lambda *given: decoded.append(1) or read(*given))
+
+    def slow(filesystem: Any, item: Any) -> Any:
+        decoded.append(item.path)
+        time.sleep(0.05)  # so that other threads ask for it meanwhile
+        return read(filesystem, item)
+
+    monkeypatch.setattr(deletes, "_bitmap", slow)
     assert _ids(table) == list(range(1, 60, 2))
     assert len(decoded) == 1
 
