@@ -58,14 +58,16 @@ class Sources:
         Respects the table's file list, partition values, deletion vectors and column mapping.
 
         Args:
-            version: a number, or a time (``datetime`` or ISO string); ``None`` = the latest version. The version is
-                resolved now, and the pipeline keeps it.
+            version: a number, or a time (``datetime``, date or ISO text, in UTC if it has no zone), which means the
+                last version that is not newer; ``None`` = the latest version. The version is resolved now, and the
+                pipeline keeps it.
             filesystem: where to read files instead of the table's own storage.
             storage_options: options for deltalake.
             options: other arguments of the class, such as ``workers``.
 
         Raises:
-            DatasetError: the table or version does not exist, or the table uses an unsupported feature.
+            DatasetError: the table or version does not exist, the time is before the oldest version, or the table uses
+                an unsupported feature.
         """
         from ..layout.tables.delta import open_delta
 

@@ -7,7 +7,6 @@ here is an error. Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 import os
 import posixpath
@@ -26,12 +25,13 @@ from ..file_versions import FileVersion
 from ..filesystem import local_path, resolve
 from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile, TableSource, import_package, sorted_files
 from .delta_log import Action, Log
+from .delta_times import Time, version_at
 from .delta_values import partition_text
 
 if TYPE_CHECKING:
     from deltalake.table import Metadata, ProtocolVersions
 
-Version = int | str | datetime.datetime
+Version = int | Time
 
 _KNOWN_FEATURES = frozenset(
     {
@@ -87,9 +87,12 @@ def open_delta(
     try:
         filesystem, root = _storage(text, filesystem, storage_options)
         log = Log(filesystem or pafs.LocalFileSystem(), root)
-        _check_log(log, version)
+        log.check(log.newest)
         table = deltalake.DeltaTable(text, storage_options=dict(storage_options) if storage_options else None)
         if version is not None:
+            if not isinstance(version, int):
+                version = version_at(log, version, table.metadata().configuration or {})
+            log.check(version)
             table.load_as_version(version)
         number, protocol = int(table.version()), table.protocol()
         metadata, schema = table.metadata(), json.loads(table.schema().to_json())
@@ -122,14 +125,6 @@ def open_delta(
         refused=tuple(refused),
     )
     return TableSource(url=text, table=sorted_files(made), filesystem=filesystem)
-
-
-def _check_log(log: Log, version: Version | None) -> None:
-    """Checks what deltalake reads to open a version: first the newest one, then that version."""
-    if version is None or isinstance(version, int):
-        log.check(log.newest)
-    if version is not None:
-        log.check(version if isinstance(version, int) else None)
 
 
 def _told(error: BaseException) -> str:

@@ -22,6 +22,7 @@ import pyarrow.fs as pafs
 
 from ...errors import DatasetError
 from ...urls import clean_cause
+from ..file_versions import FileVersion, versions_below
 from ..footers import open_checked, remedy
 from ..retries import with_retries
 
@@ -36,6 +37,7 @@ _MOST_DEPTH = 128  # also the limit of the parser that deltalake uses for schema
 _MOST_LINE_BYTES = 1 << 26
 _HARMLESS_BYTES = 4096  # a shorter file cannot hold anything too deep
 _ACTIONS = ("add", "remove", "sidecar")
+_TIME = "inCommitTimestamp"
 _ACTIONS_AT_ONCE = 10_000
 _OPENING, _CLOSING = np.frombuffer(b"[{", np.uint8), np.frombuffer(b"]}", np.uint8)
 
@@ -57,34 +59,78 @@ class Log:
     def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
         self._filesystem = filesystem
         self._directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
-        selector = pafs.FileSelector(self._directory)
         try:
             place = f"Delta log {self._directory}"
-            infos = with_retries(filesystem, lambda: filesystem.get_file_info(selector), place, is_listing=True)
+            found = with_retries(filesystem, self._list, place, is_listing=True)
         except DatasetError:
             raise
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"Delta log {self._directory}: cannot be listed: {error}") from clean_cause(error)
-        self._sizes = {posixpath.basename(info.path): info.size for info in infos}
+        self._files = {posixpath.basename(file.path): file for file in found}
+        self._commits = {int(name[:20]) for name in self._files if re.fullmatch(r"\d{20}\.json", name)}
+        self._checkpoints = _complete_checkpoints(self._files)
         self._read: dict[str, list[tuple[str, Action]]] = {}
 
-    def check(self, version: int | None) -> None:
-        """Refuses what deltalake should not read when it opens a version; ``None`` for any version.
+    def _list(self) -> list[FileVersion]:
+        below = versions_below(self._filesystem, self._directory, lambda path, is_directory: not is_directory)
+        return [file for file in below if posixpath.basename(posixpath.dirname(file.path)) == "_delta_log"]
+
+    def check(self, version: int) -> None:
+        """Refuses what deltalake should not read when it opens a version.
 
         Raises:
             DatasetError: a file is not JSON, one of its lines is too long or nested too deeply, or it cannot be read.
         """
-        found = None if version is None else _newest_checkpoint(self._sizes, version)
-        first = -1 if found is None else found[0]
-        for name, size in self._sizes.items():
+        first = self._newest_checkpoint(version)
+        for name, file in self._files.items():
             is_read = _JSON.fullmatch(name) and max(map(int, _NUMBER.findall(name)), default=first) >= first
-            if is_read and (size is None or size > _HARMLESS_BYTES):
+            if is_read and file.size_bytes > _HARMLESS_BYTES:
                 self._commit(name)
 
     @property
     def newest(self) -> int:
         """The number of the newest commit; -1 if there is none."""
-        return max((int(name[:20]) for name in self._sizes if re.fullmatch(r"\d{20}\.json", name)), default=-1)
+        return max(self._commits, default=-1)
+
+    @property
+    def readable_versions(self) -> range:
+        """The versions that can be read and whose commits are there; empty if there are none."""
+        first = end = self.newest + 1
+        while first - 1 in self._commits:
+            first -= 1
+        if first > 0:
+            first = min((number for number in self._checkpoints if number >= first - 1), default=end)
+            first += first not in self._commits
+        return range(first, end)
+
+    def modified(self, version: int) -> int:
+        """The modification time of a commit's file, in milliseconds since 1970.
+
+        Raises:
+            DatasetError: the store reports none.
+        """
+        time_ns = self._files[f"{version:020d}.json"].mtime_ns
+        if not time_ns:
+            raise DatasetError(
+                f"Delta log {self._directory}: expected the time of {version:020d}.json, but the store reports none. "
+                "Give a version number instead."
+            )
+        return time_ns // 1_000_000
+
+    def in_commit_time(self, version: int) -> int:
+        """The time that a commit itself states, in milliseconds since 1970.
+
+        Raises:
+            DatasetError: it states none, or cannot be read.
+        """
+        name = f"{version:020d}.json"
+        time = next((action[_TIME] for kind, action in self._commit(name) if kind == "commitInfo"), None)
+        if type(time) is not int:
+            raise DatasetError(
+                f"Delta log {self._directory}: expected an {_TIME} in {name}, because the table has in-commit "
+                f"timestamps, got {str(time)[:80]}. Give a version number instead."
+            )
+        return time
 
     def live_files(self, version: int) -> list[Action]:
         """Returns the live ``add`` actions of a version.
@@ -92,16 +138,13 @@ class Log:
         Raises:
             DatasetError: the log cannot be read, or has a gap.
         """
-        found = _newest_checkpoint(self._sizes, version)
+        checkpoint = self._newest_checkpoint(version)
         alive: dict[tuple[str, str], Action] = {}
-        first = 0
-        if found is not None:
-            first = found[0] + 1
-            for name in found[1]:
-                _replay(alive, self._checkpoint(name))
-        for number in range(first, version + 1):
+        for name in self._checkpoints.get(checkpoint, ()):
+            _replay(alive, self._checkpoint_actions(name))
+        for number in range(checkpoint + 1, version + 1):
             name = f"{number:020d}.json"
-            if name not in self._sizes:
+            if name not in self._files:
                 raise DatasetError(
                     f"Delta log {self._directory}: expected {name}, which version {version} requires, found none. "
                     "The log was cleaned up. Use a later version."
@@ -109,13 +152,17 @@ class Log:
             _replay(alive, self._commit(name))
         return list(alive.values())
 
+    def _newest_checkpoint(self, version: int) -> int:
+        """The number of the latest complete checkpoint up to a version; -1 if there is none."""
+        return max((number for number in self._checkpoints if number <= version), default=-1)
+
     def _commit(self, name: str) -> list[tuple[str, Action]]:
         if name not in self._read:
             path = posixpath.join(self._directory, name)
             self._read[name] = list(_read_commit(self._filesystem, path))
         return self._read[name]
 
-    def _checkpoint(self, name: str) -> Iterator[tuple[str, Action]]:
+    def _checkpoint_actions(self, name: str) -> Iterator[tuple[str, Action]]:
         path = posixpath.join(self._directory, name)
         actions = self._commit(name) if name.endswith(".json") else _read_parquet(self._filesystem, path)
         for kind, action in actions:
@@ -148,6 +195,8 @@ def parse_lines(content: bytes) -> Iterator[tuple[str, Action]]:
         for kind in _ACTIONS:
             if entry.get(kind):
                 yield kind, _checked(kind, entry[kind])
+        if isinstance(entry.get("commitInfo"), dict):  # free-form, except for the time
+            yield "commitInfo", {_TIME: entry["commitInfo"].get(_TIME)}
 
 
 def _depth(text: str) -> int:
@@ -191,28 +240,27 @@ def _checked(kind: str, action: Any) -> Action:
     return action
 
 
-def _newest_checkpoint(sizes: Mapping[str, int | None], version: int) -> tuple[int, list[str]] | None:
-    """The latest complete checkpoint up to a version, and its files. An empty file is no checkpoint, as in deltalake.
-
-    Args:
-        sizes: the size in bytes of each file in the log, if known.
-    """
+def _complete_checkpoints(files: Mapping[str, FileVersion]) -> dict[int, list[str]]:
+    """The complete checkpoints by version, each with its files. An empty file is no checkpoint, as in deltalake."""
     found: dict[int, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name in sorted(sizes):
+    for name in sorted(files):
         match = _CHECKPOINT.fullmatch(name)
-        if match is not None and sizes[name] != 0 and int(match[1]) <= version:
+        if match is not None and files[name].size_bytes != 0:
             parts = int(match[3]) if match[3] else 1
             found[int(match[1])][parts if match[3] else name].append(name)
-    for number in sorted(found, reverse=True):
-        for key, files in sorted(found[number].items(), key=str):
+    complete: dict[int, list[str]] = {}
+    for number, kinds in found.items():
+        for key, files in sorted(kinds.items(), key=str, reverse=True):
             if len(files) == (key if isinstance(key, int) else 1):
-                return number, files
-    return None
+                complete[number] = files
+    return complete
 
 
 def _replay(alive: dict[tuple[str, str], Action], actions: Iterable[tuple[str, Action]]) -> None:
     """Applies the actions of one commit, in any order: it never both adds and removes the same file and vector."""
     for kind, action in actions:
+        if kind == "commitInfo":
+            continue
         key = (action["path"], vector_id(action.get("deletionVector")))
         if kind == "add":
             alive[key] = action

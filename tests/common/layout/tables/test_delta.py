@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from memory_store import Store
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.errors import DatasetError, PipelineError, SchemaError, StateError
@@ -175,12 +177,79 @@ def test_tables_mix_with_other_datasets(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in Pipeline.from_json(mixed.to_json())) == [0, 1, 2, 10, 11]
 
 
-def test_a_version_may_be_given_as_a_time(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    deltalake.write_deltalake(path, numbers(0, 3))
-    made = deltalake.DeltaTable(path).history()[0]["timestamp"]
-    moment = datetime.datetime.fromtimestamp(made / 1000, datetime.timezone.utc) + datetime.timedelta(days=1)
-    assert len(Pipeline.from_delta(path, moment)) == 3
+def commit_file(table: Path, version: int) -> Path:
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+def timed_table(path: Path, *, in_commit: bool) -> None:
+    """Writes versions 0 to 5, one minute apart from 2023-11-14T22:13:20Z on, of one more row each."""
+    for version in range(6):
+        made = hand.add(path, f"{version}.parquet", numbers(version, version + 1)) if path.exists() else None
+        if made is None:
+            path.mkdir()
+            made = hand.add(path, "0.parquet", numbers(0, 1))
+        time = 1_700_000_000 + 60 * version
+        about = {"commitInfo": {"inCommitTimestamp": time * 1000} if in_commit else {"timestamp": 5}}
+        flags = {"delta__enableInCommitTimestamps": "true"} if in_commit else {}
+        fields = [hand.field("id", "long"), hand.field("name", "string")]
+        first = [hand.protocol([]), hand.metadata(fields, **flags)] if version == 0 else []
+        hand.commit(path, version, about, *first, made)
+        moved = 0 if not in_commit else 86_400  # the files of a copy are newer
+        os.utime(commit_file(path, version), (time + moved, time + moved))
+
+
+@pytest.mark.parametrize("in_commit", [False, True])
+@pytest.mark.parametrize(
+    ("time", "rows"),
+    [
+        ("2023-11-14T22:14:20Z", 2),
+        ("2023-11-14T22:14:19.999Z", 1),
+        ("2023-11-14 23:16:00+01:00", 3),
+        ("2023-11-14T22:14:50", 2),
+        (datetime.datetime(2023, 11, 14, 22, 15, 50), 3),  # without a zone, it is UTC
+        (datetime.datetime(2023, 11, 14, 22, 17, 20, tzinfo=datetime.timezone.utc), 5),
+        ("2023-11-15", 6),
+        (datetime.date(2024, 1, 1), 6),  # after the last commit, the last version counts
+    ],
+)
+def test_a_version_may_be_given_as_a_time(tmp_path: Path, in_commit: bool, time: Any, rows: int) -> None:
+    timed_table(tmp_path / "t", in_commit=in_commit)
+    assert len(Pipeline.from_delta(tmp_path / "t", time)) == rows
+
+
+@pytest.mark.parametrize("in_commit", [False, True])
+def test_a_time_before_the_oldest_version_is_an_error(tmp_path: Path, in_commit: bool) -> None:
+    path = tmp_path / "t"
+    timed_table(path, in_commit=in_commit)
+    expected = "expected a time from 2023-11-1[45]T22:13:20.000Z on, when version 0 .the first. was written, got 20"
+    with pytest.raises(DatasetError, match=expected):
+        Pipeline.from_delta(path, "2023-11-14T22:13:00Z")
+    deltalake.DeltaTable(str(path), version=3).create_checkpoint()
+    for version in range(3):
+        commit_file(path, version).unlink()
+    assert len(Pipeline.from_delta(path, "2023-11-16T22:16:20Z")) == 6
+    expected = (
+        "22:16:20.000Z on, when version 3 .the oldest that the log still describes. was written, got 2023-11-14T22"
+    )
+    for time in ("2023-11-14T22:15:50Z", "2000-01-01"):
+        with pytest.raises(DatasetError, match=expected if time[3] == "3" else "version 3 .* got 2000-01-01"):
+            Pipeline.from_delta(path, time)
+
+
+def test_a_store_without_times_needs_version_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_table(tmp_path / "t", in_commit=False)
+    store = Store()
+    for file in (tmp_path / "t").rglob("*.*"):
+        store.put_file_bytes(f"t/{file.relative_to(tmp_path / 't')}", file.read_bytes())
+    storage = pafs.PyFileSystem(pafs.FSSpecHandler(store))
+    monkeypatch.setattr("parquetry.common.layout.tables.delta._storage", lambda *_: (storage, "t"))
+    with pytest.raises(DatasetError, match=r"the store reports none\. Give a version number instead"):
+        Pipeline.from_delta(tmp_path / "t", "2023-11-15")
+    assert len(Pipeline.from_delta(tmp_path / "t", 2)) == 3
+    store.says = "time"  # seconds, from 10^9 on
+    assert len(Pipeline.from_delta(tmp_path / "t", "2023-11-15")) == 6
+    with pytest.raises(DatasetError, match=r"expected a time from 2001-09-09T01:46:41\.000Z on"):
+        Pipeline.from_delta(tmp_path / "t", "2001-09-09")
 
 
 def test_the_log_is_read_from_a_checkpoint_on(tmp_path: Path) -> None:
@@ -424,7 +493,12 @@ def test_an_unknown_feature_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "reason"), [(9, "cannot be opened at version 9"), ("soon", "cannot be opened at version soon")]
+    ("version", "reason"),
+    [
+        (9, "cannot be opened at version 9"),
+        ("soon", "cannot be opened at version soon: expected a version number, a datetime, or ISO text"),
+        (1.5, "got 1.5"),
+    ],
 )
 def test_a_version_that_is_not_there_is_an_error(tmp_path: Path, version: Any, reason: str) -> None:
     deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
@@ -506,7 +580,7 @@ def test_what_deltalake_does_not_read_is_not_checked(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="nested more than 128 levels deep"):
         Pipeline.from_delta(tmp_path, 2)
     with pytest.raises(DatasetError, match="nested more than 128 levels deep"):
-        Pipeline.from_delta(tmp_path, "2020-01-01T00:00:00Z")
+        Pipeline.from_delta(tmp_path, datetime.datetime.fromtimestamp(commit_file(tmp_path, 2).stat().st_mtime))
 
 
 def test_brackets_in_texts_are_not_nested(tmp_path: Path) -> None:
