@@ -20,6 +20,7 @@ from ..process.forks import pc
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order
 from .footer_check import has_no_known_bounds
+from .old_writers import Trusted, trusted_bounds
 from .spark_files import footer_schema
 
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
@@ -104,8 +105,9 @@ def raw_statistics(
     maximum: list[Any] = []
     nulls: list[int] = []
     for footer, column in zip(footers, columns, strict=True):
+        trusted = "none" if column is None else trusted_bounds(footer, footer.schema.column(column))
         for number in range(footer.num_row_groups):
-            low, high, null_count = _chunk_statistics(footer, number, column)
+            low, high, null_count = _chunk_statistics(footer, number, column, trusted)
             minimum.append(low)
             maximum.append(high)
             nulls.append(null_count)
@@ -158,7 +160,9 @@ def flat_columns(footer: pq.FileMetaData) -> dict[str, int]:
     }
 
 
-def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -> tuple[Any, Any, int]:
+def _chunk_statistics(
+    footer: pq.FileMetaData, group: int, column: int | None, trusted: Trusted
+) -> tuple[Any, Any, int]:
     if column is None:
         return None, None, -1
     chunk = footer.row_group(group).column(column)
@@ -169,7 +173,9 @@ def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -
         if statistics is None:
             return None, None, -1
         null_count = statistics.null_count if statistics.has_null_count else -1
-        if not statistics.has_min_max:
+        if not statistics.has_min_max or trusted == "none":
+            return None, None, null_count
+        if trusted == "equal" and statistics.min_raw != statistics.max_raw:
             return None, None, null_count
         if statistics.logical_type.type in ("TIMESTAMP", "TIME"):  # raw counts: Python's times have no nanoseconds
             return statistics.min_raw, statistics.max_raw, null_count

@@ -27,6 +27,7 @@ from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
 from .nested import stored_schema
+from .old_writers import may_be_misordered
 from .retries import with_retries
 from .store_answers import told
 
@@ -96,7 +97,7 @@ class RowGroupIndex:
             unknown = np.full(len(self.rows), -1, dtype=np.int64)
             return ChunkStatistics(minimum=None, maximum=None, null_count=unknown, exact=False)
         table = self._read([f"min:{name}", f"max:{name}", f"nulls:{name}"]) if all(found) else None
-        if table is None:
+        if table is None or not self._is_by_writer(name, table.schema.field(0).type):
             return None
         try:
             low, high, nulls = (self._ordered(column) for column in table.columns)
@@ -110,6 +111,19 @@ class RowGroupIndex:
             null_count=arrow_to_numpy(nulls),
             exact=any(part.description.exact[name] for part in self._parts),
         )
+
+    def _is_by_writer(self, name: str, kind: pa.DataType) -> bool:
+        """Whether bounds of this type are right, whoever wrote the files."""
+        old = next((part for part in self._parts if not part.description.by_writer), None)
+        if old is None or not may_be_misordered(kind):
+            return True
+        _LOGGER.warning(
+            "row-group index %s: expected no bounds of old writers, which may be wrong, got an index of an earlier "
+            "release. The footers are read for field '%s' instead; write_index() makes a new index.",
+            old.version.shown_path,
+            name,
+        )
+        return False
 
     def bytes_of(self, kind: Literal["stored", "decoded"], names: Sequence[str]) -> np.ndarray | None:
         """The compressed or decompressed size of some columns in each row group; ``None`` if only footers have it."""

@@ -47,6 +47,7 @@ class IndexDescription:
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
         by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
+        by_writer: whether bounds of old writers were left out, as `old_writers` says; earlier releases kept them.
     """
 
     fields: tuple[str, ...]
@@ -57,6 +58,7 @@ class IndexDescription:
     empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
     by_arrow: bool = True
+    by_writer: bool = True
 
     def covers(self, names: Sequence[str]) -> bool:
         """Whether the index has everything that the footers say about these fields."""
@@ -91,6 +93,7 @@ class IndexDescription:
             empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
             schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
             by_arrow=bool(value.get("by_arrow", False)),
+            by_writer=bool(value.get("by_writer", False)),
         )
 
 
