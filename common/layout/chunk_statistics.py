@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,14 +49,17 @@ def footer_statistics(
     """The statistics of one column in all row groups of some files, in the column's type in the dataset.
 
     Args:
-        paths: the column's dotted name in each file; ``None`` where a file lacks the column.
+        paths: the column's dotted name in each file; ``None`` where a file lacks the column. If two columns of a file
+            have this name, nothing is known about either.
         wanted: the column's type in the dataset; ``None`` for an unreadable column, which has no bounds.
     """
-    numbers = [
-        None if path is None else flat_columns(footer).get(path) for footer, path in zip(footers, paths, strict=True)
-    ]
+    numbers: list[int | None] = []
+    types: list[pa.DataType | None] = []
+    for footer, path in zip(footers, paths, strict=True):
+        named = [kind for name, kind in bound_types(footer) if name == path]
+        types.append(named[0] if len(named) == 1 else None)
+        numbers.append(flat_columns(footer).get(path or "") if len(named) == 1 else None)
     minimum, maximum, null_count = raw_statistics(footers, numbers)
-    types = [dict(bound_types(footer)).get(path or "") for footer, path in zip(footers, paths, strict=True)]
     of_group = [kind for kind, footer in zip(types, footers, strict=True) for _ in range(footer.num_row_groups)]
     low, high = bounds_in(minimum, of_group, wanted), bounds_in(maximum, of_group, wanted)
     known = low is not None and high is not None
@@ -147,9 +151,11 @@ def belongs(leaf: str, names: Collection[str]) -> bool:
 
 
 def leaf_columns(footer: pq.FileMetaData) -> dict[str, int]:
-    """The number of each leaf column by path. If a path occurs twice, the first column counts."""
+    """The number of each leaf column by path. Paths that occur twice (``x.y``, and ``y`` in ``x``) are left out."""
     schema = footer.schema
-    return {schema.column(number).path: number for number in reversed(range(len(schema)))}
+    paths = [schema.column(number).path for number in range(len(schema))]
+    times = Counter(paths)
+    return {path: number for number, path in enumerate(paths) if times[path] == 1}
 
 
 def flat_columns(footer: pq.FileMetaData) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +60,15 @@ def describe_table(dataset: StoredFiles, table: Table) -> tuple[Unischema, dict[
     declared = _declared(dataset)
     fields: list[UnischemaField] = []
     refused = dict(table.refused)
+    times = Counter(column.name for column in table.columns)
     for column in table.columns:
+        if times[column.name] > 1:
+            refused[column.name] = (
+                f"field '{column.name}': expected one column of this name in the table, got {times[column.name]}, so "
+                "the name is ambiguous. Rename one of them in the table, or deselect the field with select(...) or "
+                "fields=[...]."
+            )
+            continue
         try:
             fields.append(column.field or _as_declared(column, declared, dataset) or _inferred(column))
         except SchemaError as error:

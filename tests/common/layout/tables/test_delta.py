@@ -420,6 +420,51 @@ def test_renamed_columns_are_found_by_column_mapping(tmp_path: Path, mode: str) 
         assert query_rows(tmp_path, "number", "day", "col-1") == [(row[0], *row[2:]) for row in expected]
 
 
+@pytest.mark.parametrize("name", ["a", "s.b", "s.t.c", "u.d"])
+def test_columns_whose_stored_names_look_alike_are_told_apart(tmp_path: Path, name: str) -> None:
+    """Each of the four columns has the dotted name ``x.y.z`` in the file."""
+    count = 40
+    held = {"a": range(count), "s.b": range(100, 140), "s.t.c": range(240, 200, -1), "u.d": range(300, 340)}
+    data = pa.table(
+        {
+            "x.y.z": pa.array(held["a"], pa.int64()),
+            "x": [{"y.z": b, "y": {"z": c}} for b, c in zip(held["s.b"], held["s.t.c"], strict=True)],
+            "x.y": [{"z": d} for d in held["u.d"]],
+        }
+    )
+
+    def struct_of(*members: Any) -> dict[str, Any]:
+        return {"type": "struct", "fields": list(members)}
+
+    inner = hand.mapped("t", struct_of(hand.mapped("c", "long", 5, "z")), 4, "y")
+    fields = [
+        hand.mapped("a", "long", 1, "x.y.z"),
+        hand.mapped("s", struct_of(hand.mapped("b", "long", 3, "y.z"), inner), 2, "x"),
+        hand.mapped("u", struct_of(hand.mapped("d", "long", 7, "z")), 6, "x.y"),
+    ]
+    made = hand.add(tmp_path, "a.parquet", data)
+    metadata = hand.metadata(fields, delta__columnMapping__mode="name")
+    hand.commit(tmp_path, 0, hand.protocol(["columnMapping"]), metadata, made)
+    pipeline = Pipeline.from_delta(tmp_path)
+    assert rows_of(pipeline, *held) == sorted(zip(*held.values(), strict=True))
+    bound = held[name][10]
+    for condition, expected in (
+        (pc.field(name) <= bound, [value for value in held[name] if value <= bound]),
+        (pc.field(name) > bound, [value for value in held[name] if value > bound]),
+        (pc.field(name) == bound, [bound]),
+    ):
+        assert rows_of(pipeline.where(condition), name) == [(value,) for value in sorted(expected)]
+
+
+def test_columns_of_one_dotted_name_can_be_deselected(tmp_path: Path) -> None:
+    data = pa.table({"id": [1, 2], "x.y": [1, 2], "x": [{"y": 3}, {"y": 4}]})
+    deltalake.write_deltalake(str(tmp_path / "t"), data)
+    pipeline = Pipeline.from_delta(tmp_path / "t")
+    assert rows_of(pipeline.select("id"), "id") == [(1,), (2,)]
+    with pytest.raises(SchemaError, match=r"field 'x\.y': expected one column of this name in the table, got 2, so"):
+        rows_of(pipeline, "id")
+
+
 def test_types_that_were_widened_are_read_as_the_table_has_them_now(tmp_path: Path) -> None:
     old = pa.table(
         {
