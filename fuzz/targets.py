@@ -290,7 +290,7 @@ def hugging_face(data: bytes) -> None:
     kinds = {"image": pa.struct({"bytes": pa.binary()}), "label": pa.int64(), "x": pa.list_(pa.list_(pa.float32()))}
     schema = pa.schema(kinds, metadata={b"huggingface": data})
     with _naming("x.parquet"):
-        described(schema, (None, None, 3), "x.parquet")
+        described([("x.parquet", schema)], (None, None, 3))
 
 
 @functools.cache

@@ -60,6 +60,12 @@ class TableColumn:
     field: UnischemaField | None = None
     in_files: bool = False
 
+    @property
+    def is_image_struct(self) -> bool:
+        """Whether it is an image under the name of a struct of ``bytes`` and ``path``, as Hugging Face stores them."""
+        *above, last = self.names or ((),)
+        return last == ("bytes",) and self.name == ".".join(names[0] for names in above)
+
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON object."""
         more: dict[str, Any] = (

@@ -116,11 +116,16 @@ def column_slices(
     place = describe_row_group(dataset, row_group)
     paths: list[tuple[str, ...] | None] = []
     parents: dict[str, tuple[str, ...] | None] = {}
+    beside: dict[str, tuple[str, ...]] = {}
+    first_row = 0
 
     def choose(arrow: pa.Schema) -> list[str]:
         paths[:] = [None if column.partition else locate(arrow, column, where=place) for column in columns]
         chosen = {_selected(path, arrow) for path in paths if path is not None}
         for column, path in zip(columns, paths, strict=True):
+            if path is not None and column.is_image_struct and _has_path(arrow, path):
+                beside[column.name] = (*path[:-1], "path")
+                chosen.add(beside[column.name])
             if path is None and column.default is not None:
                 parents[column.name] = around = _around(arrow, column, where=place)
                 if around and not any(each[: len(around)] == around for each in chosen):
@@ -137,7 +142,34 @@ def column_slices(
     else:
         slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
     for rows, held in slices:
+        for name, path in beside.items():
+            _check_embedded(held, name, path, first_row, place)
         yield rows, _typed(dataset, number, columns, paths, parents, held, rows, place)
+        first_row += rows
+
+
+def _has_path(arrow: pa.Schema, path: tuple[str, ...]) -> bool:
+    """Whether the struct around a column has a ``path``."""
+    kind: pa.DataType = pa.struct(list(arrow))
+    for part in path[:-1]:
+        kind = kind.field(part).type
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("path") >= 0)
+
+
+def _check_embedded(held: pa.Table, name: str, path: tuple[str, ...], first_row: int, place: str) -> None:
+    """Refuses images that are only a path to a file elsewhere. They would read as null."""
+    stored = _member(held, (*path[:-1], "bytes"))
+    if not stored.null_count:
+        return
+    named = _member(held, path)
+    elsewhere = pc.and_(pc.is_null(stored), pc.greater(pc.coalesce(pc.binary_length(named), 0), 0))
+    row = pc.index(elsewhere, True).as_py()
+    if row >= 0:
+        raise DatasetError(
+            f"{place}, row {first_row + row}: expected the bytes of image '{name}', got only its path "
+            f"'{named[row].as_py()}'. Embed the images when you write the Parquet file (push_to_hub() does), or read "
+            "the files themselves with from_image_folder()."
+        )
 
 
 def _typed(

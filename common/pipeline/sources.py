@@ -126,7 +126,7 @@ class Sources:
         Args:
             path: a local folder, or a URL such as ``hf://datasets/user/name``.
             split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be omitted if there is only one.
-            config: the folder of the configuration, if there are several.
+            config: the configuration, if there are several: one that the README.md lists, or a folder.
             image_shape: the shape of fields with the feature ``Image``.
             options: other arguments of the class, such as ``workers``.
 

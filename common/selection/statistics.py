@@ -32,6 +32,8 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     null_count = found.null_count
     if "." in name and _may_be_dictionary_of_text(wanted):
         null_count = np.where(null_count == 0, -1, null_count)  # Arrow does not count the nulls of enclosing structs
+    if name in dataset.columns and dataset.columns[name].is_image_struct:
+        null_count = np.where(null_count > 0, -1, null_count)  # some may be images in other files, which is an error
     return ColumnStatistics(
         minimum=convert_bounds(found.minimum, wanted),
         maximum=convert_bounds(found.maximum, wanted),

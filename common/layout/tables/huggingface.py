@@ -1,7 +1,7 @@
-"""Parquet folders in the Hugging Face layout: splits by file name, features in the Arrow schema's metadata.
+"""Parquet folders in the Hugging Face layout: splits of files, features in the Arrow schema's metadata.
 
 It takes a folder and a split, and returns a `TableSource`. Rows of different splits or configurations are never mixed
-unless the caller asks for it. Layout: https://huggingface.co/docs/hub/datasets-file-names-and-splits.
+unless the caller asks for it. Files with different schemas are unified, as those of other datasets.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError, ParquetryError, SchemaError, missing_package
@@ -24,27 +23,20 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
 from ...urls import clean_cause
-from ..file_versions import opened
-from ..files import DataFile, list_files
-from ..nested import stored_schema
+from ..evolution import unify_schemas
+from ..file_versions import look
+from ..files import FileListing, is_data_name, list_files
+from ..footers import read_footers
 from ..retries import with_retries
+from ..spark_files import footer_schema
 from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
+from .huggingface_splits import files_of
 
-_SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
-_ALIASES = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
-    "eval": "test",
-    "evaluation": "test",
-}
-_ALL = "all"
 _METADATA_KEY = b"huggingface"
+_README = "README.md"
+_MOST_README_BYTES = 4 << 20
+
+Labels = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def open_huggingface(
@@ -67,9 +59,13 @@ def open_huggingface(
     listing = list_files(
         [url], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
     )
-    chosen = _of_config(what, _of_split(what, listing.files, split), config)
-    schema = _schema_of(chosen[0], listing.filesystem)
-    columns, labels = described(schema, image_shape, chosen[0].path)
+    files = {file.relative: file for file in listing.files}
+    _check_parquet(what, [*files])
+    paths = files_of(what, [*files], _readme(what, listing), config=config, split=split)
+    chosen = [files[path] for path in paths]
+    footers = read_footers(listing.filesystem, chosen)
+    schemas = [(file.path, _schema_in(footer, file.shown_path)) for file, footer in zip(chosen, footers, strict=True)]
+    columns, refused, labels = described(schemas, image_shape)
     made = Table(
         kind="huggingface",
         root=listing.roots[0] if chosen[0].path != listing.roots[0] else posixpath.dirname(chosen[0].path),
@@ -77,6 +73,7 @@ def open_huggingface(
         version="",
         columns=columns,
         files=tuple(TableFile(version=file.version) for file in chosen),
+        refused=refused,
         labels=labels,
     )
     return TableSource(url=url, table=sorted_files(made), filesystem=filesystem)
@@ -103,105 +100,108 @@ def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
     return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}".rstrip("/")
 
 
-# --- which files ---
-
-
-def split_of(relative: str) -> str:
-    """The split of a file, by its path below the folder; ``train`` if the path does not say."""
-    *folders, name = relative.split("/")
-    stem = posixpath.splitext(name)[0]
-    shard = _SHARD.fullmatch(stem)
-    if shard is not None:
-        return _ALIASES.get(shard["split"], shard["split"])
-    for part in (stem, *reversed(folders)):
-        for word in re.split(r"[^A-Za-z0-9]+", part):
-            if word.lower() in _ALIASES:
-                return _ALIASES[word.lower()]
-    return "train"
-
-
-def _of_split(what: str, files: Iterable[DataFile], split: str | None) -> list[DataFile]:
-    by_split: dict[str, list[DataFile]] = {}
-    for file in files:
-        by_split.setdefault(split_of(file.relative), []).append(file)
-    if split is None and len(by_split) > 1:
-        raise DatasetError(f"{what}: expected split= one of {sorted(by_split)} (or 'all'), because there are several.")
-    if split is None or split == _ALL:
-        return [file for files in by_split.values() for file in files]
-    chosen = []
-    for name in split.split("+"):
-        name = name.strip()
-        found = by_split.get(name) or by_split.get(_ALIASES.get(name, name))
-        if found is None:
-            raise DatasetError(f"{what}: expected split= one of {sorted(by_split)}, got '{name}'.")
-        if found[0] in chosen:
-            raise DatasetError(f"{what}: expected each split once, got '{name}' twice in split='{split}'.")
-        chosen += found
-    return chosen
-
-
-def _of_config(what: str, files: list[DataFile], config: str | None) -> list[DataFile]:
-    """The files of one configuration, which is a folder. ``data`` and folders named after splits do not count."""
-    by_config: dict[str, list[DataFile]] = {}
-    for file in files:
-        by_config.setdefault(_config_of(file.relative), []).append(file)
-    if config is None and len(by_config) == 1:
-        return files
-    if config not in by_config:
+def _check_parquet(what: str, paths: Sequence[str]) -> None:
+    arrow = next((path for path in paths if path.endswith(".arrow")), None)
+    if arrow is not None and not any(map(is_data_name, paths)):
         raise DatasetError(
-            f"{what}: expected config= one of {sorted(by_config)}, got {config!r}. Files of different configurations "
-            "may hold different rows."
+            f"{what}: expected Parquet files, found Arrow files such as '{arrow}', as save_to_disk() writes them. "
+            "Write Parquet with datasets.load_from_disk(path), and to_parquet() of each split."
         )
-    return by_config[config]
 
 
-def _config_of(relative: str) -> str:
-    folders = [part for part in relative.split("/")[:-1] if "=" not in part]
-    own = [part for part in folders if part != "data" and part.lower() not in _ALIASES]
-    return "/".join(own) or "default"
+def _readme(what: str, listing: FileListing) -> str:
+    """The text of the folder's README.md; empty if it has none, or if the URL names files."""
+    root = listing.roots[0]
+    if listing.patterns or root == listing.files[0].path:
+        return ""
+    filesystem, path = listing.filesystem, posixpath.join(root, _README)
+
+    def read() -> bytes:
+        version = look(filesystem, path)[1]
+        if version is None:
+            return b""
+        if version.size_bytes > _MOST_README_BYTES:
+            raise ValueError(f"{version.size_bytes} bytes")
+        with filesystem.open_input_stream(path, compression=None) as stream:
+            return bytes(stream.read())
+
+    try:
+        return with_retries(filesystem, read, f"file {path}").decode()
+    except DatasetError:
+        raise
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise DatasetError(
+            f"{what}: expected a readable {_README}, which may list its splits, got: {error}. Repair it, or name the "
+            "files in the URL."
+        ) from clean_cause(error)
 
 
 # --- which fields ---
 
 
-def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
-    def read() -> pa.Schema:
-        with opened(filesystem, file.version) as source:
-            return stored_schema(pq.read_schema(source))
-
+def _schema_in(footer: pq.FileMetaData, where: str) -> pa.Schema:
     try:
-        return with_retries(filesystem, read, f"file {file.shown_path}")
-    except DatasetError:
-        raise
+        return footer_schema(footer)
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"file {file.shown_path}: expected a readable Parquet file, got: {error}.") from clean_cause(
-            error
-        )
+        raise DatasetError(
+            f"file {where}: expected columns that Arrow has types for, got: {error}. Write it again without them."
+        ) from clean_cause(error)
 
 
 def described(
-    schema: pa.Schema, image_shape: tuple[int | None, ...], where: str
-) -> tuple[tuple[TableColumn, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Returns the columns of a file, with the fields that its features describe, and the names of its class labels.
+    schemas: Sequence[tuple[str, pa.Schema]], image_shape: tuple[int | None, ...]
+) -> tuple[tuple[TableColumn, ...], tuple[tuple[str, str], ...], Labels]:
+    """Returns the columns of some files, with the fields that their features describe.
+
+    It also returns which columns cannot be read, each with the reason, and the names of the class labels.
+
+    Args:
+        schemas: the path and the schema of each file.
 
     Raises:
-        DatasetError: the features are not as the datasets package writes them.
+        DatasetError: the features are not as the datasets package writes them, or those of two files differ.
         SchemaError: images cannot have this ``image_shape``.
     """
-    features = _features(schema, where)
+    features = _common_features(schemas)
+    where = schemas[0][0]
     try:
         labels = tuple(
             (name, tuple(map(_text, feature["names"])))
             for name, feature in features.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
         )
-        return tuple(_columns(schema, features, image_shape)), labels
+        distinct: dict[pa.Schema, tuple[str, pa.Schema]] = {}
+        for path, schema in schemas:
+            distinct.setdefault(schema.remove_metadata(), (path, schema))
+        columns, refused = _columns(list(distinct.values()), features, image_shape)
+        return tuple(columns), tuple(refused.items()), labels
     except (LookupError, TypeError, ValueError) as error:
         if isinstance(error, ParquetryError):
             raise
         raise DatasetError(
             f"file {where}: expected features as the datasets package writes them, got: {error!r}. Write it again."
         ) from clean_cause(error)
+
+
+def _common_features(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, Any]:
+    """The features of all files by name. Those that change what a column means must be the same in all."""
+    found: dict[str, tuple[Any, str]] = {}
+    distinct: dict[bytes | None, tuple[str, pa.Schema]] = {}
+    for path, schema in schemas:
+        distinct.setdefault((schema.metadata or {}).get(_METADATA_KEY), (path, schema))
+    for path, schema in distinct.values():
+        for name, feature in _features(schema, path).items():
+            first, before = found.setdefault(name, (feature, path))
+            if first != feature and any(_kind(each) in ("ClassLabel", "Image") for each in (first, feature)):
+                raise DatasetError(
+                    f"field '{name}': expected one feature in all files, got {str(first)[:200]} in {before} and "
+                    f"{str(feature)[:200]} in {path}. Read the files one by one, or write one of them again."
+                )
+    return {name: feature for name, (feature, _) in found.items()}
+
+
+def _kind(feature: Any) -> Any:
+    return feature.get("_type") if isinstance(feature, dict) else None
 
 
 def _text(name: object) -> str:
@@ -223,23 +223,46 @@ def _features(schema: pa.Schema, where: str) -> dict[str, Any]:
 
 
 def _columns(
-    schema: pa.Schema, features: Mapping[str, Any], image_shape: tuple[int | None, ...]
-) -> Iterator[TableColumn]:
-    for column in schema:
-        feature = features.get(column.name)
-        feature = feature if isinstance(feature, dict) else {}
-        if feature.get("_type") == "Image" and _holds_bytes(column.type):
-            dims = ("H", "W", "C")[: len(image_shape)]
-            codec = CompressedImageCodec("png")  # every codec decodes all formats; PNG allows every pixel type
-            yield TableColumn(
-                name=column.name,
-                arrow=pa.binary(),
-                names=((column.name,), ("bytes",)),
-                field=UnischemaField(column.name, np.uint8, image_shape, codec, nullable=True, dims=dims),
-            )
-            continue
-        for leaf in _leaves(column):
-            yield replace(leaf, field=_shaped(leaf, feature)) if leaf.name == column.name else leaf
+    schemas: Sequence[tuple[str, pa.Schema]], features: Mapping[str, Any], image_shape: tuple[int | None, ...]
+) -> tuple[list[TableColumn], dict[str, str]]:
+    """The columns of files with different schemas, in order of first occurrence, and the reasons for refused ones."""
+    unified, refused = unify_schemas(schemas)
+    types = dict(unified)
+    columns: dict[str, TableColumn] = {}
+    for _, schema in schemas:
+        for column in schema:
+            feature = features.get(column.name)
+            feature = feature if isinstance(feature, dict) else {}
+            is_image = feature.get("_type") == "Image" and _holds_bytes(column.type)
+            for leaf in [_image(column, image_shape)] if is_image else _leaves(column):
+                stored = f"{leaf.name}.bytes" if is_image else leaf.name
+                if stored in refused:
+                    refused[leaf.name] = refused[stored]
+                elif stored in types and leaf.name not in columns:
+                    columns[leaf.name] = leaf if is_image else _as_unified(leaf, types[stored], feature)
+    return list(columns.values()), refused
+
+
+def _as_unified(leaf: TableColumn, unified: pa.Field, feature: Mapping[str, Any]) -> TableColumn:
+    leaf = replace(leaf, arrow=_plain(unified.type), nullable=unified.nullable)
+    return replace(leaf, field=_shaped(leaf, feature)) if len(leaf.names) == 1 else leaf
+
+
+def _image(column: pa.Field, image_shape: tuple[int | None, ...]) -> TableColumn:
+    dims = ("H", "W", "C")[: len(image_shape)]
+    codec = CompressedImageCodec("png")  # every codec decodes all formats; PNG allows every pixel type
+    return TableColumn(
+        name=column.name,
+        arrow=pa.binary(),
+        names=((column.name,), ("bytes",)),
+        field=UnischemaField(column.name, np.uint8, image_shape, codec, nullable=True, dims=dims),
+    )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """What an extension type stores, and the values of a dictionary."""
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
@@ -247,8 +270,7 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 
 def _leaves(column: pa.Field, above: TableColumn | None = None) -> Iterator[TableColumn]:
-    kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind = _plain(column.type)
     here = TableColumn(
         name=column.name if above is None else f"{above.name}.{column.name}",
         arrow=kind,

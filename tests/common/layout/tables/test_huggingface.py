@@ -19,7 +19,6 @@ from PIL import Image
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError, SchemaError
 from parquetry.common.layout.tables import huggingface
-from parquetry.common.layout.tables.huggingface import split_of
 from parquetry.common.tables import class_names
 
 
@@ -43,24 +42,6 @@ def picture(color: int, kind: str = "png", mode: str = "RGB") -> bytes:
     stream = io.BytesIO()
     Image.new(mode, (5, 4), color if mode == "L" else (color, 0, 7)).save(stream, kind)
     return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("path", "split"),
-    [
-        ("data/train-00000-of-00002.parquet", "train"),
-        ("data/random-00000-of-00001.parquet", "random"),
-        ("train.test-00000-of-00001.parquet", "train.test"),
-        ("validation/a.parquet", "validation"),
-        ("my_dev_file.parquet", "validation"),
-        ("data/val-x.parquet", "validation"),
-        ("eval/0.parquet", "test"),
-        ("contest/0.parquet", "train"),
-        ("0000.parquet", "train"),
-    ],
-)
-def test_the_split_of_a_file_is_in_its_name(path: str, split: str) -> None:
-    assert split_of(path) == split
 
 
 def test_a_split_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
@@ -149,6 +130,70 @@ def test_a_column_that_some_files_lack_is_null_there(tmp_path: Path) -> None:
     write(tmp_path / "train-00000-of-00002.parquet", pa.table({"id": [1], "more": [5]}))
     write(tmp_path / "train-00001-of-00002.parquet", numbers(2))
     assert [row["more"] for row in Pipeline.from_huggingface_parquet(tmp_path)] == [5, None]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_files_with_different_schemas_are_unified(tmp_path: Path, turned: bool) -> None:
+    """As in a plain pipeline, whichever file comes first."""
+    first = pa.table({"id": pa.array([1], pa.int32()), "x": pa.array([1.5], pa.float32()), "s": [{"a": 1}]})
+    second = pa.table({"id": [2**40], "x": [0.1], "s": [{"a": 2, "b": "z"}], "more": [7]})
+    for number, data in enumerate((second, first) if turned else (first, second)):
+        write(tmp_path / f"train-0000{number}-of-00002.parquet", data)
+    pipeline = Pipeline.from_huggingface_parquet(tmp_path)
+    rows = sorted(pipeline, key=lambda row: int(row["id"]))
+    assert [(row["id"], row["x"], row["s.a"], row["s.b"], row["more"]) for row in rows] == [
+        (1, 1.5, 1, None, None),
+        (2**40, 0.1, 2, "z", 7),
+    ]
+    assert ids(pipeline.where([("x", "<", 0.2)])) == [2**40]
+    assert sorted(pipeline.schema.fields) == sorted(Pipeline(tmp_path).schema.fields)
+
+
+def test_types_that_do_not_widen_to_one_fail_when_selected(tmp_path: Path) -> None:
+    write(tmp_path / "train-00000-of-00002.parquet", pa.table({"id": [1], "x": [1]}))
+    write(tmp_path / "train-00001-of-00002.parquet", pa.table({"id": [2], "x": ["a"]}))
+    pipeline = Pipeline.from_huggingface_parquet(tmp_path)
+    assert ids(pipeline.select("id")) == [1, 2]
+    with pytest.raises(SchemaError, match="field 'x': expected one type in all files, got int64 in"):
+        list(pipeline)
+
+
+def test_class_numbers_mean_the_same_in_all_files(tmp_path: Path) -> None:
+    for number, names in enumerate((["cat", "dog"], ["dog", "cat"])):
+        features = {"id": {"names": names, "_type": "ClassLabel"}}
+        write(tmp_path / f"train-0000{number}-of-00002.parquet", numbers(number), features)
+    with pytest.raises(
+        DatasetError, match=r"field 'id': expected one feature in all files, got \{'names': \['cat', 'dog"
+    ):
+        Pipeline.from_huggingface_parquet(tmp_path)
+
+
+def test_an_image_that_is_only_a_path_is_an_error(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    held: list[Any] = [{"bytes": picture(1), "path": "a.png"}, None, {"bytes": None, "path": None}]
+    elsewhere = {"bytes": None, "path": "/pictures/b.png"}
+    for name, images in (("some", [*held, elsewhere]), ("all", [elsewhere] * 2), ("none", held)):
+        data = pa.table({"image": pa.array(images, kind)})
+        write(tmp_path / name / "train.parquet", data, {"image": {"_type": "Image"}})
+    expected = r"train\.parquet, row group 0, row {}: expected the bytes of image 'image', got only its path '/pictures/b\.png'"
+    for name, row in (("some", 3), ("all", 0)):
+        pipeline = Pipeline.from_huggingface_parquet(tmp_path, config=name)
+        for each in (pipeline, pipeline.nulls("drop"), pipeline.nulls("drop").shuffle(2, seed=1)):
+            with pytest.raises(DatasetError, match=expected.format(row)):
+                list(each)
+    rows = list(Pipeline.from_huggingface_parquet(tmp_path, config="none"))
+    assert [row["image"] is None for row in rows] == [False, True, True]
+    assert len(list(Pipeline.from_huggingface_parquet(tmp_path, config="none").nulls("drop"))) == 1
+
+
+def test_arrow_files_of_save_to_disk_are_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    for name in ("train/data-00000-of-00001.arrow", "train/state.json", "train/dataset_info.json", "dataset_dict.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(
+        DatasetError, match=r"found Arrow files such as 'train/data-.*', as save_to_disk\(\) writes them"
+    ):
+        Pipeline.from_huggingface_parquet(tmp_path, "train")
 
 
 def test_metadata_that_is_damaged_is_an_error(tmp_path: Path) -> None:
