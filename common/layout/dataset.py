@@ -46,6 +46,7 @@ from .store_answers import StoreError
 from .stores import ForkSafeFileSystem
 from .table import Table, TableColumn
 from .table_dataset import describe_table, table_filesystem, table_listing
+from .table_logs import check_no_deletes
 from .table_read import locate
 
 MAX_VALUE_BYTES = 1 << 30
@@ -408,6 +409,8 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
     directories = {key for file in dataset.files for key, _ in file.partition}
     if declared is not None and not directories.isdisjoint(schemas[0][1].names):  # other files may lack the column
         schemas = _distinct_schemas(dataset)
+    for where, arrow in schemas:
+        check_no_deletes(where, arrow)
     names = [{*arrow.names, *(path for path, _ in flatten_fields(arrow))} for _, arrow in schemas]
     stored = set[str]().union(*names)
     refused: dict[str, str] = {}

@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +25,7 @@ from .patterns import Pattern, pattern_of
 from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .store_answers import ADVICE, StoreError, told
 from .stores import store_of
+from .table_logs import LOGS, above_partitions, check_no_table, is_log, logs_above, names_in
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -33,22 +35,10 @@ _MEMORY_FILES = (
     "rank) sees them. Read them with executor='threads', or write them to a disk or a store."
 )
 _METADATA = ("_common_metadata", "_metadata")
-_LOGS = ("_delta_log", "metadata", ".hoodie")
 _NOWHERE = "Check the URL: the bucket or host, and the path."
 _LISTINGS = 16
-_TABLE_LOGS = {
-    "Delta": re.compile(r"(?P<table>|.+/)_delta_log/(\d{20}\.(json|checkpoint.*)|_last_checkpoint)$"),
-    "Iceberg": re.compile(r"(?P<table>|.+/)metadata/(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json$"),
-    "Hudi": re.compile(r"(?P<table>|.+/)\.hoodie/hoodie\.properties$"),
-}
-"""Files found below tables, by table format; the group ``table`` is the directory of the table."""
 _MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
 """The mark of a writer that is moving its files into the directory above."""
-_TABLE_ADVICE = {
-    "Delta": "Open it with from_delta(url); in Python, copy() and rewrite() take such a Pipeline.",
-    "Iceberg": "Open it with from_iceberg(table); in Python, copy() and rewrite() take such a Pipeline.",
-    "Hudi": "Write the live rows as plain Parquet, or name the files that hold them.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +130,8 @@ def list_files(
             raise DatasetError(f"dataset {url!r}: expected every URL on one filesystem, got {systems[0]!r} and {fs!r}.")
         systems.append(fs)
         paths.append(path.rstrip("/") or path)
-    for url, listing in zip(urls, _list_each(urls, systems, paths), strict=True):
+    list_names = cache(partial(names_in, systems[0]))  # many URLs may lie in one directory
+    for url, listing in zip(urls, _list_each(urls, systems, paths, list_names), strict=True):
         roots += listing.roots
         patterns += listing.patterns
         for file in listing.files:
@@ -182,15 +173,21 @@ def _for_plan(file: DataFile, plan: str) -> DataFile:
     return replace(file, version=replace(file.version, plan=plan or drawn_plan()))
 
 
-def _list_each(urls: Sequence[str], systems: Sequence[pafs.FileSystem], paths: Sequence[str]) -> Iterable[FileListing]:
+def _list_each(
+    urls: Sequence[str],
+    systems: Sequence[pafs.FileSystem],
+    paths: Sequence[str],
+    list_names: Callable[[str], list[str]],
+) -> Iterable[FileListing]:
     """Lists the files under each URL, in parallel if the store is remote."""
+    list_one = partial(_list_one, list_names)
     if len(urls) == 1 or systems[0].type_name == "local":
-        return map(_list_one, urls, systems, paths)
+        return map(list_one, urls, systems, paths)
     with thread_pool(_LISTINGS, "parquetry-list") as pool:
-        return list(pool.map(_list_one, urls, systems, paths))
+        return list(pool.map(list_one, urls, systems, paths))
 
 
-def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
+def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSystem, path: str) -> FileListing:
     # The path of an HTTP file system is its URL.
     pattern = None if "://" in path else pattern_of(f"{path}/" if url.endswith("/") else path)
 
@@ -208,6 +205,8 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
 
     try:
         kind, root, files = with_retries(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
+        is_directory = kind == pafs.FileType.Directory
+        marks, logs = (_marks_above(fs, root), logs_above(root, list_names)) if is_directory else ([], [])
     except DatasetError:
         raise
     except StoreError as error:
@@ -230,17 +229,16 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> FileListing:
         _check_no_images(url, files)
         return _listing(fs, [path], files, posixpath.dirname(path), [])
     below = [_below(file.path, root) for file in files]
-    _check_not_moving(url, [*_marks_above(fs, root), *below])
-    logs = [*_logs_above(fs, root), *below]
+    _check_not_moving(url, [*marks, *below])
     if used is None:
-        _check_no_table(url, logs)
+        check_no_table(url, [*logs, *below])
         chosen = _chosen(url, files, root, f"among {len(files)} files")
         roots = [root]
     else:
         matching = [file for file in files if used.matches(_below(file.path, root))]
         chosen = _chosen(url, matching, root, f"below '{root}' that matches")
         roots = sorted(file.path for file in chosen)
-        _check_no_table(url, logs, [_below(file, root) for file in roots])
+        check_no_table(url, [*logs, *below], [_below(file, root) for file in roots])
     _check_no_images(url, chosen)
     listing = _listing(fs, roots, chosen, root, [file for file in files if _below(file.path, root) in _METADATA])
     return listing if used is None else replace(listing, patterns=(used,))
@@ -260,9 +258,8 @@ def _wanted(pattern: Pattern) -> Callable[[str, bool], bool]:
         relative = _below(path, pattern.root)
         if is_directory:
             name = posixpath.basename(path)
-            return name in _LOGS or name.startswith(".parquetry-") or pattern.may_match_below(relative)
-        in_log = any(part in _LOGS for part in relative.split("/")) or _MOVING.search(relative)
-        return bool(in_log) or relative in _METADATA or pattern.matches(relative)
+            return name in LOGS or name.startswith(".parquetry-") or pattern.may_match_below(relative)
+        return bool(is_log(relative) or _MOVING.search(relative) or relative in _METADATA or pattern.matches(relative))
 
     return wants
 
@@ -289,20 +286,12 @@ def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
         )
 
 
-def _logs_above(fs: pafs.FileSystem, path: str) -> list[str]:
-    """The log files of the Delta table that contains a partition directory (``key=value``); empty if there is none."""
-    root = _above_partitions(path)
-    if root is None or look(fs, log := posixpath.join(root, "_delta_log"))[0] != pafs.FileType.Directory:
-        return []
-    return [_below(version.path, root) for version in versions_below(fs, log)]
-
-
 def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
     """The marks of writers that are moving files into the dataset that contains a partition directory.
 
     On stores, only `copy` and `convert` are looked for, because listing many partitions would take many requests.
     """
-    root = _above_partitions(path)
+    root = above_partitions(path)
     if root is None:
         return []
     names = [COPY]
@@ -311,37 +300,6 @@ def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
         names = [name for info in found if (name := posixpath.basename(info.path)).startswith(".parquetry-")]
     marks = [posixpath.join(name, MOVING) for name in names]
     return [mark for mark in marks if look(fs, posixpath.join(root, mark))[0] == pafs.FileType.File]
-
-
-def _above_partitions(path: str) -> str | None:
-    """The directory that contains a partition directory, ``None`` if the path is not one."""
-    root = path.rstrip("/")
-    while "=" in posixpath.basename(root):
-        root = posixpath.dirname(root)
-    return None if root == path.rstrip("/") else root
-
-
-def _check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None = None) -> None:
-    """Refuses tables whose log says which files are live: the other files hold deleted or replaced rows.
-
-    Args:
-        names: the files of a directory.
-        chosen: those that are wanted; ``None`` = all.
-
-    Raises:
-        DatasetError: the directory is such a table, or contains one, from which files are wanted.
-    """
-    for name in names:
-        for kind, log in _TABLE_LOGS.items():
-            found = log.search(name)
-            if found is None or is_hidden(found["table"]):
-                continue
-            if chosen is None or any(name.startswith(found["table"]) for name in chosen):
-                what = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} table"
-                raise DatasetError(
-                    f"dataset {url!r}: expected plain Parquet files, found {what} ('{name}'), which keeps files of "
-                    f"deleted rows. {_TABLE_ADVICE[kind]}"
-                )
 
 
 def _check_not_moving(url: str, names: Iterable[str]) -> None:

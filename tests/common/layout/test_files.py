@@ -114,50 +114,6 @@ def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
         Pipeline(tmp_path / "data").dataset  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("_delta_log/00000000000000000000.json", r"a Delta table .* Open it with from_delta\(url\)"),
-        ("part/_delta_log/_last_checkpoint", "a Delta table"),
-        (
-            "metadata/00001-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f.metadata.json",
-            r"an Iceberg table .* Open it with from_iceberg\(table\)",
-        ),
-        ("metadata/v1.metadata.json", "an Iceberg table"),
-        (".hoodie/hoodie.properties", "a Hudi table .* name the files"),
-    ],
-)
-def test_a_table_is_no_plain_dataset(tmp_path: Path, name: str, advice: str) -> None:
-    write_dataset(str(tmp_path), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
-    assert len(Pipeline(tmp_path)) == 1
-    (tmp_path / name).parent.mkdir(parents=True)
-    (tmp_path / name).write_text("{}")
-    with pytest.raises(DatasetError, match=advice):
-        Pipeline(tmp_path).dataset  # noqa: B018
-    (file,) = tmp_path.glob("*.parquet")
-    assert len(Pipeline(file)) == 1
-
-
-@pytest.mark.parametrize(
-    "name", ["metadata/coco.metadata.json", "_old/_delta_log/00000000000000000000.json", ".x/metadata/v1.metadata.json"]
-)
-def test_a_plain_dataset_may_hold_names_like_those_of_tables(tmp_path: Path, name: str) -> None:
-    write_dataset(str(tmp_path), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
-    (tmp_path / name).parent.mkdir(parents=True)
-    (tmp_path / name).write_text("{}")
-    assert len(Pipeline(tmp_path)) == 1
-
-
-def test_a_partition_of_a_table_is_no_plain_dataset_either(tmp_path: Path) -> None:
-    partition = tmp_path / "a=1" / "b=x"
-    write_dataset(str(partition), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
-    assert len(Pipeline(partition)) == 1
-    (tmp_path / "_delta_log").mkdir()
-    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{}")
-    with pytest.raises(DatasetError, match="found a Delta table"):
-        Pipeline(partition).dataset  # noqa: B018
-
-
 class Refusing(fsspec.implementations.local.LocalFileSystem):
     """Raises a library's own error for missing credentials, which is not an OSError."""
 
