@@ -55,7 +55,7 @@ def test_the_version_at_a_time_is_the_last_one_that_is_not_newer(
             time = BASE + file_times[version]
             os.utime(table / "_delta_log" / f"{version:020d}.json", (time, time))
         if cleaned:
-            (table / "_delta_log" / f"{cleaned:020d}.checkpoint.parquet").touch()
+            (table / "_delta_log" / f"{cleaned:020d}.checkpoint.parquet").write_bytes(b"not empty")
         log = Log(pafs.LocalFileSystem(), directory)
         assert log.readable_versions == range(cleaned, count)
         stored: dict[int, int] = {}
@@ -82,11 +82,11 @@ def test_versions_without_all_their_files_do_not_count(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="expected commits to find the time in, got none"):
         version_at(Log(filesystem, str(tmp_path)), "2024-01-01", {})
     log = tmp_path / "_delta_log"
-    (log / f"{1:020d}.checkpoint.parquet").touch()  # version 3 is not there
+    (log / f"{1:020d}.checkpoint.parquet").write_bytes(b"not empty")  # version 3 is not there
     assert not Log(filesystem, str(tmp_path)).readable_versions
-    (log / f"{5:020d}.checkpoint.0000000001.0000000002.parquet").touch()  # half a checkpoint
+    (log / f"{5:020d}.checkpoint.0000000001.0000000002.parquet").write_bytes(b"not empty")  # half a checkpoint
     assert not Log(filesystem, str(tmp_path)).readable_versions
-    (log / f"{3:020d}.checkpoint.parquet").touch()  # the time of version 3 is not known
+    (log / f"{3:020d}.checkpoint.parquet").write_bytes(b"not empty")  # the time of version 3 is not known
     assert Log(filesystem, str(tmp_path)).readable_versions == range(4, 6)
 
 
