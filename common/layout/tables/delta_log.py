@@ -250,9 +250,9 @@ def _complete_checkpoints(files: Mapping[str, FileVersion]) -> dict[int, list[st
             found[int(match[1])][parts if match[3] else name].append(name)
     complete: dict[int, list[str]] = {}
     for number, kinds in found.items():
-        for key, files in sorted(kinds.items(), key=str, reverse=True):
-            if len(files) == (key if isinstance(key, int) else 1):
-                complete[number] = files
+        for key, held in sorted(kinds.items(), key=str, reverse=True):
+            if len(held) == (key if isinstance(key, int) else 1):
+                complete[number] = held
     return complete
 
 
