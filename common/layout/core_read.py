@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from ..memory.arena import BLOCK_REGIONS, SCRATCH, array_bytes
 from ..memory.arrow_views import is_number
 from ..native.library import is_compiled
-from ..native.pages import CHUNK, ENTRY_BYTES, SLACK, decode_chunks
+from ..native.parquet import CHUNK, ENTRY_BYTES, SLACK, decode_chunks
 from ..process.forks import ForkLock
 from .nested import has_extensions
 

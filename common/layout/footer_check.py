@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ..native.footers import passes
+from ..native.parquet import passes
 
 # The field numbers in parquet.thrift of the fields that are checked.
 _ROW_GROUPS = 4  # of FileMetaData

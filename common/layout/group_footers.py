@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..native.footers import passes, row_group_places
+from ..native.parquet import passes, row_group_places
 from ..process.forks import ForkLock
 from .files import DataFile
 from .footers import footer_tail, from_footer, is_signed, kept_footer, naming_file, read_footer

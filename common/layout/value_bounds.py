@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..native.footers import longest_value
+from ..native.parquet import longest_value
 from .nested import with_whole_extensions
 from .page_header import dictionary_page
 

@@ -200,7 +200,7 @@ def _common_features(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, Any]
     return {name: feature for name, (feature, _) in found.items()}
 
 
-def _kind(feature: Any) -> Any:
+def _kind(feature: object) -> object:
     return feature.get("_type") if isinstance(feature, dict) else None
 
 

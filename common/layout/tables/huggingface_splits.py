@@ -201,7 +201,7 @@ def _listed(what: str, readme: str) -> dict[str, Mapping[str, Any]]:
         ) from clean_cause(error)
 
 
-def _checked(entry: Any) -> Mapping[str, Any]:
+def _checked(entry: object) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
         raise TypeError(reprlib.repr(entry))
     if not isinstance(entry.get("data_dir") or "", str):
@@ -209,7 +209,7 @@ def _checked(entry: Any) -> Mapping[str, Any]:
     return entry
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A name, which YAML may take for a number. Other values may be endless once they are text."""
     if not isinstance(value, str | int | float):
         raise TypeError(reprlib.repr(value))
@@ -242,9 +242,9 @@ def _of_entry(what: str, paths: Sequence[str], entry: Mapping[str, Any]) -> Spli
     return splits
 
 
-def _data_files(what: str, stated: Any) -> dict[str, list[str]]:
+def _data_files(what: str, stated: object) -> dict[str, list[str]]:
     """The patterns of each split. Patterns without a split are those of ``train``."""
-    items = stated if isinstance(stated, list) else [stated]
+    items: list[Any] = stated if isinstance(stated, list) else [stated]
     if not any(isinstance(item, Mapping) for item in items):
         items = [{"split": "train", "path": items}]
     found: dict[str, list[str]] = {}

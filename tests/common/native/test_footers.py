@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.layout.footer_check import check_slowly
-from parquetry.common.native import footers
+from parquetry.common.native import parquet
 from parquetry.common.native.library import library
 
 TABLE = pa.table(
@@ -47,10 +47,10 @@ CONTENT = stored(TABLE, 2)
 def test_a_sound_footer_passes_the_fast_check() -> None:
     footer = footer_of(CONTENT)
     columns = pq.read_metadata(io.BytesIO(CONTENT)).num_columns
-    assert footers.passes(footer, columns, len(CONTENT) - len(footer))
-    assert not footers.passes(footer, columns + 1, len(CONTENT) - len(footer))
-    assert not footers.passes(footer, columns, 10)
-    assert not footers.passes(b"", 0, 0)
+    assert parquet.passes(footer, columns, len(CONTENT) - len(footer))
+    assert not parquet.passes(footer, columns + 1, len(CONTENT) - len(footer))
+    assert not parquet.passes(footer, columns, 10)
+    assert not parquet.passes(b"", 0, 0)
 
 
 @examples(400)
@@ -63,28 +63,28 @@ def test_what_passes_the_fast_check_passes_the_slow_one(place: int, bit: int) ->
         metadata = pq.read_metadata(pa.BufferReader(content))
     except (pa.ArrowException, OSError, ValueError):
         return
-    if footers.passes(bytes(footer), metadata.num_columns, len(content) - len(footer)):
+    if parquet.passes(bytes(footer), metadata.num_columns, len(content) - len(footer)):
         check_slowly(bytes(footer), metadata, len(content))
 
 
 @examples(200)
 @given(data=st.binary(max_size=200), columns=st.integers(0, 5))
 def test_arbitrary_bytes_do_no_harm(data: bytes, columns: int) -> None:
-    footers.passes(data, columns, 1000)
-    footers.row_group_places(data, columns)
+    parquet.passes(data, columns, 1000)
+    parquet.row_group_places(data, columns)
 
 
 def test_row_groups_are_found_one_after_the_other() -> None:
     footer = footer_of(CONTENT)
-    places = footers.row_group_places(footer, 2)
+    places = parquet.row_group_places(footer, 2)
     assert places is not None
     assert (np.diff(places) > 0).all()
-    assert footers.row_group_places(footer, 3) is None
+    assert parquet.row_group_places(footer, 3) is None
 
 
 def test_a_second_list_of_row_groups_is_refused_and_nothing_is_written_beyond_the_numbers() -> None:
     footer = footer_of(CONTENT)
-    places = footers.row_group_places(footer, 2)
+    places = parquet.row_group_places(footer, 2)
     assert places is not None
     head, end = int(places[0]), int(places[-1])
     again = b"\x09\x08" + footer[head:end]  # a field of type list, whose id (4) is written out
@@ -105,8 +105,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_the_longest_value_of_a_dictionary_is_found(kind: str) -> None:
     values = [b"", b"abc", b"x" * 300, b"y"]
     data = b"".join(len(value).to_bytes(4, "little") + value for value in values)
-    assert footers.longest_value(data) == 300
-    assert footers.longest_value(b"") == 0
+    assert parquet.longest_value(data) == 300
+    assert parquet.longest_value(b"") == 0
     for wrong in (data[:-1], data + b"\1", b"\xff\xff\xff\xffabc"):
         with pytest.raises(ValueError, match="follow their length"):
-            footers.longest_value(wrong)
+            parquet.longest_value(wrong)

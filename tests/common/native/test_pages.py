@@ -17,7 +17,7 @@ from oracle import examples
 from parquetry.common.layout.core_read import _column
 from parquetry.common.layout.page_header import data_page
 from parquetry.common.native.library import library
-from parquetry.common.native.pages import CHUNK, SLACK, decode_chunks
+from parquetry.common.native.parquet import CHUNK, SLACK, decode_chunks
 
 
 class Chunk:

@@ -1,6 +1,6 @@
-"""Checks Parquet footers, finds their row groups, and measures dictionaries, with the compiled core.
+"""Checks Parquet footers, finds their row groups, measures dictionaries and decodes column chunks in the compiled core.
 
-Each function takes bytes as stored, which may be damaged. Without the core, the callers do the same work in Python.
+Each function takes bytes as stored, which may be damaged. Without the core, the callers do the same work otherwise.
 """
 
 from __future__ import annotations
@@ -8,6 +8,21 @@ from __future__ import annotations
 import numpy as np
 
 from .library import library
+
+CHUNK = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("data", "size", "stored_bytes", "value_bytes", "compressed", "definition", "empty"),
+            *("target", "capacity", "offsets", "offset_bytes", "validity", "nulls", "found"),
+        )
+    ]
+)
+"""``Chunk`` in pages.cc, which says what the fields are. Those that are pointers there are addresses here."""
+SLACK = 8
+"""How many bytes after a chunk, and after a page, may be read."""
+ENTRY_BYTES = 16
+"""What each byte string of a dictionary takes beside its bytes."""
 
 
 def passes(footer: bytes, columns: int, limit: int) -> bool:
@@ -52,3 +67,21 @@ def _longest(values: bytes) -> int:
         length = int.from_bytes(values[at : at + 4], "little")
         longest, at = max(longest, length), at + 4 + length
     return longest if at == len(values) else -1
+
+
+def decode_chunks(chunks: np.ndarray, rows: int, *, checked: bool, page: np.ndarray, dictionary: np.ndarray) -> None:
+    """Decodes column chunks of ``rows`` rows each, and sets ``found``, to -1 for those that it cannot decode.
+
+    Args:
+        chunks: of dtype `CHUNK`.
+        checked: whether pages that do not match their checksums are not decoded.
+        page: memory for a decompressed page, uint8. A chunk with a larger page is not decoded.
+        dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
+    """
+    core = library()
+    if core is None:
+        chunks["found"] = -1
+        return
+    memory = (page.ctypes.data, len(page) - SLACK, dictionary.ctypes.data, len(dictionary))
+    scratch = np.array(memory, np.int64)  # `Scratch` in pages.cc
+    core.parquetry_decode_chunks(chunks.ctypes.data, len(chunks), rows, int(checked), scratch.ctypes.data)
