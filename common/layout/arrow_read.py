@@ -22,7 +22,7 @@ from ..process.forks import ForkLock, cached_property
 from ..urls import clean_cause
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
-from .core_read import read_by_core
+from .core_read import Leaves, leaves_of, read_by_core
 from .footers import CLEANED, REMOVED, remedy, why
 from .nested import as_stored, has_extensions, stored_schema, with_whole_extensions
 from .retries import is_local, retry_if_damaged, with_retries
@@ -91,7 +91,7 @@ def _read_table(opened: _OpenGroup, *, checked: bool) -> pa.Table:
         opened.footer,
         opened.group,
         opened.columns,
-        opened.schema,
+        opened.leaves,
         key=opened.key,
         checked=checked,
     )
@@ -150,7 +150,7 @@ class _OpenGroup:
         source, footer: the file, and a footer that describes the row group.
         group: the number of the row group in that footer.
         key: names the version of the file, and the row group.
-        schema: the Arrow schema of the file.
+        schema, stored, leaves: the Arrow schema of the file, its `stored_schema`, and its `leaves_of`.
         columns: the columns to read.
     """
 
@@ -170,7 +170,8 @@ class _OpenGroup:
         self.key = f"{file_key}\0{group_in_file}"
         self.columns: Sequence[str] = ()
         self._options = options
-        self.schema, self.stored = _schemas_of((file_key, *options.items()), lambda: self.reader.schema_arrow)
+        found = _schemas_of((file_key, *options.items()), footer, lambda: self.reader.schema_arrow)
+        self.schema, self.stored, self.leaves = found
 
     @cached_property
     def reader(self) -> pq.ParquetFile:
@@ -178,12 +179,13 @@ class _OpenGroup:
         return pq.ParquetFile(self.source, metadata=self.footer, **self._options)
 
 
-_schemas: OrderedDict[tuple[Any, ...], tuple[pa.Schema, pa.Schema]] = OrderedDict()
+_Schemas = tuple[pa.Schema, pa.Schema, Leaves]
+_schemas: OrderedDict[tuple[Any, ...], _Schemas] = OrderedDict()
 _lock = ForkLock()
 
 
-def _schemas_of(key: tuple[Any, ...], arrow: Callable[[], pa.Schema]) -> tuple[pa.Schema, pa.Schema]:
-    """Returns the Arrow schema of a file, and its `stored_schema`.
+def _schemas_of(key: tuple[Any, ...], footer: pq.FileMetaData, arrow: Callable[[], pa.Schema]) -> _Schemas:
+    """Returns the Arrow schema of a file, its `stored_schema`, and its `leaves_of`.
 
     They are kept, unless they depend on the extension types that this process has registered so far.
     """
@@ -192,7 +194,7 @@ def _schemas_of(key: tuple[Any, ...], arrow: Callable[[], pa.Schema]) -> tuple[p
             _schemas.move_to_end(key)
             return _schemas[key]
     schema = arrow()
-    schemas = schema, stored_schema(schema)
+    schemas = schema, stored_schema(schema), leaves_of(footer, schema)
     if any(map(has_extensions, schema)):
         return schemas
     with _lock:

@@ -8,7 +8,7 @@ dictionary. A column whose bytes are not as expected is left to Arrow, too, whic
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -25,7 +25,8 @@ from .nested import has_extensions
 
 _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
-_ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BIT_PACKED"}
+"""Encodings that chunks may name. Many writers name the last one for levels that flat columns do not have."""
 _COMPRESSED = {"UNCOMPRESSED": 0, "SNAPPY": 1}
 _PREFIX = 4  # bytes that each stored string has for its length
 _SHORT_TEXT = 8  # bytes of a string in a dictionary, on average; more are allocated if they are needed
@@ -34,7 +35,7 @@ _MOST_CHUNK_BYTES = 16 << 20
 _MOST_PAGE_BYTES = 4 << 20
 _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
 _LEAST_BYTES = 1 << 20  # which are always allocated
-_MOST_KEPT = 512  # row groups
+_MOST_KEPT = 1 << 16  # columns of row groups
 _BYTES = np.dtype(np.uint8)
 
 
@@ -75,7 +76,10 @@ class _Column:
 
 
 _known: OrderedDict[tuple[str, tuple[str, ...]], Sequence[_Column]] = OrderedDict()
+_kept = 0
 _lock = ForkLock()
+
+Leaves = Mapping[str, tuple[int, pa.Field]]
 
 
 def read_by_core(
@@ -83,7 +87,7 @@ def read_by_core(
     footer: pq.FileMetaData,
     group: int,
     names: Sequence[str],
-    arrow: pa.Schema,
+    leaves: Leaves,
     *,
     key: str,
     checked: bool,
@@ -93,11 +97,11 @@ def read_by_core(
     The values are in memory that is reused when the last array of a row group is gone.
 
     Args:
-        arrow: the Arrow schema of the file.
+        leaves: the `leaves_of` the file.
         key: names the version of the file, and the row group.
         checked: whether pages must match their checksums, if they have some.
     """
-    columns = _columns(footer, group, tuple(names), arrow, key) if is_compiled() else ()
+    columns = _columns(footer, group, tuple(names), leaves, key) if is_compiled() else ()
     if not columns:
         return {}
     rows = footer.row_group(group).num_rows
@@ -178,39 +182,41 @@ def _read_together(columns: Sequence[_Column]) -> list[tuple[int, int]]:
 
 
 def _columns(
-    footer: pq.FileMetaData, group: int, names: tuple[str, ...], arrow: pa.Schema, key: str
+    footer: pq.FileMetaData, group: int, names: tuple[str, ...], leaves: Leaves, key: str
 ) -> Sequence[_Column]:
     """Returns the columns that may be read, in the order of their chunks."""
+    global _kept
     with _lock:
         if (key, names) in _known:
             _known.move_to_end((key, names))
             return _known[key, names]
-    wanted = set(names)
-    found = (
-        _column(footer, group, leaf, field)
-        for leaf, field in _leaves(footer, arrow)
-        if field.name in wanted and "." not in field.name
-    )
+    found = (_column(footer, group, *leaves[name]) for name in names if name in leaves)
     made = tuple(sorted((column for column in found if column is not None), key=lambda column: column.begin))
     with _lock:
-        _known[key, names] = made
-        while len(_known) > _MOST_KEPT:
-            _known.popitem(last=False)
+        if (key, names) not in _known:
+            _known[key, names] = made
+            _kept += 1 + len(made)
+        while _kept > _MOST_KEPT and len(_known) > 1:
+            _kept -= 1 + len(_known.popitem(last=False)[1])
     return made
 
 
-def _leaves(footer: pq.FileMetaData, arrow: pa.Schema) -> Iterator[tuple[int, pa.Field]]:
-    """Yields the columns that consist of a single leaf, and its number.
+def leaves_of(footer: pq.FileMetaData, arrow: pa.Schema) -> Leaves:
+    """Returns the columns of a file that consist of a single leaf: its number, and the field, by name.
 
-    Names that occur twice are left out, and extension types, which depend on what this process has registered so far.
+    Names with a dot, or that occur twice, are left out, and extension types, which depend on what this process has
+    registered so far.
+
+    Args:
+        arrow: the Arrow schema of the file.
     """
     counts = [_leaf_count(kind) for kind in arrow.types]
     if sum(counts) != footer.num_columns:
-        return
+        return {}
     times = Counter(arrow.names)
-    for field, count, end in zip(arrow, counts, accumulate(counts), strict=True):
-        if count == 1 and times[field.name] == 1 and not has_extensions(field):
-            yield end - 1, field
+    columns = zip(arrow, counts, accumulate(counts), strict=True)
+    plain = ((field, end - 1) for field, count, end in columns if count == 1 and times[field.name] == 1)
+    return {field.name: (leaf, field) for field, leaf in plain if "." not in field.name and not has_extensions(field)}
 
 
 def _leaf_count(kind: pa.DataType) -> int:
@@ -253,7 +259,9 @@ def _column(footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field) -> 
         return None
     most = max(_MOST_RATIO * size, _LEAST_BYTES)
     compressed = _COMPRESSED[chunk.compression]
-    if begin < 0 or not 0 < size <= _MOST_CHUNK_BYTES or max(needed, unpacked, offset_bytes * rows) > most:
+    if min(begin, size - 1, count, unpacked) < 0 or max(needed, unpacked, offset_bytes * rows) > most:
+        return None
+    if size > _MOST_CHUNK_BYTES or not (lists or chunk.num_values == rows):
         return None
     page_bytes = min(unpacked, _MOST_PAGE_BYTES)
     return _Column(

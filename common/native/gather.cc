@@ -186,13 +186,13 @@ __attribute__((visibility("default"))) int64_t parquetry_pieces(const int64_t* b
   return kAllInRange;
 }
 
-// Copies run `i` of the data, which is items [ends[i], ends[i + 1]) of 1, 2, 4 or 8 bytes, to row `i` of the target. Batch
-// `b` is the rows [bounds[b], bounds[b + 1]), which have `widths[b]` items. Returns -1, or the index of the first run that
-// is longer or does not lie in the data.
+// Copies runs of the data to rows. Run `i` is items [ends[i], ends[i + 1]) of 1, 2, 4 or 8 bytes. Batch `b` is the runs
+// [bounds[b], bounds[b + 1]), whose rows have `widths[b]` items and are in `targets[b]`. Returns -1, or the index of the
+// first run that is longer or does not lie in the data.
 __attribute__((visibility("default"))) int64_t parquetry_pad(const int64_t* ends, const int64_t* bounds,
                                                              const int64_t* widths, int64_t batches, const char* data,
                                                              int64_t data_items, int64_t item_bytes, const char* value,
-                                                             char* target) {
+                                                             char* const* targets) {
   for (int64_t batch = 0; batch < batches; ++batch) {
     for (int64_t i = bounds[batch]; i < bounds[batch + 1]; ++i) {
       const int64_t items = ends[i + 1] - ends[i];
@@ -202,13 +202,13 @@ __attribute__((visibility("default"))) int64_t parquetry_pad(const int64_t* ends
   for (int64_t batch = 0; batch < batches; ++batch) {
     const int64_t* const begins = ends + bounds[batch];
     const int64_t count = bounds[batch + 1] - bounds[batch];
+    char* const target = targets[batch];
     switch (item_bytes) {
       case 1: pad<uint8_t>(begins, count, data, value, widths[batch], target); break;
       case 2: pad<uint16_t>(begins, count, data, value, widths[batch], target); break;
       case 4: pad<uint32_t>(begins, count, data, value, widths[batch], target); break;
       default: pad<uint64_t>(begins, count, data, value, widths[batch], target);
     }
-    target += count * widths[batch] * item_bytes;
   }
   return kAllInRange;
 }

@@ -165,28 +165,29 @@ def _misplaced_piece(
     )
 
 
-def pad_runs(ends: _Array, values: _Array, value: object, bounds: _Array, widths: _Array, out: _Array) -> None:
-    """Copies runs of numbers to rows of one length for each batch, and fills the rest of each row with ``value``.
+def pad_runs(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]) -> None:
+    """Copies runs of numbers to the rows of some batches, and fills the rest of each row with ``value``.
 
     Args:
         ends: int64 ``[N + 1]``; run ``r`` is ``values[ends[r] : ends[r + 1]]``.
         values: numbers of any dtype, one axis.
-        bounds: int64 ``[B + 1]``, ascending from 0 to ``N``; batch ``b`` is the runs ``bounds[b] : bounds[b + 1]``.
-        widths: int64 ``[B]``, the length of the rows of each batch.
-        out: the rows of all batches, one after the other: one axis, contiguous, of the same dtype.
+        outs: the batches, ``N`` rows in all: ``[rows, length]`` each, contiguous, of the same dtype.
 
     Raises:
         IndexError: a run is longer than the rows of its batch, or does not lie in ``values``.
     """
     core, item_bytes = library(), values.itemsize
-    ends, bounds, widths = (np.ascontiguousarray(each, np.int64) for each in (ends, bounds, widths))
-    if len(out) != int(np.dot(np.diff(bounds), widths)) or len(ends) != bounds[-1] + 1:
-        raise IndexError("pad: expected room for the rows of all batches.")
-    fits = out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable
+    ends = np.ascontiguousarray(ends, np.int64)
+    if len(ends) != 1 + sum(map(len, outs)):
+        raise IndexError(f"pad: expected a row for each of {len(ends) - 1} runs, got {sum(map(len, outs))}.")
+    fits = all(out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable for out in outs)
     if core is None or not fits or item_bytes not in (1, 2, 4, 8):
-        _pad_by_numpy(ends, values, value, bounds, widths, out)
+        _pad_by_numpy(ends, values, value, outs)
         return
     values, filling = np.ascontiguousarray(values), np.full(1, value, values.dtype)
+    bounds = np.cumsum([0, *map(len, outs)], dtype=np.int64)
+    widths = np.array([out.shape[1] for out in outs], np.int64)
+    targets = np.array([_address(out) for out in outs], np.int64)
     wrong = core.parquetry_pad(
         _address(ends),
         _address(bounds),
@@ -196,28 +197,26 @@ def pad_runs(ends: _Array, values: _Array, value: object, bounds: _Array, widths
         len(values),
         item_bytes,
         _address(filling),
-        _address(out),
+        _address(targets),
     )
     if wrong >= 0:
-        raise _misplaced(ends, wrong, len(values), _widths_of_runs(bounds, widths)[wrong])
+        raise _misplaced(ends, wrong, len(values), int(widths[np.searchsorted(bounds, wrong, side="right") - 1]))
 
 
-def _pad_by_numpy(ends: _Array, values: _Array, value: object, bounds: _Array, widths: _Array, out: _Array) -> None:
-    lengths, most = np.diff(ends), _widths_of_runs(bounds, widths)
+def _pad_by_numpy(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]) -> None:
+    lengths = np.diff(ends)
+    most = np.repeat([out.shape[1] for out in outs], [len(out) for out in outs])
     wrong = (lengths < 0) | (lengths > most) | (ends[:-1] < 0) | (ends[1:] > len(values))
     if wrong.any():
         run = int(np.argmax(wrong))
         raise _misplaced(ends, run, len(values), most[run])
-    begin = 0
-    for first, last, width in zip(bounds[:-1].tolist(), bounds[1:].tolist(), widths.tolist(), strict=True):
-        rows = out[begin : begin + (last - first) * width].reshape(last - first, width)
-        rows[...] = value
-        rows[np.arange(width) < lengths[first:last, None]] = values[ends[first] : ends[last]]  # a mask is in row order
-        begin += rows.size
-
-
-def _widths_of_runs(bounds: _Array, widths: _Array) -> _Array:
-    return np.repeat(widths, np.diff(bounds))
+    first = 0
+    for out in outs:
+        last = first + len(out)
+        out[...] = value
+        mask = np.arange(out.shape[1]) < lengths[first:last, None]
+        out[mask] = values[ends[first] : ends[last]]  # a mask is filled in row order
+        first = last
 
 
 def _misplaced(ends: _Array, run: int, items: int, most: int) -> IndexError:

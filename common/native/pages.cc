@@ -51,6 +51,7 @@ struct Progress {
   int64_t values = 0;    // numbers, or bytes of strings
   int64_t nulls = 0;
   int64_t entries = -1;  // of the dictionary
+  bool has_pages = false;
 };
 
 struct Header {
@@ -84,11 +85,13 @@ void read_second_header(Reader* from, Header* header) {
   int64_t id = 0;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
     if (id == 7) {
+      if (kind != kTrue && kind != kFalse) from->fail();
       header->compressed = kind == kTrue;
-    } else if (id == 2 || id == 3 || id > 6) {
+    } else if (id > 6) {
       from->skip(kind, 2);
     } else {
       const int64_t value = integer(from, kind);
+      if (value < 0) from->fail();
       if (id == 1) header->values = value;
       if (id == 4) header->encoding = value;
       if (id == 5) header->definition_bytes = value;
@@ -178,6 +181,13 @@ struct Runs {
 
 bool is_valid(const Chunk& chunk, int64_t row) { return chunk.validity[row >> 3] >> (row & 7) & 1; }
 
+// Returns how many of 8 bits are 1.
+unsigned ones_in(unsigned bits) {
+  bits -= bits >> 1 & 0x55;
+  bits = (bits & 0x33) + (bits >> 2 & 0x33);
+  return (bits + (bits >> 4)) & 0x0f;
+}
+
 void set_valid(const Chunk& chunk, int64_t row, int64_t count) {
   for (; count > 0 && row & 7; ++row, --count) chunk.validity[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
   std::memset(chunk.validity + (row >> 3), 0xff, static_cast<size_t>(count >> 3));
@@ -192,7 +202,7 @@ int64_t set_validity(const Chunk& chunk, int64_t row, const uint8_t* bits, int64
     const unsigned found = left < 8 ? bits[byte] & ((1u << left) - 1) : bits[byte];
     chunk.validity[row >> 3] |= static_cast<uint8_t>(found << (row & 7));
     if (row & 7 && found >> (8 - (row & 7))) chunk.validity[(row >> 3) + 1] |= static_cast<uint8_t>(found >> (8 - (row & 7)));
-    for (unsigned rest = found; rest; rest &= rest - 1) ++valid;
+    valid += ones_in(found);
   }
   return valid;
 }
@@ -220,10 +230,13 @@ int64_t read_validity(const Chunk& chunk, Runs levels, int64_t row, int64_t rows
 template <class Value>
 void spread(const Chunk& chunk, int64_t row, int64_t rows, int64_t valid) {
   uint8_t* const values = chunk.target + row * static_cast<int64_t>(sizeof(Value));
-  for (int64_t to = rows - 1; to >= valid; --to) {
+  for (int64_t to = rows - 1; to >= valid; --to) {  // without branches, which nulls would make unpredictable
+    const int64_t here = is_valid(chunk, row + to), from = valid - (valid > 0);
     Value value = 0;
-    if (is_valid(chunk, row + to)) std::memcpy(&value, values + --valid * static_cast<int64_t>(sizeof value), sizeof value);
+    std::memcpy(&value, values + from * static_cast<int64_t>(sizeof value), sizeof value);
+    value = static_cast<Value>(value & static_cast<Value>(-here));
     std::memcpy(values + to * static_cast<int64_t>(sizeof value), &value, sizeof value);
+    valid -= here;
   }
 }
 
@@ -266,7 +279,7 @@ bool read_lists(const Chunk& chunk, int64_t rows, Runs repetition, Runs definiti
 // Calls a function with each code of some values. Returns whether all codes are in the dictionary.
 template <class Use>
 bool for_codes(const uint8_t* data, int64_t size, int64_t values, int64_t entries, Use use) {
-  if (values == 0) return true;
+  if (values == 0 && size == 0) return true;
   if (size < 1 || data[0] > kMostBits || entries < 0) return false;
   Runs runs{{data + 1, size - 1}, data[0]};
   const uint64_t mask = (uint64_t{1} << runs.bits) - 1, most = static_cast<uint64_t>(entries);
@@ -374,7 +387,7 @@ bool decode_texts(const Chunk& chunk, const Header& header, const uint8_t* data,
 // Keeps a dictionary: numbers as in the target, or where byte strings are. The bytes of these follow.
 bool keep_dictionary(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, const Scratch& scratch,
                      Progress* so_far) {
-  if (so_far->entries >= 0 || (header.encoding != kPlain && header.encoding != kPlainDictionary)) return false;
+  if (so_far->has_pages || (header.encoding != kPlain && header.encoding != kPlainDictionary)) return false;
   const int64_t entry_bytes = chunk.stored_bytes ? chunk.value_bytes : static_cast<int64_t>(sizeof(Text));
   if (header.values > scratch.dictionary_bytes / entry_bytes) return false;
   if (chunk.stored_bytes) {
@@ -462,6 +475,7 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
       return kUndecoded;
     if (checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return kUndecoded;
     if (!decode_page(chunk, header, data, rows, scratch, &so_far)) return kUndecoded;
+    so_far.has_pages = true;
   }
   if (so_far.rows != rows) return kUndecoded;
   if (chunk.offset_bytes) set_offset(chunk, rows, so_far.values);

@@ -167,7 +167,7 @@ class StepIterator(Generic[Source]):
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        if self._source is not None and self._process != os.getpid():
+        if self._source is not None and self._process != os.getpid() and not self._finished:
             raise PipelineError(
                 f"iterator: expected process {self._process}, which began it, got its fork {os.getpid()}, in which the "
                 "iterator's threads do not run. Call iter() on the dataset in this process, for example in each loader "
@@ -210,7 +210,7 @@ class StepIterator(Generic[Source]):
             assert source is not None
         arrived = source.ready
         step = next(source)
-        self.position, self.skipped = source.position, source.skipped
+        position, skipped = source.position, source.skipped
         rows = step[0]
         elements = rows if self._by_rows else 1
         if like:
@@ -220,6 +220,7 @@ class StepIterator(Generic[Source]):
             self._like = self._tally.add_ready(rows, elements, begin, source.ready)
         else:
             self._tally.add(rows, elements, begin)
+        self.position, self.skipped = position, skipped  # last: a step that an interrupt stops here comes again
         return step
 
     def begin_at(self, cursor: Cursor) -> None:

@@ -135,14 +135,15 @@ def pad_batches(step: PadStep, column: Column, bounds: np.ndarray) -> tuple[list
         sizes = np.asarray(step.sizes)
         larger = np.minimum(np.searchsorted(sizes, widths), len(sizes) - 1)
         widths = np.maximum(widths, sizes[larger])
-    ends = ends_of(np.diff(bounds) * widths)
-    padded = run_memory(int(ends[-1]) * dtype.itemsize).view(dtype)
-    pad_runs(ends_of(lengths), column.values, step.value, bounds, widths, padded)
-    valid = cut_valid(column.valid, bounds)
     shapes = zip(np.diff(bounds).tolist(), widths.tolist(), strict=True)
-    parts = zip(ends[:-1].tolist(), ends[1:].tolist(), shapes, valid, strict=True)
-    batches: list[Column] = [Dense(padded[first:last].reshape(shape), mask) for first, last, shape, mask in parts]
+    padded = [_run_array(dtype, shape) for shape in shapes]  # apart: whoever keeps a batch keeps no others
+    pad_runs(ends_of(lengths), column.values, step.value, padded)
+    batches: list[Column] = list(map(Dense, padded, cut_valid(column.valid, bounds)))
     return batches, Dense(np.ascontiguousarray(lengths))
+
+
+def _run_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    return run_memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def lead_of(column: Plain, field: OutputField) -> tuple[int, ...]:
@@ -206,10 +207,8 @@ def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
     cells = len(column.shapes)
     size = int(np.prod(target, dtype=np.int64))
     if len(target) == 1 and not isinstance(column.values, Strings):
-        dtype = column.values.dtype
-        padded = run_memory(cells * size * dtype.itemsize).view(dtype)
-        ends = ends_of(column.shapes[:, 0])
-        pad_runs(ends, column.values, step.value, np.array([0, cells]), np.array([size]), padded)
+        padded = _run_array(column.values.dtype, (cells, size))
+        pad_runs(ends_of(column.shapes[:, 0]), column.values, step.value, [padded])
         return Dense(padded.reshape(*column.lead, size), column.valid)
     places = _places(column.shapes, target)
     if isinstance(column.values, Strings):

@@ -17,11 +17,12 @@ from oracle import examples
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout import arrow_read
-from parquetry.common.layout.core_read import read_by_core
+from parquetry.common.layout.core_read import leaves_of, read_by_core
 from parquetry.common.native.library import is_compiled
 
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
 ROWS = 1000
+DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def table(rows: int = ROWS) -> pa.Table:
@@ -179,7 +180,8 @@ def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
     pq.write_table(same, path)
     reader = pq.ParquetFile(path)
     with pa.OSFile(str(path)) as source:
-        found = read_by_core(source, reader.metadata, 0, ["x"], reader.schema_arrow, key=str(path), checked=True)
+        leaves = leaves_of(reader.metadata, reader.schema_arrow)
+        found = read_by_core(source, reader.metadata, 0, ["x"], leaves, key=str(path), checked=True)
     assert found == {}
 
 
@@ -189,3 +191,17 @@ def test_arrays_keep_their_memory(tmp_path: Path) -> None:
     batches = list(Pipeline(path).batch(10_000))
     for number, batch in enumerate(batches):
         assert batch["x"].tolist() == list(range(10_000 * number, 10_000 * (number + 1)))
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "0.7.0", "0.7.6"])
+def test_files_of_parquet_mr_are_read_apart(version: str) -> None:
+    """Their chunks name the encoding BIT_PACKED, although no page of a flat column has it."""
+    (path,) = (DATA / "petastorm" / version).rglob("*.parquet")
+    reader = pq.ParquetFile(path)
+    assert reader.metadata.created_by.startswith("parquet-mr")
+    leaves = leaves_of(reader.metadata, reader.schema_arrow)
+    with pa.OSFile(str(path)) as source:
+        found = read_by_core(source, reader.metadata, 0, [*leaves], leaves, key=str(path), checked=True)
+    assert len(found) > 3
+    for name, values in found.items():
+        assert values.equals(reader.read_row_group(0, columns=[name]).column(name).combine_chunks()), name

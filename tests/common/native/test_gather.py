@@ -192,22 +192,17 @@ def test_pieces_out_of_range_are_errors_and_copy_nothing(begin: int, count: int,
     st.sampled_from(["i1", "<u2", "f2", ">i4", "f4", "i8", "f8", "c16"]),
 )
 def test_padded_rows_are_runs_and_then_the_value(batches: list[list[list[int]]], more: int, dtype: str) -> None:
+    widths = [max(map(len, batch), default=0) + more for batch in batches]
     items = [item for batch in batches for item in batch]
-    widths = np.array([max(map(len, batch), default=0) + more for batch in batches])
-    bounds = np.cumsum([0, *map(len, batches)])
     ends, values = np.cumsum([0, *map(len, items)]), np.array([each for item in items for each in item], dtype)
-    expected = [
-        each
-        for batch, width in zip(batches, widths.tolist(), strict=True)
-        for item in batch
-        for each in item + [7] * (width - len(item))
-    ]
-    by_core, by_numpy = (np.zeros(len(expected), dtype) for _ in range(2))
-    gather.pad_runs(ends, values, 7, bounds, widths, by_core)
-    gather._pad_by_numpy(ends, values, 7, bounds, widths, by_numpy)
-    assert by_core.tolist() == by_numpy.tolist() == expected
-    with pytest.raises(IndexError, match="expected room for the rows of all batches"):
-        gather.pad_runs(ends, values, 7, bounds, widths, np.zeros(len(expected) + 1, dtype))
+    shapes = [(len(batch), width) for batch, width in zip(batches, widths, strict=True)]
+    by_core, by_numpy = ([np.zeros(shape, dtype) for shape in shapes] for _ in range(2))
+    gather.pad_runs(ends, values, 7, by_core)
+    gather._pad_by_numpy(ends, values, 7, by_numpy)
+    for batch, width, found, same in zip(batches, widths, by_core, by_numpy, strict=True):
+        assert found.tolist() == same.tolist() == [item + [7] * (width - len(item)) for item in batch]
+    with pytest.raises(IndexError, match=f"expected a row for each of {len(items)} runs, got {len(items) + 1}"):
+        gather.pad_runs(ends, values, 7, [*by_core, np.zeros((1, 9), dtype)])
 
 
 @pytest.mark.parametrize("ends", [[0, 3], [0, -1], [2, 1], [3, 5], [-1, 1]])
@@ -216,7 +211,7 @@ def test_runs_that_do_not_fit_a_row_are_errors(ends: list[int]) -> None:
         with pytest.raises(
             IndexError, match=rf"expected run 0 in 4 items and at most 2 long, got {ends[0]} to {ends[1]}"
         ):
-            pad(np.array(ends), np.zeros(4), 0, np.array([0, 1]), np.array([2]), np.zeros(2))
+            pad(np.array(ends), np.zeros(4), 0, [np.zeros((1, 2))])
 
 
 def test_both_ways_make_the_same_elements(tmp_path: Path, request: pytest.FixtureRequest) -> None:

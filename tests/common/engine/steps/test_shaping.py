@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -10,8 +11,12 @@ import pytest
 from drive_rows import ROWS, ids, write_drive
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.columns.batch import Dense, Ragged
+from parquetry.common.engine.steps.shaping import pad_batches
 from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
+from parquetry.common.schema.element import OutputField
 from parquetry.common.schema.field import Shape
+from parquetry.common.stages.pad import PadStep
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +167,27 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         _ = drive.pad("nope").element
     with pytest.raises(PipelineError, match=r"it reads the stored values of 'speed', which that call changes"):
         drive.nulls("fill", "speed", value=0.0).where(pc.field("speed") > 1)
+
+
+def test_a_padded_batch_keeps_no_others_in_memory() -> None:
+    lengths = np.array([30_000, 20_000, 40_000, 10])
+    column = Ragged(lengths[:, None], np.arange(lengths.sum()), (4,))
+    step = PadStep(
+        number=0,
+        shape=(None,),
+        value=0,
+        lengths=True,
+        axes=(0,),
+        field=OutputField(path=("x",), kind="dense", dtype=np.dtype(np.int64), shape=(None,)),
+    )
+    made = pad_batches(step, column, np.array([0, 2, 3, 4]))
+    assert made is not None
+    owners = set()
+    for batch in made[0]:
+        assert isinstance(batch, Dense)
+        owner: Any = batch.values
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        owners.add(id(owner))
+    assert len(owners) == 3
+    assert [batch.values.shape for batch in made[0]] == [(2, 30_000), (1, 40_000), (1, 10)]
