@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..memory.arena import BLOCK_REGIONS, SCRATCH, array_bytes
+from ..memory.arena import ALIGNMENT, BLOCK_REGIONS, SCRATCH
 from ..memory.arrow_views import is_number
 from ..native.library import is_compiled
 from ..native.parquet import CHUNK, ENTRY_BYTES, SLACK, decode_chunks
@@ -37,6 +37,7 @@ _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a f
 _LEAST_BYTES = 1 << 20  # which are always allocated
 _MOST_KEPT = 1 << 16  # columns of row groups
 _BYTES = np.dtype(np.uint8)
+_VALUE_BYTES, _OFFSETS = (CHUNK.names.index(name) for name in ("value_bytes", "offset_bytes"))  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +62,42 @@ class _Column:
     most_bytes: int
 
     def array(
-        self, rows: int, values: np.ndarray, offsets: np.ndarray, validity: np.ndarray, nulls: int = 0
+        self,
+        rows: int,
+        block: np.ndarray,
+        begins: Sequence[int],
+        found: int,
+        nulls: int,
+        longer: np.ndarray | None = None,
     ) -> pa.Array:
-        """Returns the column, given the bytes of its buffers."""
-        buffer = pa.py_buffer(values)
-        valid = pa.py_buffer(validity) if nulls else None
-        if not len(offsets):
-            return pa.Array.from_buffers(self.type, rows, [valid, buffer], nulls)
+        """Returns the column.
+
+        Args:
+            block, begins: its memory, and where values, offsets and validity begin there.
+            found: how many numbers, or bytes of strings, there are.
+            longer: memory for the values, if that in ``block`` was too small.
+        """
+        begin, offsets, validity = begins
+        size = found * self.value_bytes
+        values = pa.py_buffer(block[begin : begin + size] if longer is None else longer)
+        valid = pa.py_buffer(block[validity : validity + -(-rows // 8)]) if nulls else None
+        if not self.offset_bytes:
+            return pa.Array.from_buffers(self.type, rows, [valid, values], nulls)
+        ends = pa.py_buffer(block[offsets : offsets + self.offset_bytes * (rows + 1)])
         if not self.type.num_fields:
-            return pa.Array.from_buffers(self.type, rows, [valid, pa.py_buffer(offsets), buffer], nulls)
-        number = self.type.value_type
-        inside = pa.Array.from_buffers(number, len(values) * 8 // number.bit_width, [None, buffer], 0)
-        return pa.Array.from_buffers(self.type, rows, [None, pa.py_buffer(offsets)], 0, 0, [inside])
+            return pa.Array.from_buffers(self.type, rows, [valid, ends, values], nulls)
+        inside = pa.Array.from_buffers(self.type.value_type, found, [None, values], 0)
+        return pa.Array.from_buffers(self.type, rows, [None, ends], 0, 0, [inside])
+
+    @property
+    def value_bytes(self) -> int:
+        """The size of a number; 1 for strings."""
+        return self.chunk[_VALUE_BYTES]
+
+    @property
+    def offset_bytes(self) -> int:
+        """The size of an offset of a string or list; 0 for numbers."""
+        return self.chunk[_OFFSETS]
 
 
 _known: OrderedDict[tuple[str, tuple[str, ...]], Sequence[_Column]] = OrderedDict()
@@ -106,9 +131,8 @@ def read_by_core(
         return {}
     rows = footer.row_group(group).num_rows
     chunks = np.array([column.chunk for column in columns], CHUNK)
-    values, offsets, validity = _memory(chunks, rows)
-    for name, arrays in (("target", values), ("offsets", offsets), ("validity", validity)):
-        chunks[name] = [each.ctypes.data for each in arrays]
+    blocks, places = _memory(chunks, rows)
+    longer: dict[int, np.ndarray] = {}
     page = SCRATCH.array("page", (max(column.page_bytes for column in columns) + SLACK,), _BYTES)
     dictionary = SCRATCH.array("dictionary", (max(column.dictionary_bytes for column in columns),), _BYTES)
     for first, last in _read_together(columns):
@@ -124,41 +148,46 @@ def read_by_core(
             if size > columns[first + number].most_bytes:
                 chunk["found"] = -1
                 continue
-            values[first + number] = np.empty(size, np.uint8)
-            chunk["target"], chunk["capacity"] = values[first + number].ctypes.data, size
+            longer[first + number] = np.empty(size, np.uint8)
+            chunk["target"], chunk["capacity"] = longer[first + number].ctypes.data, size
             decode_chunks(chunk, rows, checked=checked, page=page, dictionary=dictionary)
-    found, nulls = (chunks["found"] * chunks["value_bytes"]).tolist(), chunks["nulls"].tolist()
+    made = zip(columns, blocks, places.tolist(), chunks["found"].tolist(), chunks["nulls"].tolist(), strict=True)
     return {
-        column.name: column.array(
-            rows, values[number][: found[number]], offsets[number], validity[number], nulls[number]
-        )
-        for number, column in enumerate(columns)
-        if found[number] >= 0
+        column.name: column.array(rows, block, begins, found, nulls, longer.get(number))
+        for number, (column, block, begins, found, nulls) in enumerate(made)
+        if found >= 0
     }
 
 
-def _memory(chunks: np.ndarray, rows: int) -> list[list[np.ndarray]]:
-    """Returns memory for the values, the offsets and the validity of some chunks (uint8).
+def _memory(chunks: np.ndarray, rows: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Points chunks to memory for what is decoded.
 
-    Numbers have memory of their own, because a block keeps them for a shorter time.
+    Numbers have memory of their own, because a row group's numbers are kept for a shorter time than the rest.
+
+    Returns:
+        The memory of each chunk (uint8), and where its values, offsets and validity begin there, int64 ``[chunks, 3]``.
     """
     may_be_null = (chunks["definition"] > 0) & (chunks["empty"] < 0)
-    parts = (
-        chunks["capacity"] * chunks["value_bytes"],
-        chunks["offset_bytes"] * (rows + 1),
-        may_be_null * (-(-rows // 8)),
-    )
-    sizes = np.array(parts).T.tolist()
-    regions = {}
-    for has_offsets in (False, True):
-        mine = (size for each in sizes if bool(each[1]) == has_offsets for size in each)
-        regions[has_offsets] = BLOCK_REGIONS.acquire(sum(array_bytes(_BYTES, (size,)) for size in mine))
-    try:
-        made = [[regions[bool(each[1])].allocate(_BYTES, (size,)) for size in each] for each in sizes]
-    finally:
-        for region in regions.values():
+    sizes = np.empty((len(chunks), 3), np.int64)
+    sizes[:, 0] = chunks["capacity"] * chunks["value_bytes"]
+    sizes[:, 1] = chunks["offset_bytes"] * (rows + 1)
+    sizes[:, 2] = may_be_null * (-(-rows // 8))
+    room = -(-sizes // ALIGNMENT) * ALIGNMENT
+    kinds, places = sizes[:, 1] > 0, np.empty_like(sizes)
+    blocks: dict[bool, np.ndarray] = {}
+    for kind in set(kinds.tolist()):
+        mine = kinds == kind
+        ends = np.cumsum(room[mine].reshape(-1))
+        places[mine] = ends.reshape(-1, 3) - room[mine]
+        region = BLOCK_REGIONS.acquire(int(ends[-1]))
+        try:
+            blocks[kind] = region.allocate(_BYTES, (int(ends[-1]),))
+        finally:
             region.end()
-    return [list(part) for part in zip(*made, strict=True)]
+        addresses = blocks[kind].ctypes.data + places[mine]
+        for number, name in enumerate(("target", "offsets", "validity")):
+            chunks[name][mine] = addresses[:, number]
+    return [blocks[kind] for kind in kinds.tolist()], places
 
 
 def _read(source: pa.NativeFile, begin: int, end: int) -> np.ndarray | None:

@@ -56,7 +56,9 @@ class Chunk:
             chunk["capacity"] = found
         if not 0 <= found <= capacity:
             return None
-        return self._column.array(rows, values[: width * found], offsets, validity, int(chunk["nulls"][0]))
+        block = np.concatenate([values, offsets, validity])
+        begins = (0, len(values), len(values) + len(offsets))
+        return self._column.array(rows, block, begins, found, int(chunk["nulls"][0]))
 
 
 def bits(array: pa.Array) -> list[Any]:
