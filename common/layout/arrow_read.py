@@ -28,6 +28,7 @@ from .nested import as_stored, has_extensions, stored_schema, with_whole_extensi
 from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles, describe_row_group
 from .store_answers import StoreError
+from .stores import without_subtrees
 from .temporary import TemporaryBuffer
 from .value_bounds import most_bytes, slice_rows
 
@@ -92,6 +93,7 @@ def _read_table(opened: _OpenGroup, *, checked: bool) -> pa.Table:
         opened.group,
         opened.columns,
         opened.leaves,
+        path=opened.path,
         key=opened.key,
         checked=checked,
     )
@@ -149,6 +151,7 @@ class _OpenGroup:
     Attributes:
         source, footer: the file, and a footer that describes the row group.
         group: the number of the row group in that footer.
+        path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
         schema, stored, leaves: the Arrow schema of the file, its `stored_schema`, and its `leaves_of`.
         columns: the columns to read.
@@ -160,6 +163,7 @@ class _OpenGroup:
         footer: pq.FileMetaData,
         group: int,
         *,
+        path: str | None,
         file_key: str,
         group_in_file: int,
         options: dict[str, Any],
@@ -167,6 +171,7 @@ class _OpenGroup:
         self.source = source
         self.footer = footer
         self.group = group
+        self.path = path
         self.key = f"{file_key}\0{group_in_file}"
         self.columns: Sequence[str] = ()
         self._options = options
@@ -235,6 +240,7 @@ def _opened_group(
                 source,
                 footer,
                 group,
+                path=without_subtrees(dataset.filesystem, dataset.files[file].path)[1] if chunks is None else None,
                 file_key=dataset.files[file].version.key,
                 group_in_file=int(dataset.row_groups.group[row_group]),
                 options=options,

@@ -7,10 +7,12 @@ dictionary. A column whose bytes are not as expected is left to Arrow, too, whic
 
 from __future__ import annotations
 
+import os
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +109,13 @@ _lock = ForkLock()
 Leaves = Mapping[str, tuple[int, pa.Field]]
 
 
+class _Stored(TypedDict, total=False):
+    """Where chunks are, if not in memory; see `decode_chunks`."""
+
+    descriptor: int
+    chunk: np.ndarray
+
+
 def read_by_core(
     source: pa.NativeFile,
     footer: pq.FileMetaData,
@@ -114,6 +123,7 @@ def read_by_core(
     names: Sequence[str],
     leaves: Leaves,
     *,
+    path: str | None,
     key: str,
     checked: bool,
 ) -> dict[str, pa.Array]:
@@ -123,6 +133,7 @@ def read_by_core(
 
     Args:
         leaves: the `leaves_of` the file.
+        path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
         checked: whether pages must match their checksums, if they have some.
     """
@@ -133,16 +144,13 @@ def read_by_core(
     chunks = np.array([column.chunk for column in columns], CHUNK)
     blocks, places = _memory(chunks, rows)
     longer: dict[int, np.ndarray] = {}
-    page = SCRATCH.array("page", (max(column.page_bytes for column in columns) + SLACK,), _BYTES)
-    dictionary = SCRATCH.array("dictionary", (max(column.dictionary_bytes for column in columns),), _BYTES)
-    for first, last in _read_together(columns):
+    memory = {
+        "page": SCRATCH.array("page", (max(column.page_bytes for column in columns) + SLACK,), _BYTES),
+        "dictionary": SCRATCH.array("dictionary", (max(column.dictionary_bytes for column in columns),), _BYTES),
+    }
+    for first, last, stored in _stored(source, path, columns, chunks):
         some = chunks[first:last]
-        data = _read(source, columns[first].begin, columns[last - 1].end)
-        if data is None:
-            some["found"] = -1
-            continue
-        some["data"] = [data.ctypes.data + column.begin - columns[first].begin for column in columns[first:last]]
-        decode_chunks(some, rows, checked=checked, page=page, dictionary=dictionary)
+        decode_chunks(some, rows, checked=checked, **memory, **stored)
         for number in np.flatnonzero(some["found"] > some["capacity"]).tolist():  # long text in a dictionary
             chunk, size = some[number : number + 1], int(some["found"][number])
             if size > columns[first + number].most_bytes:
@@ -150,7 +158,7 @@ def read_by_core(
                 continue
             longer[first + number] = np.empty(size, np.uint8)
             chunk["target"], chunk["capacity"] = longer[first + number].ctypes.data, size
-            decode_chunks(chunk, rows, checked=checked, page=page, dictionary=dictionary)
+            decode_chunks(chunk, rows, checked=checked, **memory, **stored)
     made = zip(columns, blocks, places.tolist(), chunks["found"].tolist(), chunks["nulls"].tolist(), strict=True)
     return {
         column.name: column.array(rows, block, begins, found, nulls, longer.get(number))
@@ -190,12 +198,32 @@ def _memory(chunks: np.ndarray, rows: int) -> tuple[list[np.ndarray], np.ndarray
     return [blocks[kind] for kind in kinds.tolist()], places
 
 
-def _read(source: pa.NativeFile, begin: int, end: int) -> np.ndarray | None:
-    """Returns some bytes of a file in memory that the next call uses again; ``None`` if the file ends before."""
-    data = SCRATCH.array("chunks", (end - begin + SLACK,), _BYTES)
-    source.seek(begin)
-    complete = source.readinto(memoryview(data)[: end - begin]) == end - begin  # type: ignore[arg-type]  # a buffer
-    return data if complete else None
+def _stored(
+    source: pa.NativeFile, path: str | None, columns: Sequence[_Column], chunks: np.ndarray
+) -> Iterator[tuple[int, int, _Stored]]:
+    """Yields which chunks can be decoded at once: the numbers of the first, and of the one after the last.
+
+    The core reads those of a local file itself, so that it waits for the interpreter lock only once. Others are in
+    memory that is used again for the next ones.
+    """
+    chunks["found"] = -1
+    if path is not None:
+        size = int(chunks["size"].max())
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            chunk = SCRATCH.array("chunk", (size + SLACK,), _BYTES)
+            yield 0, len(columns), {"descriptor": descriptor, "chunk": chunk}
+        finally:
+            os.close(descriptor)
+        return
+    for first, last in _read_together(columns):
+        begin, end = columns[first].begin, columns[last - 1].end
+        data = SCRATCH.array("chunk", (end - begin + SLACK,), _BYTES)
+        source.seek(begin)
+        if source.readinto(memoryview(data)[: end - begin]) != end - begin:  # type: ignore[arg-type]  # a buffer
+            continue
+        chunks["data"][first:last] = data.ctypes.data + chunks["begin"][first:last] - begin
+        yield first, last, {}
 
 
 def _read_together(columns: Sequence[_Column]) -> list[tuple[int, int]]:
@@ -298,7 +326,7 @@ def _column(footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field) -> 
         type=field.type,
         begin=begin,
         end=begin + size,
-        chunk=(0, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0),
+        chunk=(0, begin, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0),
         page_bytes=page_bytes,
         dictionary_bytes=page_bytes if stored else page_bytes * (1 + ENTRY_BYTES // _PREFIX),
         most_bytes=most,

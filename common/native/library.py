@@ -24,7 +24,7 @@ _FUNCTIONS = {
     "check_footer": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),
     "row_groups": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _POINTER),
     "longest_value": (_NUMBER, _TEXT, _NUMBER),
-    "decode_chunks": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER),
+    "decode_chunks": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _POINTER),
     "checksum": (_NUMBER, _TEXT, _NUMBER),
     "jpeg_library": (_POINTER, _TEXT),
     "jpeg_parts": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _POINTER),

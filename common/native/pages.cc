@@ -3,6 +3,9 @@
 // no state, start no threads, and allocate nothing.
 // Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
@@ -20,7 +23,8 @@ constexpr int64_t kUndecoded = -1;
 
 // A column chunk, and where its values go.
 struct Chunk {
-  const uint8_t* data;
+  const uint8_t* data;   // unless it is in a file
+  int64_t begin;         // where it is in the file
   int64_t size;
   int64_t stored_bytes;  // of a number: 4 or 8; 0 for byte strings
   int64_t value_bytes;   // of a number in `target`: the same, or 1 or 2 instead of 4; 1 for byte strings
@@ -35,10 +39,12 @@ struct Chunk {
   int64_t nulls;         // how many values are null
   int64_t found;         // how many numbers or bytes there are; more than `capacity` if they do not fit; or kUndecoded
 };
-static_assert(sizeof(Chunk) == 112, "Python describes chunks by the same layout");
+static_assert(sizeof(Chunk) == 120, "Python describes chunks by the same layout");
 
-// Memory for a decompressed page and for a dictionary. Up to 8 bytes after the page may be read.
+// Memory for a chunk of a file, a decompressed page, and a dictionary. Up to 8 bytes after a chunk or page may be read.
 struct Scratch {
+  uint8_t* chunk;
+  int64_t chunk_bytes;
   uint8_t* page;
   int64_t page_bytes;
   uint8_t* dictionary;
@@ -483,14 +489,35 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
   return so_far.values;
 }
 
+// Reads a part of a file. Returns whether it is there.
+bool read_file(int descriptor, int64_t begin, int64_t size, uint8_t* to) {
+  while (size > 0) {
+    const ssize_t read = pread(descriptor, to, static_cast<size_t>(size), begin);
+    if (read < 0 && errno == EINTR) continue;
+    if (read <= 0) return false;
+    begin += read;
+    to += read;
+    size -= read;
+  }
+  return true;
+}
+
 }  // namespace
 
-// Decodes column chunks of `rows` rows each. What is `found` says which of them, and the targets of the others hold
-// anything. Up to 8 bytes after the data of a chunk may be read.
+// Decodes column chunks of `rows` rows each, from a file unless the descriptor is negative. What is `found` says which of
+// them, and the targets of the others hold anything. All in one call, because each call waits for the interpreter lock.
 extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(Chunk* chunks, int64_t count, int64_t rows,
-                                                                               int64_t checked, const Scratch* scratch) {
-  for (int64_t chunk = 0; chunk < count; ++chunk)
-    chunks[chunk].found = decode_chunk(chunks[chunk], rows, checked != 0, *scratch, &chunks[chunk].nulls);
+                                                                               int64_t checked, int64_t descriptor,
+                                                                               const Scratch* scratch) {
+  for (Chunk* chunk = chunks; chunk < chunks + count; ++chunk) {
+    chunk->found = kUndecoded;
+    if (descriptor >= 0) {
+      if (chunk->size > scratch->chunk_bytes) continue;
+      if (!read_file(static_cast<int>(descriptor), chunk->begin, chunk->size, scratch->chunk)) continue;
+      chunk->data = scratch->chunk;
+    }
+    chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &chunk->nulls);
+  }
 }
 
 // Returns the CRC-32 of some bytes.

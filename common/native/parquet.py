@@ -13,7 +13,7 @@ CHUNK = np.dtype(
     [
         (name, np.int64)
         for name in (
-            *("data", "size", "stored_bytes", "value_bytes", "compressed", "definition", "empty"),
+            *("data", "begin", "size", "stored_bytes", "value_bytes", "compressed", "definition", "empty"),
             *("target", "capacity", "offsets", "offset_bytes", "validity", "nulls", "found"),
         )
     ]
@@ -69,7 +69,16 @@ def _longest(values: bytes) -> int:
     return longest if at == len(values) else -1
 
 
-def decode_chunks(chunks: np.ndarray, rows: int, *, checked: bool, page: np.ndarray, dictionary: np.ndarray) -> None:
+def decode_chunks(
+    chunks: np.ndarray,
+    rows: int,
+    *,
+    checked: bool,
+    page: np.ndarray,
+    dictionary: np.ndarray,
+    descriptor: int = -1,
+    chunk: np.ndarray | None = None,
+) -> None:
     """Decodes column chunks of ``rows`` rows each, and sets ``found``, to -1 for those that it cannot decode.
 
     Args:
@@ -77,11 +86,14 @@ def decode_chunks(chunks: np.ndarray, rows: int, *, checked: bool, page: np.ndar
         checked: whether pages that do not match their checksums are not decoded.
         page: memory for a decompressed page, uint8. A chunk with a larger page is not decoded.
         dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
+        descriptor: the open file that holds the chunks; -1 if they are in memory.
+        chunk: memory for a chunk of the file, uint8. A larger chunk is not decoded.
     """
     core = library()
     if core is None:
         chunks["found"] = -1
         return
-    memory = (page.ctypes.data, len(page) - SLACK, dictionary.ctypes.data, len(dictionary))
+    memory = [(each.ctypes.data, len(each) - slack) for each, slack in ((page, SLACK), (dictionary, 0))]
+    memory.insert(0, (0, 0) if chunk is None else (chunk.ctypes.data, len(chunk) - SLACK))
     scratch = np.array(memory, np.int64)  # `Scratch` in pages.cc
-    core.parquetry_decode_chunks(chunks.ctypes.data, len(chunks), rows, int(checked), scratch.ctypes.data)
+    core.parquetry_decode_chunks(chunks.ctypes.data, len(chunks), rows, int(checked), descriptor, scratch.ctypes.data)

@@ -181,7 +181,7 @@ def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
     reader = pq.ParquetFile(path)
     with pa.OSFile(str(path)) as source:
         leaves = leaves_of(reader.metadata, reader.schema_arrow)
-        found = read_by_core(source, reader.metadata, 0, ["x"], leaves, key=str(path), checked=True)
+        found = read_by_core(source, reader.metadata, 0, ["x"], leaves, path=str(path), key=str(path), checked=True)
     assert found == {}
 
 
@@ -201,7 +201,7 @@ def test_files_of_parquet_mr_are_read_apart(version: str) -> None:
     assert reader.metadata.created_by.startswith("parquet-mr")
     leaves = leaves_of(reader.metadata, reader.schema_arrow)
     with pa.OSFile(str(path)) as source:
-        found = read_by_core(source, reader.metadata, 0, [*leaves], leaves, key=str(path), checked=True)
+        found = read_by_core(source, reader.metadata, 0, [*leaves], leaves, path=str(path), key=str(path), checked=True)
     assert len(found) > 3
     for name, values in found.items():
         assert values.equals(reader.read_row_group(0, columns=[name]).column(name).combine_chunks()), name
