@@ -116,6 +116,11 @@ class _Stored(TypedDict, total=False):
     chunk: np.ndarray
 
 
+def core_compressions() -> frozenset[str]:
+    """Returns the compressions of column chunks that the core can read; empty if it is not compiled."""
+    return frozenset(_COMPRESSED) if is_compiled() else frozenset()
+
+
 def read_by_core(
     source: pa.NativeFile,
     footer: pq.FileMetaData,

@@ -18,6 +18,7 @@ from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError, SchemaError
 from ...layout.arrow_read import TooLargeError, read_group, read_slices
 from ...layout.checksums import VERIFY
+from ...layout.core_read import core_compressions
 from ...layout.dataset import StoredDataset
 from ...layout.evolution import conform
 from ...layout.nested import child, take_rows, without_views
@@ -523,7 +524,7 @@ def _fetcher_of(plan: Plan, shared_by_workers: bool, shared: TableCache | None, 
         plan.dataset,
         program.fields,
         None if cache is None else DiskCache(cache.directory, cache.max_bytes),
-        lists=ListReader(plan.dataset, lists, plan.list_lengths) if lists else None,
+        lists=ListReader(plan.dataset, lists, plan.list_lengths, leaves_out=core_compressions()) if lists else None,
         shares_rows=program.shares_rows,
         shared_by_workers=shared_by_workers,
         stored_bytes=plan.read_bytes,

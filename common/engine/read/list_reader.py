@@ -9,7 +9,7 @@ lengths again from the levels of every number, which takes longer than the rest 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class ListReader:
         fields: the fields whose lengths are known.
         lengths: returns the length of each list of a row group (int64), the same for all fields, or ``None`` if the
             lengths are unknown.
+        leaves_out: compressions that another reader reads faster.
     """
 
     def __init__(
@@ -54,7 +55,10 @@ class ListReader:
         dataset: StoredDataset,
         fields: Sequence[UnischemaField],
         lengths: Callable[[int], np.ndarray | None],
+        *,
+        leaves_out: Container[str] = (),
     ) -> None:
+        self._leaves_out = leaves_out
         self._dataset = dataset
         self._lengths = lengths
         self._columns: dict[tuple[int, str], int | None] = {}
@@ -77,8 +81,10 @@ class ListReader:
             self._columns[file, field.name] = _column(footer.schema, field.name, number)
         column = self._columns[file, field.name]
         chunk = None if column is None else _plain_chunk(footer.row_group(group).column(column))
-        stored = None if chunk is None else self._bytes(file, chunk)
-        if chunk is None or stored is None:
+        if chunk is None or chunk.compression in self._leaves_out:
+            return None
+        stored = self._bytes(file, chunk)
+        if stored is None:
             return None
         codec = None if chunk.compression == "UNCOMPRESSED" else pa.Codec(chunk.compression.lower())
         width, count = _STORED[chunk.physical_type].itemsize, int(ends[-1])
