@@ -102,20 +102,21 @@ test-common: $(VENV_COMMON)/.core-built
 
 # The op's client without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
 # Neither AddressSanitizer nor ThreadSanitizer supports a child forked while threads run: the child waits for the lock of
-# the sanitizer's own allocator, or may not start threads. That test runs under UndefinedBehaviorSanitizer.
+# the sanitizer's own allocator, or may not start threads. Those tests run under UndefinedBehaviorSanitizer.
 # The core runs inside a Python built without the sanitizers, so their library is preloaded, and that of C++, whose exceptions
 # it intercepts. `make -j2 sanitize` runs two parts at once.
 FORK_STORM := test_forks_beside_a_busy_thread_do_not_deadlock
+FORKS := $(FORK_STORM) or test_a_forked_child_leaves_its_parents_sidecars_alone
 sanitize: sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks
 
 sanitize-client-memory: $(VENV)/.installed
-	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
+	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not ($(FORKS))"
 
 sanitize-client-threads: $(VENV)/.installed
 	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
 
 sanitize-client-forks: $(VENV)/.installed
-	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k $(FORK_STORM)
+	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "$(FORKS)"
 
 sanitize-core: $(VENV)/.installed
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native
