@@ -17,7 +17,7 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
 from ...selection.rows import RowNumbers
 
-MANY_PROCESSORS = 16
+MANY_PROCESSORS = 1
 """With more, whole images are decoded many at a time: simplejpeg's own libjpeg-turbo is 3 % faster than that of Pillow,
 but each call needs the interpreter's lock."""
 _AT_ONCE = 16  # images in one call, which cannot be interrupted
