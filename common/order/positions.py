@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +20,14 @@ from ..stages.take import Cut
 from .epoch import Even
 
 _ENDLESS = 1 << 62
+
+
+class Consecutive(NamedTuple):
+    """The rows at the global positions ``first`` to ``last`` (exclusive) in the order of one pass over the data."""
+
+    pass_number: int
+    first: int
+    last: int
 
 
 class RowView(Protocol):
@@ -298,6 +306,35 @@ class Lane:
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         batch, place = np.divmod(number, self.batch_size)
         return self.inner.resolve((batch * self.step + self.first) * self.batch_size + place)
+
+
+def consecutive(view: RowView | BatchView, first: int, last: int) -> Consecutive | None:
+    """Returns the rows of the elements ``first`` to ``last`` (exclusive) of a view if they are consecutive.
+
+    This takes no arrays, so it costs the same for one row and for a million. ``None`` does not mean that the rows are
+    not consecutive: ask the view itself.
+    """
+    match view:
+        case Epoch():
+            return Consecutive(0, first, last)
+        case Slice():
+            return consecutive(view.inner, first + view.start, last + view.start)
+        case RepeatView():
+            return _consecutive_repeated(view, first, last)
+        case Batches():
+            rows = last * view.batch_size
+            total = view.inner.length
+            return consecutive(view.inner, first * view.batch_size, rows if total is None else min(rows, total))
+    return None
+
+
+def _consecutive_repeated(view: RepeatView, first: int, last: int) -> Consecutive | None:
+    total = view.inner.length
+    if not total:
+        return None if total == 0 else consecutive(view.inner, first, last)
+    turn = first // total
+    found = consecutive(view.inner, first - turn * total, last - turn * total) if last <= (turn + 1) * total else None
+    return None if found is None else found._replace(pass_number=found.pass_number + turn * (view.inner.passes or 1))
 
 
 def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:

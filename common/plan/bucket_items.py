@@ -117,6 +117,9 @@ class BucketItems(RowItems):
             result.append(Draw(key=key, items=concat_ranges(first, count), places=places, pass_number=pass_number))
         return result
 
+    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
+        """Returns nothing: the rows of consecutive items are not consecutive."""
+
     def rows_of(self, order: BucketOrder, index: np.ndarray) -> np.ndarray:  # type: ignore[override]  # its own order
         rows = np.empty(len(index), np.int64)
         for stream, block, batches, mine in by_block(order, index):

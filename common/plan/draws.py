@@ -44,9 +44,11 @@ class BlockRows:
     item_rows: np.ndarray | None
     repeats: np.ndarray | None = None
 
-    def rows_of_items(self, items: np.ndarray) -> np.ndarray:
-        """Returns the ``item_rows`` of some items."""
-        return items[:, None] if self.item_rows is None else self.item_rows[items]
+    def rows_of_items(self, items: np.ndarray, *, are_consecutive: bool = False) -> np.ndarray:
+        """Returns the ``item_rows`` of some items; a view if you say that their numbers are consecutive."""
+        if self.item_rows is None:
+            return items[:, None]
+        return self.item_rows[slice_of(items) if are_consecutive else items]
 
     def first_rows(self, items: np.ndarray) -> list[tuple[int, int]]:
         """Returns the row group and the number of the first row of each of some items."""
@@ -87,7 +89,8 @@ class Draw:
     """The items that an element takes from one block, by their number in the block.
 
     ``places`` are their places in the element (``None`` = all). ``pass_number`` is their pass, counted over all
-    iterators. Unlike the epoch, it always increases.
+    iterators. Unlike the epoch, it always increases. ``is_consecutive`` says that ``items`` and ``places`` are
+    consecutive numbers; if it is not set, they still may be.
 
     If rows are joined into items, ``items`` are rows, and ``places`` repeat and are never ``None``. Then ``spans``,
     int64 ``[len(items), 4]``, holds for each row the first token, the number of tokens, their place in the item, and
@@ -99,8 +102,31 @@ class Draw:
     places: np.ndarray | None
     pass_number: int
     spans: np.ndarray | None = None
+    is_consecutive: bool = False
 
     def some(self, chosen: np.ndarray, places: np.ndarray) -> Draw:
         """Returns a draw of only the ``chosen`` items (numbers or a mask), with new places."""
         spans = None if self.spans is None else self.spans[chosen]
-        return replace(self, items=self.items[chosen], places=places, spans=spans)
+        return replace(self, items=self.items[chosen], places=places, spans=spans, is_consecutive=False)
+
+
+_ascending = np.arange(0)
+_MOST_KEPT = 1 << 20
+
+
+def ascending(first: int, last: int) -> np.ndarray:
+    """Returns the numbers from ``first`` to ``last`` (exclusive), int64; small ones in memory that is kept."""
+    global _ascending
+    if last > _MOST_KEPT:
+        return np.arange(first, last)
+    numbers = _ascending
+    if last > len(numbers):
+        numbers = np.arange(max(last, min(2 * len(numbers), _MOST_KEPT)))
+        numbers.flags.writeable = False
+        _ascending = numbers
+    return numbers[first:last]
+
+
+def slice_of(consecutive: np.ndarray) -> slice:
+    """Returns consecutive numbers, of which there is at least one, as a slice."""
+    return slice(int(consecutive[0]), int(consecutive[-1]) + 1)

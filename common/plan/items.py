@@ -6,6 +6,7 @@ data. Items are rows or n-gram windows here. Stages that form other items have t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..order.epoch import EpochOrder, OrderSpec
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges
 from ..selection.select import Selection
-from .draws import BlockKey, BlockRows, Draw
+from .draws import BlockKey, BlockRows, Draw, ascending
 
 _CLOSE = 8  # positions are dense if at least one in this many is wanted
 _FEW_BLOCKS = 8  # up to this many blocks are tried in turn; for more, a sort finds the distinct ones
@@ -66,6 +67,30 @@ class RowItems:
             )
             for stream, block, items, places in by_block(order, index)
         ]
+
+    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> list[Draw] | None:
+        """Returns the `draws` of the items at the positions ``first`` to ``last`` (exclusive), without any sorting.
+
+        Returns ``None`` if that is not possible: with several streams, or past the last item.
+        """
+        if order.spec.streams != 1 or last > order.stream_items(0):
+            return None
+        starts = order.stream(0).block_position
+        begin, end = bisect_right(starts, first) - 1, bisect_right(starts, last - 1) - 1
+        found = []
+        for block in range(begin, end + 1):
+            start, stop = int(starts[block]), int(starts[block + 1])
+            lo, hi = max(first, start), min(last, stop)
+            found.append(
+                Draw(
+                    key=BlockKey(epoch=order.epoch, stream=0, block=block),
+                    items=ascending(lo - start, hi - start),
+                    places=None if begin == end else ascending(lo - first, hi - first),
+                    pass_number=pass_number,
+                    is_consecutive=True,
+                )
+            )
+        return found
 
     def rows_of(self, order: EpochOrder, index: np.ndarray) -> np.ndarray:
         """Returns the number of rows of the items at global positions ``index`` of an epoch (int64)."""

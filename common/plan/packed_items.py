@@ -114,6 +114,9 @@ class PackedItems(RowItems):
             )
         return result
 
+    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
+        """Returns nothing: the rows of consecutive items are not consecutive."""
+
     def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:
         return self.rows_at(self._layout(order, key.stream, key.block)[0][:, None])
 

@@ -20,6 +20,7 @@ from ..order.epoch import EpochOrder, OrderSpec
 from ..order.positions import (
     Batches,
     BatchView,
+    Consecutive,
     Epoch,
     Lane,
     RepeatView,
@@ -356,6 +357,10 @@ class BasePlan:
         """
         raise NotImplementedError
 
+    def draws_between(self, iteration: int, rows: Consecutive) -> list[Draw] | None:
+        """Returns what `draws` returns for consecutive rows, or ``None`` if only `draws` can find that."""
+        return None
+
     def block_rows(self, key: BlockKey) -> BlockRows:
         """Returns the rows that a block needs, each once, in storage order."""
         raise NotImplementedError
@@ -635,6 +640,11 @@ class Plan(BasePlan):
             for draw in self.items.draws(order, pass_number, index[chosen]):
                 result.append(replace(draw, places=places if draw.places is None else places[draw.places]))
         return result
+
+    def draws_between(self, iteration: int, rows: Consecutive) -> list[Draw] | None:
+        order = self.epoch_order(self.epoch_of(iteration, rows.pass_number))
+        pass_number = self._pass_number(iteration, rows.pass_number)
+        return self.items.draws_between(order, pass_number, rows.first, rows.last)
 
     def item_rows(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> np.ndarray:
         rows = np.empty(len(index), np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..order.epoch import OrderSpec
+from ..order.epoch import EpochOrder, OrderSpec
 from ..order.tokens import TokenOrder
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
@@ -73,6 +73,9 @@ class TokenItems(RowItems):
                 item, spans = spans[:, 0], spans[:, 1:]
                 result.append(Draw(key=key, items=row, places=places[item], pass_number=pass_number, spans=spans))
         return result
+
+    def draws_between(self, order: EpochOrder, pass_number: int, first: int, last: int) -> None:
+        """Returns nothing: the rows of consecutive items are not consecutive."""
 
     def _unused(self, order: TokenOrder, stream: int) -> int:
         """Returns 1 for the stream whose last token would be a separator with no row after it, otherwise 0."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -38,6 +38,7 @@ from ..read.stored_cells import StoredCells, cells_of
 from .arrow_take import runs_of
 from .batch import Column, Compound, Dense, Ragged, Strings, rows_of, values_of
 from .jpeg_files import MANY_PROCESSORS, Files, IntactRows, JpegFiles, can_decode, file_in, files_in
+from .like_columns import LikeColumns, like_columns
 from .nested_column import NestedColumn
 from .null_elements import filled, flagged
 from .shared_rows import SharedRows
@@ -209,19 +210,30 @@ class FixedColumn:
         return self._all_parts[part][row - int(self._start[part])]
 
 
-def in_order(columns: Sequence[FixedColumn], rows: np.ndarray, arena: Arena) -> list[FixedColumn]:
-    """Gathers some rows (int64, in this order) of a block's columns of small values into new columns."""
-    targets = [arena.allocate(column.parts[0].dtype, (len(rows), *column.parts[0].shape[1:])) for column in columns]
+def in_order(
+    columns: Mapping[int, FixedColumn], rows: np.ndarray, arena: Arena
+) -> tuple[dict[int, FixedColumn], list[LikeColumns]]:
+    """Gathers some rows (int64, in this order) of a block's columns of small values into new columns.
+
+    Returns the new columns by number, and the same values as like columns.
+    """
+    groups = like_columns({number: column.parts[0] for number, column in columns.items()}, len(rows), arena)
+    made = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
+    _gather_in_order(list(columns.values()), rows, [made[number] for number in columns])
+    ordered = {
+        number: FixedColumn([made[number]], None if column.validity is None else column.validity[rows])
+        for number, column in columns.items()
+    }
+    return ordered, groups
+
+
+def _gather_in_order(columns: Sequence[FixedColumn], rows: np.ndarray, targets: Sequence[np.ndarray]) -> None:
     whole = [(column, target) for column, target in zip(columns, targets, strict=True) if len(column.parts) == 1]
     gather_rows([column.joined() for column, _ in whole], rows, [target for _, target in whole])
     scratch: dict[Any, np.ndarray] = {}  # columns that use the same memory in turn stay in the cache
     for column, target in zip(columns, targets, strict=True):
         if len(column.parts) > 1:
             gather_rows([column.joined(scratch)], rows, [target])
-    return [
-        FixedColumn([target], None if column.validity is None else column.validity[rows])
-        for column, target in zip(columns, targets, strict=True)
-    ]
 
 
 class ArrowColumn:

@@ -17,6 +17,7 @@ from ...counting.counters import Count, add, add_time, counter_value
 from ...errors import ELEMENT_ERRORS, NullValueError
 from ...memory.arena import Arena, Heap
 from ...native.gather import gather as gather_rows
+from ...plan.draws import slice_of
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
@@ -33,11 +34,12 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.columns import CodedColumn
+from ..columns.like_columns import like_columns
 from ..steps.apply import BatchRows, apply_by_batch, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
 from ..steps.random_numbers import ItemKeys, concat_keys
-from ..steps.source import BatchSource, Taken, as_slice
+from ..steps.source import BatchSource, Numbers, Taken, as_slice
 
 _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time
 
@@ -189,7 +191,12 @@ def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) ->
             continue
         places = np.unique(np.concatenate([_places(source, count) for source in own]))  # joined rows share a place
         local = [
-            replace(each, places=np.searchsorted(places, _places(each, count)), source=each.source - begin)
+            replace(
+                each,
+                places=np.searchsorted(places, _places(each, count)),
+                source=each.source - begin,
+                is_consecutive=False,
+            )
             for each in own
         ]
         made.append(_assembled(part, local, len(places), Heap(), strict_nulls=False))
@@ -203,6 +210,8 @@ def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], c
     if len(sources) == 1 and sources[0].places is None:
         return sources[0].block.column(number).gather(sources[0].item_rows[:, 0], out)
     parts = [_part(source, number, source.item_rows[:, 0], out) for source in sources]
+    if out is None and _are_in_order(sources):
+        return concat_columns(parts)
     order = np.concatenate([_places(source, count) for source in sources])
     if out is None:
         return _reordered(parts, order)
@@ -213,6 +222,16 @@ def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], c
         if part.valid is not None:
             valid[_places(source, count)] = part.valid
     return Dense(out, valid)
+
+
+def _are_in_order(sources: Sequence[BatchSource]) -> bool:
+    """Returns whether each source gives the rows that follow those of the source before it."""
+    end = 0
+    for source in sources:
+        if not source.is_consecutive or source.places is None or source.places[0] != end:
+            return False
+        end = int(source.places[-1]) + 1
+    return True
 
 
 def _part(source: BatchSource, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
@@ -317,7 +336,8 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[BatchSource], c
     for source in sources:
         rows, inverse = np.unique(source.item_rows, return_inverse=True)
         places = np.arange(base, base + len(rows))
-        distinct.append(replace(source, item_rows=rows[:, None], places=places, items=None, repeats=None))
+        once = replace(source, item_rows=rows[:, None], places=places, items=None, repeats=None)
+        distinct.append(replace(once, is_consecutive=False))
         index.append(inverse.reshape(source.item_rows.shape) + base)
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
@@ -451,22 +471,33 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     shared = [number for number in blocks[0] if all(number in columns for columns in blocks)]
     if not shared:
         return {}
-    first = [blocks[0][number].joined() for number in shared]
-    outs = [arena.allocate(values.dtype, (count, *values.shape[1:])) for values in first]
+    kinds = {number: blocks[0][number].parts[0] for number in shared}
+    groups = like_columns(kinds, count, arena)
+    outs = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
     valid: dict[int, np.ndarray] = {}
     for source, columns in zip(sources, blocks, strict=True):
         numbers = source.items if source.block.by_item else source.item_rows[:, 0]
         assert numbers is not None
-        rows, places = as_slice(numbers), as_slice(_places(source, count))
-        values = [columns[number].joined() for number in shared]
-        if isinstance(rows, slice) and isinstance(places, slice):
-            for out, each in zip(outs, values, strict=True):
-                out[places] = each[rows]
+        rows, places = _rows_and_places(source, numbers, count)
+        if not (isinstance(rows, slice) and isinstance(places, slice)):
+            values = [columns[number].joined() for number in outs]
+            gather_rows(values, numbers, list(outs.values()), None if source.places is None else _places(source, count))
+        elif [group.numbers for group in groups] == [group.numbers for group in source.block.alike]:
+            for group, stored in zip(groups, source.block.alike, strict=True):
+                group.values[:, places] = stored.values[:, rows]
         else:
-            gather_rows(values, numbers, outs, None if source.places is None else _places(source, count))
+            for number, out in outs.items():
+                out[places] = columns[number].joined()[rows]
         for number in shared:
             validity = columns[number].validity
             if validity is not None:
                 valid.setdefault(number, np.ones(count, dtype=bool))[places] = validity[rows]
     nulls = {number: None if mask.all() else mask for number, mask in valid.items()}
-    return {number: Dense(out, nulls.get(number)) for number, out in zip(shared, outs, strict=True)}
+    return {number: Dense(out, nulls.get(number)) for number, out in outs.items()}
+
+
+def _rows_and_places(source: BatchSource, numbers: np.ndarray, count: int) -> tuple[Numbers, Numbers]:
+    """Returns row numbers, and their places in the batch, as slices if they are consecutive."""
+    if source.is_consecutive and source.block.by_item:
+        return slice_of(numbers), slice(0, count) if source.places is None else slice_of(source.places)
+    return as_slice(numbers), as_slice(_places(source, count))

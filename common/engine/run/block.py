@@ -23,6 +23,7 @@ from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
 from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
 from ..columns.jpeg_files import IntactRows
+from ..columns.like_columns import LikeColumns
 from ..read.file_cells import Part
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace
@@ -88,6 +89,7 @@ class LoadedBlock:
 
     Attributes:
         by_item: numbers in item order, by field.
+        alike: the same numbers, laid out by dtype and shape.
         by_row: numbers in storage order that jobs gather together, by field.
     """
 
@@ -139,6 +141,7 @@ class LoadedBlock:
             None if number in packed else self._made(number) for number in range(len(fields))
         ]
         self.by_item: dict[int, FixedColumn] = {}
+        self.alike: list[LikeColumns] = []
         self.by_row: dict[int, FixedColumn] = {}
         self._order = order
         if program is not None and order is not None and not large:
@@ -162,7 +165,7 @@ class LoadedBlock:
             return
         region = BLOCK_REGIONS.acquire(sum(column.arena_bytes(len(order)) for column in columns.values()))
         try:
-            self.by_item = dict(zip(columns, in_order(list(columns.values()), order, region), strict=True))
+            self.by_item, self.alike = in_order(columns, order, region)
         finally:
             region.end()
         for number in columns:
@@ -191,7 +194,7 @@ class LoadedBlock:
         assert self._order is not None
         items = np.zeros(len(self._where), np.int64)
         items[self._order] = np.arange(len(self._order))  # any item of each row; every row has one
-        return in_order([self.by_item[number]], items, Heap())[0]
+        return in_order({number: self.by_item[number]}, items, Heap())[0][number]
 
     def _made(self, number: int) -> BlockColumn:
         return block_column(

@@ -317,13 +317,14 @@ def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BatchSource]:
         result.append(
             BatchSource(
                 block=block,
-                item_rows=rows.rows_of_items(draw.items),
+                item_rows=rows.rows_of_items(draw.items, are_consecutive=draw.is_consecutive),
                 places=draw.places,
                 source=draw.key.source,
                 pass_number=draw.pass_number,
                 items=draw.items,
                 spans=draw.spans,
                 repeats=rows.repeats_of(draw.items),
+                is_consecutive=draw.is_consecutive,
             )
         )
     return result

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...order.cursor import NOTHING, SkipState
-from ...order.positions import BatchView
+from ...order.positions import BatchView, consecutive
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
 from .bad_rows import SkippedItem
@@ -178,16 +178,31 @@ class JobPlanner:
         if self._length is not None and self._next_step >= self._length:
             raise StopIteration
         steps = min(self._merging.steps, self._steps.run(self._next_step))
+        job = self._of_consecutive_rows(steps) or self._of_any_rows(steps)
+        self._merging.planned(steps, len(job.draws))
+        self._next_step += steps
+        self._number += 1
+        return job
+
+    def _of_consecutive_rows(self, steps: int) -> Job | None:
+        """Plans the usual job without a number for each row, which would take longer than copying a narrow row."""
+        if steps > 1 and self._plan.has_uneven_batches:
+            return None
+        rows = consecutive(self._steps, self._next_step, self._next_step + steps)
+        draws = None if rows is None else self._plan.draws_between(self._iteration, rows)
+        if rows is None or draws is None:
+            return None
+        count = rows.last - rows.first
+        elements = count if self._plan.batch_view is None else steps
+        return Job(number=self._number, steps=steps, count=count, elements=elements, draws=tuple(draws))
+
+    def _of_any_rows(self, steps: int) -> Job:
         passes, index = self._steps.rows(self._next_step, steps)
         draws = tuple(self._plan.draws(self._iteration, passes, index))
-        self._merging.planned(steps, len(draws))
         elements = len(index) if self._plan.batch_view is None else steps
         count = self._plan.rows_drawn(draws, len(index))
         bounds: tuple[int, ...] = ()
         if steps > 1 and self._plan.has_uneven_batches:
             sizes = self._plan.item_rows(self._iteration, passes, index).reshape(steps, -1).sum(axis=1)
             bounds = (0, *np.cumsum(sizes).tolist())
-        job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws, bounds=bounds)
-        self._next_step += steps
-        self._number += 1
-        return job
+        return Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws, bounds=bounds)

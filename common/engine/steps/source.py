@@ -10,6 +10,7 @@ import numpy as np
 
 from ...stages.pack import PackStep
 from ..columns.columns import BlockColumn, FixedColumn
+from ..columns.like_columns import LikeColumns
 
 Numbers = slice | np.ndarray
 
@@ -19,6 +20,8 @@ class LoadedColumns(Protocol):
 
     by_item: dict[int, FixedColumn]
     """Columns that are already in the order of the block's items, by field number."""
+    alike: list[LikeColumns]
+    """The columns in the order of the block's items, laid out by dtype and shape."""
     by_row: dict[int, FixedColumn]
     """Columns in the order of the block's rows that are gathered together, by field number."""
 
@@ -52,6 +55,7 @@ class BatchSource:
         items: the items' numbers in the block; ``None`` if only ``item_rows`` are known.
         spans: if rows are joined into items, the part taken of each row; see `Draw.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
+        is_consecutive: whether ``items`` and ``places`` are consecutive numbers; if not, they still may be.
     """
 
     block: LoadedColumns
@@ -62,6 +66,7 @@ class BatchSource:
     items: np.ndarray | None = None
     spans: np.ndarray | None = None
     repeats: np.ndarray | None = None
+    is_consecutive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
