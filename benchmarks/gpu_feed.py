@@ -1,8 +1,8 @@
 """Measures whether a GPU waits for its batches: training steps fed in several ways, beside steps that need no loader.
 
-Run: ``python -m benchmarks.gpu_feed --cores 2,8``. A ResNet-50 trains on images (workloads ``a`` and ``b``); the step of
+Run: ``python -m benchmarks.gpu_feed --cores 2,8``. A ResNet-50 trains on images (workloads ``a`` and ``b``). The step of
 ``c-tensor`` only reads its lidar sweeps, so it measures the copies. "Of the step" compares with steps on one batch that
-stays on the GPU, measured in turns: at 1.00, the GPU never waits. Needs torch with CUDA, and torchvision.
+stays on the GPU, measured in turns: 1.00 means that the GPU never waits. Needs torch with CUDA, and torchvision.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _FEEDS = {
     "blocking": "copied in the loop",
     "pinned": "pinned by torch, copied without waiting",
     "ahead": "prefetch_to_device",
+    "sidecar-ahead": "prefetch_to_device, sidecar",
     "workers-ahead": "prefetch_to_device, loader workers",
 }
 _STEP = Contender(name="step", title="step without a loader", module="gpu", variant="step", workloads=KEYS)
-FEEDS = [
-    Contender(name=name, title=title, module="gpu", variant=name, workloads=KEYS, ours=True)
+FEEDS = {
+    name: Contender(name=name, title=title, module="gpu", variant=name, workloads=KEYS, ours=True)
     for name, title in _FEEDS.items()
-]
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default=",".join(KEYS))
+    parser.add_argument("--feeds", default=",".join(_FEEDS))
     parser.add_argument("--cores", default=str(len(os.sched_getaffinity(0))), help="numbers of processors, with commas")
     parser.add_argument("--profile", choices=sorted(PROFILES), default="full")
     parser.add_argument("--rounds", type=int, default=3)
@@ -108,7 +110,7 @@ def _measure_case(options: argparse.Namespace, case: Case, cores: int, log: Path
     key = case.workload.key
     try:
         with Child(_STEP, _variant(case, _STEP), cores=cores, log=log) as step:
-            for feed in (_HOST, *FEEDS):
+            for feed in (_HOST, *(FEEDS[name] for name in options.feeds.split(","))):
                 beside = step if feed is not _HOST else None
                 yield _measure_feed(options, case, feed, beside, cores, log)
     except ContenderError as error:
@@ -167,7 +169,14 @@ def _cells(fed: Fed) -> list[str]:
     if fed.problem:
         return [name, str(fed.cores), "", "", "", ""]
     share = f"{fed.rows_s / fed.step_rows_s:.2f}" if fed.step_rows_s else ""
-    return [name, str(fed.cores), f"{fed.rows_s:,.0f}", f"{fed.rows_s * fed.row_bytes / 1e9:.2f}", share, f"{fed.cpu_s:.2f}"]
+    return [
+        name,
+        str(fed.cores),
+        f"{fed.rows_s:,.0f}",
+        f"{fed.rows_s * fed.row_bytes / 1e9:.2f}",
+        share,
+        f"{fed.cpu_s:.2f}",
+    ]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ SETTINGS = {
     "blocking": "tensor.to('cuda') in the loop",
     "pinned": "DataLoader(pin_memory=True), tensor.to('cuda', non_blocking=True)",
     "ahead": "pipe.prefetch_to_device('cuda')",
-    "workers-ahead": "prefetch_to_device(DataLoader(num_workers=, pin_memory=True), 'cuda'): a worker for each processor",
+    "sidecar-ahead": "the same, with executor='sidecar'",
+    "workers-ahead": "prefetch_to_device(DataLoader(num_workers=, pin_memory=True), 'cuda'), one worker a processor",
 }
 _ENQUEUED = 2
 _CLASSES = 1_000
@@ -40,8 +41,7 @@ def batches(case: Case) -> Iterator[int]:
     running: deque[torch.cuda.Event] = deque()
     for batch in _feed(case):
         step(batch)
-        running.append(torch.cuda.Event())
-        running[-1].record()
+        running.append(torch.cuda.current_stream().record_event())
         if len(running) > _ENQUEUED:
             running.popleft().synchronize()
         yield len(batch["id"])
@@ -50,7 +50,9 @@ def batches(case: Case) -> Iterator[int]:
 def _feed(case: Case) -> Iterator[Batch]:
     """Yields batches on the GPU."""
     with_workers = case.variant == "workers-ahead"
-    pipe = ParquetPipe.from_pipeline(pipeline_of(case, workers=None if with_workers else case.workers))
+    executor = "sidecar" if case.variant == "sidecar-ahead" else None
+    workers = None if with_workers else case.workers
+    pipe = ParquetPipe.from_pipeline(pipeline_of(case, workers=workers, executor=executor))
     if case.variant == "step":
         batch = _on_gpu(next(iter(pipe)))
         while True:
@@ -93,7 +95,7 @@ def _image_step() -> Callable[[Batch], object]:
         with torch.autocast("cuda", torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(model(images), batch["id"] % _CLASSES)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
 
     return step

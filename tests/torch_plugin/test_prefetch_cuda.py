@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,18 @@ def on_host(batch: Any) -> Any:
     return moved(batch, lambda tensor: tensor.cpu())
 
 
+def shown(batch: Any) -> str:
+    """Returns the values as text. torch numbers the unknown length of each jagged tensor, so j0 and j7 may be the same."""
+    return re.sub(r"\bj\d+", "j", repr(batch))
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_every_kind_of_field_has_its_values_on_the_gpu(url: str, face: Any) -> None:
     expected = list(face(url).batch(8))
-    for batch, host in zip(face(url).batch(8).prefetch_to_device("cuda"), expected, strict=True):
-        assert batch["image"].device.type == batch["points"].device.type == "cuda"
-        assert repr(on_host(batch)) == repr(host)
+    with face(url).batch(8).prefetch_to_device("cuda") as batches:
+        for batch, host in zip(batches, expected, strict=True):
+            assert batch["image"].device.type == batch["points"].device.type == "cuda"
+            assert shown(on_host(batch)) == shown(host)
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "pin_memory": True}])
@@ -65,7 +72,7 @@ def test_batches_of_threads_are_copied_from_the_regions(images: str) -> None:
         return original(tensor)
 
     copies.pinned = pinned  # type: ignore[method-assign]
-    pipe = ParquetIterable(images, ["image"], executor="threads").repeat(20).batch(32)
+    pipe = ParquetIterable(images, ["image"], executor="threads", workers=1).repeat(40).batch(32)
     with DevicePrefetcher(pipe, copies, depth=2) as batches:
         for number, batch in enumerate(batches):
             expected = [row % 251 for row in range(32 * number % 512, 32 * number % 512 + 32)]
@@ -76,9 +83,10 @@ def test_batches_of_threads_are_copied_from_the_regions(images: str) -> None:
 def test_memory_is_not_reused_while_your_stream_reads_it(images: str) -> None:
     busy = torch.randn(2048, 2048, device="cuda")
     kept = []
-    for batch in ParquetIterable(images).batch(16).prefetch_to_device("cuda", depth=4):
-        for _ in range(20):
-            busy = torch.tanh(busy @ busy)
-        kept.append(batch["id"] * 1)  # enqueued far behind the copies that follow
-        del batch
+    with ParquetIterable(images).batch(16).prefetch_to_device("cuda", depth=4) as batches:
+        for batch in batches:
+            for _ in range(20):
+                busy = torch.tanh(busy @ busy)
+            kept.append(batch["id"] * 1)  # enqueued far behind the copies that follow
+            del batch
     assert torch.cat(kept).tolist() == list(range(512))
