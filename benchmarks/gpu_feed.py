@@ -1,7 +1,7 @@
 """Measures whether a GPU waits for its batches: training steps fed in several ways, beside steps that need no loader.
 
-Run: ``python -m benchmarks.gpu_feed --cores 2,8``. A ResNet-50 trains on images (workloads ``a`` and ``b``). The step of
-``c-tensor`` only reads its lidar sweeps, so it measures the copies. "Of the step" compares with steps on one batch that
+Run: ``python -m benchmarks.gpu_feed --cores 2,8``. A ResNet-50 trains on images (workloads ``a``, ``b``). The step of
+``c-tensor`` only reads its lidar sweeps: it measures the copies. "Of the step" compares with steps on one batch that
 stays on the GPU, measured in turns: 1.00 means that the GPU never waits. Needs torch with CUDA, and torchvision.
 """
 

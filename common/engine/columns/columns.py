@@ -8,7 +8,6 @@ Values of fixed shape go directly to their place in the batch.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from ..read.file_cells import FileCells, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
 from .arrow_take import runs_of
 from .batch import Column, Compound, Dense, Ragged, Strings, rows_of, values_of
-from .jpeg_files import MANY_PROCESSORS, Files, IntactRows, JpegFiles, can_decode, file_in, files_in
+from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in, files_in
 from .like_columns import LikeColumns, like_columns
 from .nested_column import NestedColumn
 from .null_elements import filled, flagged
@@ -498,8 +497,7 @@ class CodedColumn:
 
     def _decode_jpegs(self, rows: np.ndarray, out: np.ndarray, valid: np.ndarray | None) -> np.ndarray | None:
         """Decodes images of one size that are JPEG files. Returns which it has decoded; ``None`` for other columns."""
-        few = (os.cpu_count() or 1) <= MANY_PROCESSORS
-        if few or self.reused or out.dtype != np.uint8 or not out.flags.c_contiguous or self.jpegs is None:
+        if self.reused or out.dtype != np.uint8 or not out.flags.c_contiguous or self.jpegs is None:
             return None
         places = np.arange(len(rows)) if valid is None else np.flatnonzero(valid)
         sizes = np.tile(np.array(out.shape[1:3], np.int64), (len(places), 1))

@@ -17,10 +17,7 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
 from ...selection.rows import RowNumbers
 
-MANY_PROCESSORS = 1
-"""With more, whole images are decoded many at a time: simplejpeg's own libjpeg-turbo is 3 % faster than that of Pillow,
-but each call needs the interpreter's lock."""
-_AT_ONCE = 16  # images in one call, which cannot be interrupted
+_AT_ONCE = 16  # images in one call, which needs the interpreter lock once and cannot be interrupted
 _MOST_INTACT = 1 << 26
 _ONE = np.zeros(1, np.int64)
 Files = tuple[np.ndarray, np.ndarray]
