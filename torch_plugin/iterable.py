@@ -37,7 +37,7 @@ from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
-from .passes import Announced, Pass
+from .passes import Announced, LoaderPosition, Pass
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
 
 _LOG = logging.getLogger(__name__)
@@ -216,13 +216,14 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
 
-    def _position(self) -> object:
-        return None if self._progress is None else replace(self._progress)
-
-    def _back_at(self, position: object) -> None:
+    def _position(self) -> LoaderPosition | None:
         progress = self._progress
-        if isinstance(position, Progress) and progress is not None and position.iteration == progress.iteration:
-            progress.consumed, progress.skipped = position.consumed, position.skipped
+        return None if progress is None else (progress.iteration, progress.consumed, progress.skipped)
+
+    def _back_at(self, position: LoaderPosition | None) -> None:
+        progress = self._progress
+        if position is not None and progress is not None and position[0] == progress.iteration:
+            _, progress.consumed, progress.skipped = position
 
     def _ended(self) -> None:
         """Called in the training process when a loader's pass has ended."""

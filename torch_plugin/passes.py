@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.random  # noqa: F401  # loader workers need it; a thread importing it during a fork would block them
 import torch
 from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate, default_convert
 
 from parquetry.common import Pipeline
+from parquetry.common.order.cursor import SkipState
 
 from . import worker_failures
 from .dealers import TrainerEpoch, TrainerSharding, as_is, trainer_epoch, trainer_sharding_of
@@ -66,6 +67,10 @@ class Pass:
     alone: bool = False
 
 
+LoaderPosition: TypeAlias = tuple[int, int, SkipState]
+"""The iteration, its consumed elements, and what it has skipped."""
+
+
 class Announced:
     """Base class of datasets that are notified of loader passes, so that a search can find them.
 
@@ -85,10 +90,10 @@ class Announced:
     def _ended(self) -> None:
         """Called when the consumer of the loader took the last element of the pass."""
 
-    def _position(self) -> object:
-        """Returns the position of this process's latest iterator."""
+    def _position(self) -> LoaderPosition | None:
+        """Returns the position of this process's latest iterator, if it has one."""
 
-    def _back_at(self, position: object) -> None:
+    def _back_at(self, position: LoaderPosition | None) -> None:
         """Called when the loader was interrupted, so that its consumer got nothing after a `_position`."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...memory.arena import ALIGNMENT, Arena
+from ...memory.arena import ALIGNMENT, SMALL_BYTES, Arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,18 @@ class LikeColumns:
 def like_columns(kinds: Mapping[int, np.ndarray], rows: int, arena: Arena) -> list[LikeColumns]:
     """Allocates ``rows`` rows for columns with these numbers, which have the dtype and the row shape of these arrays.
 
-    Each column begins at a multiple of `ALIGNMENT` where its dtype allows that.
+    Each column begins at a multiple of `ALIGNMENT` where its dtype allows that. Small columns stay apart: each has
+    memory of its own (`Region.small_bytes`), so that a label you keep does not keep the others.
     """
-    alike: dict[tuple[np.dtype[Any], tuple[int, ...]], list[int]] = {}
+    alike: dict[tuple[np.dtype[Any], tuple[int, ...], int], list[int]] = {}
     for number, kind in kinds.items():
-        alike.setdefault((kind.dtype, kind.shape[1:]), []).append(number)
+        is_small = rows * math.prod(kind.shape[1:]) * kind.dtype.itemsize <= SMALL_BYTES
+        alike.setdefault((kind.dtype, kind.shape[1:], number if is_small else -1), []).append(number)
     made = []
-    for (dtype, shape), numbers in alike.items():
+    for (dtype, shape, _), numbers in alike.items():
         items = rows * math.prod(shape)
         padded = -(-items * dtype.itemsize // ALIGNMENT) * ALIGNMENT // max(dtype.itemsize, 1)
-        values = arena.allocate(dtype, (len(numbers), max(padded, items)))
+        length = items if len(numbers) == 1 else max(padded, items)
+        values = arena.allocate(dtype, (len(numbers), length))
         made.append(LikeColumns(tuple(numbers), values[:, :items].reshape(len(numbers), rows, *shape)))
     return made
