@@ -7,17 +7,16 @@ written. No array may overlap an array that is written to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from .addresses import address_of
 from .library import library
 
 _Array: TypeAlias = np.ndarray[Any, Any]
-_COLUMN = np.dtype(
-    [(name, np.int64) for name in ("source", "target", "row_bytes", "source_stride", "target_stride")]
-)  # `Column` in gather.cc
 _FEW_ROWS = 1 << 31
 _LONG_PIECE = 64  # mean length from which numpy copies pieces one by one
 _WORTH_CONVERTING = 4  # from this many columns on, converting row numbers to int32 pays off
@@ -53,20 +52,20 @@ def gather(
     numbers = np.ascontiguousarray(rows, np.int32 if rows.dtype == np.int32 else np.int64)
     if len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and numbers.dtype == np.int64:
         wide, numbers = numbers, np.empty(len(numbers), np.int32)
-        wrong = core.parquetry_narrow(wide.ctypes.data, len(wide), source_rows, numbers.ctypes.data)
+        wrong = core.parquetry_narrow(address_of(wide), len(wide), source_rows, address_of(numbers))
         if wrong >= 0:
             raise _outside(int(wide[wrong]), source_rows)
     to = None if places is None else np.ascontiguousarray(places, np.int64)
     if to is None and target_rows < len(numbers):
         raise IndexError(f"gather: expected targets of {len(numbers)} rows, got {target_rows}.")
-    described = np.array([_described(*pair) for pair in zip(sources, targets, strict=True)], _COLUMN)
+    described = np.array([_described(*pair) for pair in zip(sources, targets, strict=True)], np.int64)
     wrong = core.parquetry_gather(
-        described.ctypes.data,
+        address_of(described),
         len(described),
         source_rows,
-        numbers.ctypes.data,
+        address_of(numbers),
         numbers.itemsize,
-        None if to is None else to.ctypes.data,
+        None if to is None else address_of(to),
         target_rows,
         len(numbers),
     )
@@ -100,7 +99,7 @@ def gather_runs(
     offsets = np.ascontiguousarray(offsets, np.int64)
     data = np.ascontiguousarray(data)
     ends = np.empty(len(numbers) + 1, np.int64)
-    begins, values, wanted, found = (_address(each) for each in (offsets, data, numbers, ends))
+    begins, values, wanted, found = (address_of(each) for each in (offsets, data, numbers, ends))
     wrong = core.parquetry_run_ends(begins, len(offsets) - 1, len(data), wanted, len(numbers), found)
     if wrong >= 0:
         row = int(numbers[wrong])
@@ -109,7 +108,7 @@ def gather_runs(
         raise IndexError(f"gather: expected run {row} in {len(data)} bytes, got {offsets[row]} to {offsets[row + 1]}.")
     size = int(ends[-1])
     taken = np.empty(size, np.uint8) if allocate is None else allocate(size)
-    core.parquetry_runs(begins, values, len(data), wanted, len(numbers), found, _address(taken))
+    core.parquetry_runs(begins, values, len(data), wanted, len(numbers), found, address_of(taken))
     return ends, taken
 
 
@@ -130,13 +129,13 @@ def copy_pieces(values: _Array, begins: _Array, counts: _Array, out: _Array, pla
         return
     begins, counts, places = (np.ascontiguousarray(each, np.int64) for each in (begins, counts, places))
     wrong = core.parquetry_pieces(
-        _address(begins),
-        _address(counts),
-        _address(places),
+        address_of(begins),
+        address_of(counts),
+        address_of(places),
         len(begins),
-        _address(values),
+        address_of(values),
         len(values),
-        _address(out),
+        address_of(out),
         len(out),
         out.itemsize,
     )
@@ -187,17 +186,17 @@ def pad_runs(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]
     values, filling = np.ascontiguousarray(values), np.full(1, value, values.dtype)
     bounds = np.cumsum([0, *map(len, outs)], dtype=np.int64)
     widths = np.array([out.shape[1] for out in outs], np.int64)
-    targets = np.array([_address(out) for out in outs], np.int64)
+    targets = np.array([address_of(out) for out in outs], np.int64)
     wrong = core.parquetry_pad(
-        _address(ends),
-        _address(bounds),
-        _address(widths),
+        address_of(ends),
+        address_of(bounds),
+        address_of(widths),
         len(widths),
-        _address(values),
+        address_of(values),
         len(values),
         item_bytes,
-        _address(filling),
-        _address(targets),
+        address_of(filling),
+        address_of(targets),
     )
     if wrong >= 0:
         raise _misplaced(ends, wrong, len(values), int(widths[np.searchsorted(bounds, wrong, side="right") - 1]))
@@ -227,13 +226,11 @@ def _misplaced(ends: _Array, run: int, items: int, most: int) -> IndexError:
 
 def _is_plain(source: _Array, target: _Array) -> bool:
     """Returns whether rows can be copied byte by byte: same dtype and shape, and each row is contiguous."""
-    same = source.dtype == target.dtype and source.shape[1:] == target.shape[1:]
-    return (
-        same
-        and target.flags.writeable
-        and not source.dtype.hasobject
-        and (source.ndim == 1 or (_in_one_piece(source) and _in_one_piece(target)))
-    )
+    if source.dtype != target.dtype or source.dtype.hasobject or not target.flags.writeable:
+        return False
+    if source.ndim == target.ndim == 1:
+        return True
+    return source.shape[1:] == target.shape[1:] and _in_one_piece(source) and _in_one_piece(target)
 
 
 def _in_one_piece(array: _Array) -> bool:
@@ -241,15 +238,11 @@ def _in_one_piece(array: _Array) -> bool:
 
 
 def _described(source: _Array, target: _Array) -> tuple[int, int, int, int, int]:
+    """Returns how to copy a column: a `Column` in gather.cc."""
     row_bytes = source.itemsize
-    for size in source.shape[1:]:
-        row_bytes *= size
-    return _address(source), _address(target), row_bytes, source.strides[0], target.strides[0]
-
-
-def _address(array: _Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    if source.ndim > 1:
+        row_bytes *= math.prod(source.shape[1:])
+    return address_of(source), address_of(target), row_bytes, source.strides[0], target.strides[0]
 
 
 def _gather_by_numpy(

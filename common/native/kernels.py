@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .addresses import address_of
 from .library import library
 
 _LARGE_BYTES = 1 << 16  # smaller values may still be in the cache when they are read
@@ -24,7 +25,7 @@ def copy_value(value: np.ndarray, out: np.ndarray) -> None:
     if core is None or not (same and value.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable):
         out[...] = value
         return
-    core.parquetry_copy_around_cache(out.ctypes.data, value.ctypes.data, out.nbytes)
+    core.parquetry_copy_around_cache(address_of(out), address_of(value), out.nbytes)
 
 
 def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
@@ -42,7 +43,7 @@ def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     words = np.ascontiguousarray(words, np.uint64)
     bits = min(max((len(words) - 1).bit_length(), 1), _MOST_BITS)
     ends, numbered = np.empty(1 << bits, np.uint32), np.empty(len(words), np.uint64)
-    pointers = words.ctypes.data, len(words), bits, ends.ctypes.data, numbered.ctypes.data
+    pointers = address_of(words), len(words), bits, address_of(ends), address_of(numbered)
     return numbered.view(np.int64) if core.parquetry_word_order(*pointers) else None
 
 
@@ -69,6 +70,6 @@ def normalize(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract
     if any(stride % 4 for stride in places) or not out.flags.aligned:
         return False
     strides = (steps[0], *(stride // 4 for stride in places))
-    described = np.array((image.ctypes.data, out.ctypes.data, *image.shape, *strides), np.int64)  # `Image` in pixels.cc
-    core.parquetry_normalize(described.ctypes.data, multiply.ctypes.data, subtract.ctypes.data)
+    described = np.array((address_of(image), address_of(out), *image.shape, *strides), np.int64)  # `Image` in pixels.cc
+    core.parquetry_normalize(address_of(described), address_of(multiply), address_of(subtract))
     return True
