@@ -37,7 +37,8 @@ def raw_words(count: int, *key: int) -> np.ndarray:
 def _stream(*key: int) -> Philox:
     packed = struct.pack(f"<{len(key)}q", *(_as_signed(part) for part in key))
     digest = hashlib.blake2b(packed, digest_size=16, person=b"parquetry").digest()
-    return _philox()(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64))
+    named = _Key(np.frombuffer(digest, dtype="<u8").astype(np.uint64))
+    return _philox()(named)  # type: ignore[arg-type]  # an ISeedSequence, which the stubs of numpy do not know
 
 
 def _pieces(count: int, *key: int) -> Iterator[np.ndarray]:
@@ -51,7 +52,20 @@ def _pieces(count: int, *key: int) -> Iterator[np.ndarray]:
 def _philox() -> type[Philox]:
     with importing():  # only pipelines that shuffle need it
         from numpy.random import Philox
+        from numpy.random.bit_generator import ISeedSequence
+    ISeedSequence.register(_Key)
     return Philox
+
+
+class _Key:
+    """The key of a stream, as numpy takes it from a seed. Given as ``key=``, numpy would also draw a random seed."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: type[np.uint64]) -> np.ndarray:
+        """Returns the key."""
+        return self._words
 
 
 def permutation(count: int, *key: int) -> np.ndarray:
