@@ -45,6 +45,8 @@ def url_without_secrets(url: str) -> str:
     >>> url_without_secrets("s3://KEY:A SECRET@bucket/train?token=a b c")
     's3://bucket/train'
     """
+    if "://" not in url:
+        return url
     return "::".join(map(_without_secrets, _CHAIN.split(url)))
 
 

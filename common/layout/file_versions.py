@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from ..native.parquet import FileStatus
 from ..progress import thread_pool
 from ..urls import clean_cause, url_without_secrets
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
@@ -380,7 +381,7 @@ def _check_link(link: os.DirEntry[str]) -> None:
         raise DatasetError(f"file {link.path}: the link is broken: '{target}' does not exist. Remove it.")
 
 
-def local_version(store: str, path: str, status: os.stat_result) -> FileVersion:
+def local_version(store: str, path: str, status: os.stat_result | FileStatus) -> FileVersion:
     """The version of a local file with this status."""
     return FileVersion(
         store=store,

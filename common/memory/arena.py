@@ -23,6 +23,7 @@ import numpy as np
 ALIGNMENT = 64
 SMALL_BYTES = 4096
 """Arrays up to this size get memory of their own, which costs less than a page."""
+_BYTES = np.dtype(np.uint8)
 _HUGE_PAGE = 1 << 21
 LEAST_PAGES_BYTES = 1 << 15
 """Separate arrays of at least this size have pages of their own."""
@@ -246,13 +247,24 @@ for _pool in (SHARED_REGIONS, BLOCK_REGIONS, _RUN_REGIONS):
     os.register_at_fork(after_in_child=_pool.forget)
 
 
+def block_memory(size_bytes: int) -> np.ndarray:
+    """Returns memory for columns of a block (uint8). Large columns reuse memory of earlier blocks."""
+    if size_bytes < _LARGE_RUNS_BYTES:
+        return np.empty(size_bytes, np.uint8)
+    region = BLOCK_REGIONS.acquire(size_bytes)
+    try:
+        return region.allocate(_BYTES, (size_bytes,))
+    finally:
+        region.end()
+
+
 def run_memory(size_bytes: int) -> np.ndarray:
     """Returns memory for the strings or lists of a batch (uint8). Large arrays reuse memory of earlier batches."""
     if size_bytes < _LARGE_RUNS_BYTES:
         return np.empty(size_bytes, np.uint8)
     region = _RUN_REGIONS.acquire(size_bytes)
     try:
-        return region.allocate(np.dtype(np.uint8), (size_bytes,))
+        return region.allocate(_BYTES, (size_bytes,))
     finally:
         region.end()
 

@@ -29,6 +29,11 @@ def is_number(arrow: pa.DataType) -> bool:
     return arrow.id in _NUMBER_IDS
 
 
+def number_dtype(arrow: pa.DataType) -> np.dtype[Any]:
+    """Returns the dtype of an integer or float type."""
+    return _NUMBERS[arrow]
+
+
 def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
     """Returns the values as a numpy array. For numbers without nulls, this is a read-only view."""
     if isinstance(array, pa.ChunkedArray) or array.null_count:

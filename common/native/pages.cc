@@ -1,8 +1,10 @@
 // Decodes column chunks of numbers, of byte strings, and of lists of numbers without nulls: plain pages, or pages that
-// refer to a dictionary. Whatever is different or damaged is left to Arrow. The bytes may be damaged, so every claim is checked before it is used. The functions keep
-// no state, start no threads, and allocate nothing.
+// refer to a dictionary. Whatever is different or damaged is left to Arrow. The bytes may be damaged, so every claim is
+// checked before it is used. The functions keep no state, start no threads, and allocate nothing.
 // Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +18,7 @@
 namespace {
 
 enum Page { kData = 0, kDictionary = 2, kDataV2 = 3 };
+enum Compression { kUncompressed = 0, kSnappy = 1, kZstd = 2 };
 enum Encoding { kPlain = 0, kPlainDictionary = 2, kRunLengths = 3, kDictionaryCodes = 8 };
 constexpr int64_t kMostBits = 32;  // of a code
 constexpr int64_t kPrefix = 4;     // bytes before levels and byte strings, which hold their size
@@ -28,7 +31,7 @@ struct Chunk {
   int64_t size;
   int64_t stored_bytes;  // of a number: 4 or 8; 0 for byte strings
   int64_t value_bytes;   // of a number in `target`: the same, or 1 or 2 instead of 4; 1 for byte strings
-  int64_t compressed;    // with Snappy
+  int64_t compressed;    // a `Compression`
   int64_t definition;    // the highest definition level, which all values have
   int64_t empty;         // the definition level of empty lists; -1 if there are no lists
   uint8_t* target;
@@ -42,6 +45,7 @@ struct Chunk {
 static_assert(sizeof(Chunk) == 120, "Python describes chunks by the same layout");
 
 // Memory for a chunk of a file, a decompressed page, and a dictionary. Up to 8 bytes after a chunk or page may be read.
+// Zstandard's own library is found by Python.
 struct Scratch {
   uint8_t* chunk;
   int64_t chunk_bytes;
@@ -49,6 +53,7 @@ struct Scratch {
   int64_t page_bytes;
   uint8_t* dictionary;
   int64_t dictionary_bytes;
+  size_t (*zstd)(void* to, size_t capacity, const void* from, size_t size);  // ZSTD_decompress; may be null
 };
 
 // How far the decoding of a chunk is.
@@ -63,7 +68,7 @@ struct Progress {
 struct Header {
   int64_t type = -1, size = -1, stored_size = -1, values = -1, encoding = -1;
   int64_t levels_encoding = kRunLengths, repetition_encoding = kRunLengths;
-  int64_t repetition_bytes = 0, definition_bytes = 0;
+  int64_t repetition_bytes = 0, definition_bytes = 0, nulls = 0;
   int64_t checksum = -1;
   bool compressed = true;
 };
@@ -99,6 +104,7 @@ void read_second_header(Reader* from, Header* header) {
       const int64_t value = integer(from, kind);
       if (value < 0) from->fail();
       if (id == 1) header->values = value;
+      if (id == 2) header->nulls = value;
       if (id == 4) header->encoding = value;
       if (id == 5) header->definition_bytes = value;
       if (id == 6) header->repetition_bytes = value;
@@ -421,6 +427,15 @@ bool take_levels(const uint8_t** data, int64_t* size, Reader* levels) {
   return true;
 }
 
+// Returns whether the bytes are exactly `wanted` bytes, compressed. These are then in the memory of a page.
+bool decompress(const Chunk& chunk, const uint8_t* from, int64_t size, int64_t wanted, const Scratch& scratch) {
+  if (wanted < 0 || wanted > scratch.page_bytes) return false;
+  if (chunk.compressed == kSnappy) return decompress_snappy(from, size, scratch.page, wanted);
+  if (!scratch.zstd) return false;
+  const auto capacity = static_cast<size_t>(wanted);
+  return scratch.zstd(scratch.page, capacity, from, static_cast<size_t>(size)) == capacity;  // else more, or an error
+}
+
 bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t rows, const Scratch& scratch,
                  Progress* so_far) {
   int64_t size = header.stored_size, wanted = header.size;
@@ -436,7 +451,7 @@ bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, 
     wanted -= first + second;
   }
   if (chunk.compressed && header.compressed) {
-    if (wanted < 0 || wanted > scratch.page_bytes || !decompress_snappy(data, size, scratch.page, wanted)) return false;
+    if (!decompress(chunk, data, size, wanted, scratch)) return false;
     data = scratch.page;
     size = wanted;
   }
@@ -489,6 +504,104 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
   return so_far.values;
 }
 
+// Returns whether all values are defined, by levels of one bit.
+bool all_defined(Runs levels, int64_t values) {
+  for (int64_t count = 0; values > 0; values -= count) {
+    if (!levels.has_more()) return false;
+    count = levels.left < values ? levels.left : values;
+    for (int64_t value = 0; value < (levels.packed ? count : 1); ++value) {
+      if (levels.peek(value) != 1) return false;
+    }
+    levels.take(count);
+  }
+  return true;
+}
+
+// A chunk of byte strings, and where each begins and ends in it.
+struct Cells {
+  uint8_t* data;
+  int64_t begin;     // where the chunk is in its file
+  int64_t size;
+  int64_t count;     // of values
+  int64_t width;     // of each value; -1 if each follows its length
+  int64_t nullable;  // whether there are definition levels
+  int64_t checked;   // whether pages must match their checksums
+  int64_t required;  // whether each page must have one
+  int64_t* starts;
+  int64_t* ends;
+};
+static_assert(sizeof(Cells) == 80, "Python describes cells by the same layout");
+
+// Finds the values of a page, which are the last of its bytes.
+bool find_in_page(const Cells& cells, const Header& header, const uint8_t* data, int64_t found) {
+  int64_t size = header.stored_size;
+  Reader levels{data, 0};
+  if (header.type != kData && header.type != kDataV2) return false;
+  if (header.encoding != kPlain || header.nulls || size != header.size) return false;
+  if (header.values < 0 || header.values > cells.count - found) return false;
+  if (header.type == kDataV2) {
+    if (header.repetition_bytes || header.definition_bytes > size) return false;
+    levels.size = header.definition_bytes;
+    data += header.definition_bytes;
+    size -= header.definition_bytes;
+  } else if (cells.nullable && (header.levels_encoding != kRunLengths || !take_levels(&data, &size, &levels))) {
+    return false;
+  }
+  if (cells.nullable && !all_defined({levels, 1}, header.values)) return false;
+  const int64_t begin = data - cells.data;
+  int64_t* starts = cells.starts + found;
+  int64_t* ends = cells.ends + found;
+  if (cells.width < 0) {
+    return for_texts(data, size, header.values, [&](const Text& text) {
+      *starts++ = text.begin - cells.data;
+      *ends++ = text.begin - cells.data + text.size;
+    });
+  }
+  if (header.values > 0 && cells.width > size / header.values) return false;
+  if (size != header.values * cells.width) return false;
+  for (int64_t value = 0; value < header.values; ++value) {
+    starts[value] = begin + value * cells.width;
+    ends[value] = starts[value] + cells.width;
+  }
+  return true;
+}
+
+bool find_cells(const Cells& cells) {
+  Reader from{cells.data, cells.size};
+  int64_t found = 0;
+  while (from.at < from.size) {
+    const Header header = read_header(&from);
+    const uint8_t* const data = from.data + from.at;
+    if (!from.ok || header.stored_size < 0) return false;
+    if (from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok) return false;
+    if (!find_in_page(cells, header, data, found)) return false;
+    if (cells.checked && header.checksum < 0 && cells.required) return false;
+    if (cells.checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return false;
+    found += header.values;
+  }
+  return found == cells.count;
+}
+
+// What the file system says about a file. All 0 if there is none.
+struct FileStatus {
+  int64_t size, modified_ns, changed_ns, inode, mode, links, owner, group;
+};
+static_assert(sizeof(FileStatus) == 64, "Python reads it by the same layout");
+
+FileStatus status_of(const char* path) {
+  struct stat found;
+  if (stat(path, &found) != 0) return {};
+  constexpr int64_t kSecond = 1000000000;
+  return {found.st_size,
+          found.st_mtim.tv_sec * kSecond + found.st_mtim.tv_nsec,
+          found.st_ctim.tv_sec * kSecond + found.st_ctim.tv_nsec,
+          static_cast<int64_t>(found.st_ino),
+          found.st_mode,
+          static_cast<int64_t>(found.st_nlink),
+          found.st_uid,
+          found.st_gid};
+}
+
 // Reads a part of a file. Returns whether it is there.
 bool read_file(int descriptor, int64_t begin, int64_t size, uint8_t* to) {
   while (size > 0) {
@@ -504,20 +617,36 @@ bool read_file(int descriptor, int64_t begin, int64_t size, uint8_t* to) {
 
 }  // namespace
 
-// Decodes column chunks of `rows` rows each, from a file unless the descriptor is negative. What is `found` says which of
-// them, and the targets of the others hold anything. All in one call, because each call waits for the interpreter lock.
+// Decodes column chunks of `rows` rows each. What is `found` says which of them, and the targets of the others hold
+// anything. All in one call, because each call waits for the interpreter lock.
+// Unless `path` is null, the chunks are in that file. The call then opens it, and tells what is at the path afterwards.
 extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(Chunk* chunks, int64_t count, int64_t rows,
-                                                                               int64_t checked, int64_t descriptor,
+                                                                               int64_t checked, const char* path,
+                                                                               FileStatus* status,
                                                                                const Scratch* scratch) {
+  const int descriptor = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   for (Chunk* chunk = chunks; chunk < chunks + count; ++chunk) {
     chunk->found = kUndecoded;
-    if (descriptor >= 0) {
-      if (chunk->size > scratch->chunk_bytes) continue;
-      if (!read_file(static_cast<int>(descriptor), chunk->begin, chunk->size, scratch->chunk)) continue;
+    if (path) {
+      if (descriptor < 0 || chunk->size > scratch->chunk_bytes) continue;
+      if (!read_file(descriptor, chunk->begin, chunk->size, scratch->chunk)) continue;
       chunk->data = scratch->chunk;
     }
     chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &chunk->nulls);
   }
+  if (path) *status = status_of(path);
+  if (descriptor >= 0) close(descriptor);
+}
+
+// Reads a chunk of byte strings from a file into memory, and finds each value there. Returns whether it did, and tells
+// what is at the path afterwards. The chunk must be uncompressed, without a dictionary, and without nulls.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(const Cells* cells, const char* path,
+                                                                               FileStatus* status) {
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  const bool read = descriptor >= 0 && read_file(descriptor, cells->begin, cells->size, cells->data);
+  if (descriptor >= 0) close(descriptor);
+  *status = status_of(path);
+  return read && find_cells(*cells);
 }
 
 // Returns the CRC-32 of some bytes.

@@ -5,9 +5,14 @@ Each function takes bytes as stored, which may be damaged. Without the core, the
 
 from __future__ import annotations
 
+import os
+from typing import NamedTuple
+
 import numpy as np
 
+from .addresses import address_of
 from .library import library
+from .zstd import zstd_decompress
 
 CHUNK = np.dtype(
     [
@@ -21,6 +26,7 @@ CHUNK = np.dtype(
 """``Chunk`` in pages.cc, which says what the fields are. Those that are pointers there are addresses here."""
 SLACK = 8
 """How many bytes after a chunk, and after a page, may be read."""
+_NOTHING = np.zeros(SLACK, np.uint8)
 ENTRY_BYTES = 16
 """What each byte string of a dictionary takes beside its bytes."""
 
@@ -45,7 +51,7 @@ def row_group_places(footer: bytes, groups: int) -> np.ndarray | None:
     if core is None:
         return None
     places = np.empty(groups + 2, np.int64)
-    return places if core.parquetry_row_groups(footer, len(footer), groups, places.ctypes.data) else None
+    return places if core.parquetry_row_groups(footer, len(footer), groups, address_of(places)) else None
 
 
 def longest_value(values: bytes) -> int:
@@ -69,6 +75,26 @@ def _longest(values: bytes) -> int:
     return longest if at == len(values) else -1
 
 
+class FileStatus(NamedTuple):
+    """What the file system says about a file, with the names of ``os.stat_result``. All 0 if there is none.
+
+    ``FileStatus`` in pages.cc.
+    """
+
+    st_size: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+    st_ino: int
+    st_mode: int
+    st_nlink: int
+    st_uid: int
+    st_gid: int
+
+
+NO_FILE = FileStatus(*(0,) * len(FileStatus._fields))
+"""What is said about a file that is not there."""
+
+
 def decode_chunks(
     chunks: np.ndarray,
     rows: int,
@@ -76,9 +102,9 @@ def decode_chunks(
     checked: bool,
     page: np.ndarray,
     dictionary: np.ndarray,
-    descriptor: int = -1,
+    path: str | None = None,
     chunk: np.ndarray | None = None,
-) -> None:
+) -> FileStatus:
     """Decodes column chunks of ``rows`` rows each, and sets ``found``, to -1 for those that it cannot decode.
 
     Args:
@@ -86,14 +112,57 @@ def decode_chunks(
         checked: whether pages that do not match their checksums are not decoded.
         page: memory for a decompressed page, uint8. A chunk with a larger page is not decoded.
         dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
-        descriptor: the open file that holds the chunks; -1 if they are in memory.
+        path: the file that holds the chunks; ``None`` if they are in memory.
         chunk: memory for a chunk of the file, uint8. A larger chunk is not decoded.
+
+    Returns:
+        What is at the path after the file was read.
     """
     core = library()
     if core is None:
         chunks["found"] = -1
-        return
-    memory = [(each.ctypes.data, len(each) - slack) for each, slack in ((page, SLACK), (dictionary, 0))]
-    memory.insert(0, (0, 0) if chunk is None else (chunk.ctypes.data, len(chunk) - SLACK))
-    scratch = np.array(memory, np.int64)  # `Scratch` in pages.cc
-    core.parquetry_decode_chunks(chunks.ctypes.data, len(chunks), rows, int(checked), descriptor, scratch.ctypes.data)
+        return NO_FILE
+    parts = ((_NOTHING if chunk is None else chunk, SLACK), (page, SLACK), (dictionary, 0))
+    memory = [number for each, slack in parts for number in (address_of(each), len(each) - slack)]
+    scratch = np.array([*memory, zstd_decompress()], np.int64)  # `Scratch` in pages.cc
+    status = np.zeros(len(NO_FILE), np.int64)
+    core.parquetry_decode_chunks(
+        address_of(chunks),
+        len(chunks),
+        rows,
+        int(checked),
+        None if path is None else os.fsencode(path),
+        address_of(status),
+        address_of(scratch),
+    )
+    return FileStatus(*status.tolist())
+
+
+def read_cells(
+    path: str, begin: int, data: np.ndarray, count: int, *, width: int | None, nullable: bool, verify: str
+) -> tuple[tuple[np.ndarray, np.ndarray] | None, FileStatus]:
+    """Reads a column chunk of byte strings from a file, and finds each value in it.
+
+    Args:
+        path, begin: the file, and where the chunk is.
+        data: memory for the chunk, uint8, as long as the chunk.
+        count: the number of values.
+        width: the width of values of one length; ``None`` for values that carry their length.
+        nullable: whether a value may be null, so that pages begin with definition levels.
+        verify: as in `layout.checksums`.
+
+    Returns:
+        The offsets in the chunk of each value's first byte and of the byte after its last (int64 each), or ``None`` if
+        the file ends early or the pages are not of this kind, contain a null, do not account for all bytes and values,
+        or fail their checksums. Also what is at the path after the file was read.
+    """
+    core = library()
+    if core is None:
+        return None, NO_FILE
+    places, status = np.empty((2, count), np.int64), np.zeros(len(NO_FILE), np.int64)
+    address = address_of(places)
+    numbers = (address_of(data), begin, len(data), count, -1 if width is None else width, int(nullable))
+    checks = (int(verify != "never"), int(verify == "always"))
+    cells = np.array([*numbers, *checks, address, address + places.strides[0]], np.int64)  # `Cells` in pages.cc
+    found = core.parquetry_find_cells(address_of(cells), os.fsencode(path), address_of(status))
+    return (places[0], places[1]) if found else None, FileStatus(*status.tolist())

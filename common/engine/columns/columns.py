@@ -87,13 +87,16 @@ def block_column(
         max_value_bytes: the size limit for a decoded value of variable shape.
         intact: returns what is known about the field's images; ``None`` if nothing is.
     """
+    numbers = numbers_of(parts)
+    if numbers is not None:  # most columns of a wide table
+        return FixedColumn(numbers, None)
     codec = field.storage
     if isinstance(codec, ReadListCodec) and codec.nulls != "error":
         return _settled(field, codec, _arrays(parts), describe)
     if field.shape == () and not codec.coded:
-        numbers = [part for part in parts if isinstance(part, pa.Array) and is_number(part.type)]
-        if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
-            return FixedColumn([as_numpy(part) for part in numbers], None)  # most columns of a wide table
+        arrays = _arrays(parts)
+        if all(is_number(part.type) and not part.null_count for part in arrays):
+            return FixedColumn([as_numpy(part) for part in arrays], None)
     if codec.coded:
         fixed = _fixed_parts(field, codec, parts)
         return (
@@ -109,18 +112,28 @@ def block_column(
     return ArrowColumn(field, arrays, describe)
 
 
+def numbers_of(parts: Sequence[Part]) -> list[np.ndarray] | None:
+    """Returns the parts of a field if they are numbers of which none is null, or else ``None``."""
+    numbers = [part for part in parts if isinstance(part, np.ndarray)]
+    return numbers if numbers and len(numbers) == len(parts) else None
+
+
 def plain_parts(field: UnischemaField, parts: Sequence[Part]) -> list[np.ndarray] | None:
-    """Returns views of Arrow's buffers for plain numbers without nulls, or ``None`` for other columns."""
+    """Returns views of plain numbers without nulls, or ``None`` for other columns."""
+    numbers = numbers_of(parts)
+    if numbers is not None:
+        return numbers
+    if field.storage.coded or not field.is_fixed or is_string_like(field.dtype):
+        return None
     arrays = _arrays(parts)
-    plain = not field.storage.coded and field.is_fixed and not is_string_like(field.dtype)
-    if not plain or any(array.null_count or not _is_plain(array) for array in arrays):
+    if any(array.null_count or not _is_plain(array) for array in arrays):
         return None
     return [_plain_numbers(field, array) for array in arrays]
 
 
 def _arrays(parts: Sequence[Part]) -> list[pa.Array]:
-    """Returns the parts that Arrow has read. For fields that are not coded, these are all parts."""
-    return [part for part in parts if isinstance(part, pa.Array)]
+    """Returns the parts as arrays of Arrow. Only for fields that are not coded, whose parts are in memory."""
+    return [part if isinstance(part, pa.Array) else as_arrow(part) for part in parts]  # type: ignore[arg-type]
 
 
 class FixedColumn:
@@ -136,22 +149,17 @@ class FixedColumn:
         self.parts = [part for part in parts if isinstance(part, np.ndarray)]
         self.validity = validity
         self._all_parts = parts
-        row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:]) if parts else 0
-        self.large = row_bytes >= _LARGE_ROW_BYTES or len(self.parts) < len(parts)
+        self.large = len(self.parts) < len(parts)
+        if parts and len(shape := parts[0].shape) > 1:
+            self.large |= parts[0].dtype.itemsize * math.prod(shape[1:]) >= _LARGE_ROW_BYTES
 
     @cached_property
     def _start(self) -> np.ndarray:
         return ends_of([len(part) for part in self._all_parts])
 
-    def joined(self, scratch: dict[Any, np.ndarray] | None = None) -> np.ndarray:
-        """Returns all values in one array. ``scratch`` holds memory for it, shared by the columns of a block."""
-        if scratch is None or len(self.parts) == 1:
-            return self._joined
-        first, rows = self.parts[0], sum(map(len, self.parts))
-        key = (first.dtype, first.shape[1:])
-        if key not in scratch:
-            scratch[key] = np.empty((rows, *first.shape[1:]), first.dtype)
-        return np.concatenate(self.parts, out=scratch[key])
+    def joined(self) -> np.ndarray:
+        """Returns all values in one array."""
+        return self._joined
 
     def joined_in(self, arena: Arena) -> FixedColumn:
         """Returns the column with all values in one array of the arena."""
@@ -161,9 +169,7 @@ class FixedColumn:
 
     @cached_property
     def _joined(self) -> np.ndarray:
-        return (
-            np.require(self.parts[0], requirements=["C", "A"]) if len(self.parts) == 1 else np.concatenate(self.parts)
-        )
+        return _in_one_piece(self.parts[0]) if len(self.parts) == 1 else np.concatenate(self.parts)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         assert out is not None
@@ -209,30 +215,26 @@ class FixedColumn:
         return self._all_parts[part][row - int(self._start[part])]
 
 
-def in_order(
-    columns: Mapping[int, FixedColumn], rows: np.ndarray, arena: Arena
-) -> tuple[dict[int, FixedColumn], list[LikeColumns]]:
-    """Gathers some rows (int64, in this order) of a block's columns of small values into new columns.
-
-    Returns the new columns by number, and the same values as like columns.
-    """
-    groups = like_columns({number: column.parts[0] for number, column in columns.items()}, len(rows), arena)
+def in_order(columns: Mapping[int, Sequence[np.ndarray]], rows: np.ndarray, arena: Arena) -> list[LikeColumns]:
+    """Gathers some rows (int64, in this order) of columns of small values, each given in parts, into new ones."""
+    groups = like_columns({number: parts[0] for number, parts in columns.items()}, len(rows), arena)
     made = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
-    _gather_in_order(list(columns.values()), rows, [made[number] for number in columns])
-    ordered = {
-        number: FixedColumn([made[number]], None if column.validity is None else column.validity[rows])
-        for number, column in columns.items()
-    }
-    return ordered, groups
-
-
-def _gather_in_order(columns: Sequence[FixedColumn], rows: np.ndarray, targets: Sequence[np.ndarray]) -> None:
-    whole = [(column, target) for column, target in zip(columns, targets, strict=True) if len(column.parts) == 1]
-    gather_rows([column.joined() for column, _ in whole], rows, [target for _, target in whole])
+    whole = [number for number, parts in columns.items() if len(parts) == 1]
+    gather_rows([_in_one_piece(columns[number][0]) for number in whole], rows, [made[number] for number in whole])
     scratch: dict[Any, np.ndarray] = {}  # columns that use the same memory in turn stay in the cache
-    for column, target in zip(columns, targets, strict=True):
-        if len(column.parts) > 1:
-            gather_rows([column.joined(scratch)], rows, [target])
+    for number, parts in columns.items() if len(whole) < len(columns) else ():
+        if len(parts) > 1:
+            target = made[number]
+            key = (target.dtype, target.shape[1:])
+            if key not in scratch:
+                scratch[key] = np.empty((sum(map(len, parts)), *target.shape[1:]), target.dtype)
+            gather_rows([np.concatenate(parts, out=scratch[key])], rows, [target])
+    return groups
+
+
+def _in_one_piece(values: np.ndarray) -> np.ndarray:
+    flags = values.flags
+    return values if flags.c_contiguous and flags.aligned else np.require(values, requirements=["C", "A"])
 
 
 class ArrowColumn:
@@ -354,7 +356,8 @@ class CodedColumn:
         self._finished: dict[Hashable, SharedRows] = {}
         self._start = ends_of([len(part) for part in parts])
         self._valid = _validity(parts)
-        cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in parts]
+        encoded = [part for part in parts if not isinstance(part, np.ndarray)]  # all: plain numbers are not encoded
+        cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in encoded]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
         self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
         self._data = [

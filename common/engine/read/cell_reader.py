@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...layout.checksums import PageCheck, PassedPages, page_check
+from ...layout.checksums import PassedPages, Verify, page_check
+from ...layout.file_versions import local_version
 from ...layout.files import DataFile
 from ...layout.pages import FileBytes, MemoryBytes, find_values
+from ...memory.arena import block_memory
+from ...native.library import is_compiled
+from ...native.parquet import read_cells
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
@@ -86,7 +90,7 @@ class CellReader:
             found = self._in_file(file, chunk, rows)
             if found is not None:
                 return found if stays else found.loaded()
-        cells = _in_memory(file, chunk, page_check(self._dataset.verify))
+        cells = _in_memory(file, chunk, self._dataset.verify)
         return cells if cells is None or rows is None else cells.take(rows)
 
     def _chunk(self, row_group: int, field: UnischemaField) -> tuple[DataFile, _Chunk | None]:
@@ -173,8 +177,17 @@ def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: Unisch
     return _Chunk(begin=chunk.data_page_offset, size_bytes=size, values=count, width=width, nullable=nullable)
 
 
-def _in_memory(file: DataFile, chunk: _Chunk, check: PageCheck | None) -> StoredCells | None:
+def _in_memory(file: DataFile, chunk: _Chunk, verify: Verify) -> StoredCells | None:
     """Reads all values. Returns ``None`` if the file is unreadable or too short, or its pages are of another kind."""
+    version = file.version
+    if is_compiled():
+        data = block_memory(chunk.size_bytes)
+        places, status = read_cells(
+            version.path, chunk.begin, data, chunk.values, width=chunk.width, nullable=chunk.nullable, verify=verify
+        )
+        if not version.became(local_version(version.store, version.path, status)):
+            return None if places is None else StoredCells(*places, data)
+    check = page_check(verify)
     try:
         opened = OpenFile(file.version)
         data = read_bytes(chunk.size_bytes, lambda view: read_values(opened, np.array([chunk.begin]), [view]))

@@ -36,6 +36,7 @@ from ...selection.statistics import column_bytes
 from ...urls import url_without_secrets
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
+from .core_reader import CoreReader
 from .disk_cache import DiskCache
 from .file_cells import FileCells, Part, RowGroupColumns
 from .large_blocks import LargeColumns, LargeReader
@@ -125,6 +126,7 @@ class Fetcher:
         self._cells = CellReader(dataset, whole, shared_by_workers=shared_by_workers and not shares_rows)
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
         self._lists = lists if self._cache is None and not downloads else None
+        self._core = CoreReader(dataset, whole)
         self._listed = [field for field in whole if is_listed(dataset, field)]
         self._later = shared_by_workers and not dataset.remote
         self._read_later = {field.name for field in self._listed} if self._later else set()
@@ -234,6 +236,11 @@ class Fetcher:
         cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
         if self._lists is not None:
             cells.update(self._lists.read(row_group, rows))
+        room_bytes = self._limit(room_bytes)
+        if self._reads_itself(row_group):
+            decoded, used_bytes = self._core.read(row_group, rows, but=cells, room_bytes=room_bytes)
+            cells.update(decoded)
+            room_bytes = None if room_bytes is None else room_bytes - used_bytes
         table, read_bytes = self._stored_columns(row_group, but=cells, room_bytes=room_bytes)
         if self._share < 1:
             later = [name for name in cells if isinstance(cells[name], FileCells) or name in self._read_later]
@@ -309,6 +316,16 @@ class Fetcher:
                     )
             yield rows, table
 
+    def _limit(self, room_bytes: int | None) -> int | None:
+        """Returns the memory for the columns of a row group; ``None`` if it cannot be read in slices anyway."""
+        return None if self._listed or self._refused else room_bytes
+
+    def _reads_itself(self, row_group: int) -> bool:
+        """Returns whether a row group is read for this process alone."""
+        if self._cache is not None:
+            return False
+        return self._shared is None or (self._bytes(row_group) < _SHARED_BYTES and not self._dataset.remote)
+
     def _stored_columns(
         self, row_group: int, *, but: Container[str] = (), room_bytes: int | None = None
     ) -> tuple[pa.Table, float]:
@@ -320,9 +337,8 @@ class Fetcher:
         if self._cache is not None:
             table, is_new = self._read_once(self._cache, row_group, self._stored, wanted)
             return table, size if is_new else 0
-        if self._shared is None or (size < _SHARED_BYTES and not self._dataset.remote):
-            room_bytes = None if self._listed or self._refused else room_bytes
-            return read_row_group(self._dataset, row_group, wanted, room_bytes), size
+        if self._shared is None or self._reads_itself(row_group):
+            return read_row_group(self._dataset, row_group, wanted, self._limit(room_bytes)), size
         table, is_new = self._read_once(self._shared, row_group, wanted, wanted)
         return table, size if is_new else size - column_bytes(self._dataset, row_group, [f.name for f in wanted])
 

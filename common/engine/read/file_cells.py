@@ -351,8 +351,9 @@ def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
 
 
 InMemory: TypeAlias = pa.Array | StoredCells
-Part: TypeAlias = InMemory | FileCells | WholeFiles
-"""One field of one row group: an Arrow array in canonical form, or large encoded values in memory or in files."""
+Part: TypeAlias = np.ndarray | InMemory | FileCells | WholeFiles
+"""One field of one row group: numbers without nulls as an array of numpy, an Arrow array in canonical form, or large
+encoded values in memory or in files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -364,7 +365,8 @@ class RowGroupColumns:
     def check(self, rows: int, place: str) -> None:
         """Raises `DatasetError` unless each column has ``rows`` values. Gathering does not check bounds."""
         for number, column in enumerate(self.columns):
-            check_length(number, len(column), rows, place)
+            if len(column) != rows:
+                check_length(number, len(column), rows, place)
 
     @property
     def nbytes(self) -> int:
@@ -373,11 +375,12 @@ class RowGroupColumns:
 
 
 def _memory_of(part: Part) -> int:
+    if isinstance(part, np.ndarray):
+        return part.nbytes
     if isinstance(part, pa.Array) and is_number(part.type):
         bits: int = part.type.bit_width
         return len(part) * (bits + 1) // 8  # a value and a bit; Arrow would look at the buffers
-    size: int = part.nbytes
-    return size
+    return int(part.nbytes)
 
 
 def check_length(number: int, found: int, rows: int, place: str) -> None:

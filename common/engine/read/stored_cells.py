@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arena import BLOCK_REGIONS
+from ...memory.arena import block_memory
 
 _NO_BYTE = np.zeros(1, np.int64)
 
@@ -73,10 +73,6 @@ def read_bytes(size: int, read: Callable[[memoryview], None]) -> np.ndarray:
     """Returns ``size`` bytes (uint8) of reused memory, filled by ``read``."""
     if not size:
         return np.zeros(0, np.uint8)
-    region = BLOCK_REGIONS.acquire(size)
-    try:
-        data = region.allocate(np.dtype(np.uint8), (size,))
-        read(memoryview(data))  # type: ignore[arg-type]  # an array is a buffer
-        return data
-    finally:
-        region.end()
+    data = block_memory(size)
+    read(memoryview(data))  # type: ignore[arg-type]  # an array is a buffer
+    return data

@@ -14,14 +14,14 @@ from functools import partial
 import numpy as np
 
 from ...layout.dataset import MAX_VALUE_BYTES
-from ...memory.arena import BLOCK_REGIONS, Heap
+from ...memory.arena import BLOCK_REGIONS, Heap, array_bytes
 from ...plan.program import ElementProgram
 from ...schema.element import Path
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
 from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
-from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
+from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, numbers_of, plain_parts
 from ..columns.jpeg_files import IntactRows
 from ..columns.like_columns import LikeColumns
 from ..read.file_cells import Part
@@ -137,18 +137,25 @@ class LoadedBlock:
                         packed.update(numbers)
             finally:
                 region.end()
+        by_item = program.fields_by_item if program is not None and order is not None and not large else ()
+        joins = shared_by_workers or order is None or len(order) > _MOST_REPEATS * rows_inside
+        numbers_by_item: dict[int, Sequence[np.ndarray]] = {}
+        for number in () if joins else by_item:  # a wide table has many, which need no column before
+            found = None if number in packed else numbers_of(self._arrays[number])
+            if found is not None:
+                numbers_by_item[number] = found
         self._columns: list[BlockColumn | None] = [
-            None if number in packed else self._made(number) for number in range(len(fields))
+            None if number in packed or number in numbers_by_item else self._made(number)
+            for number in range(len(fields))
         ]
         self.by_item: dict[int, FixedColumn] = {}
         self.alike: list[LikeColumns] = []
         self.by_row: dict[int, FixedColumn] = {}
         self._order = order
-        if program is not None and order is not None and not large:
-            if shared_by_workers:
-                self._join_parts(program.fields_by_item)
-            elif len(order) <= _MOST_REPEATS * rows_inside:
-                self._put_in_item_order(program.fields_by_item, order)
+        if shared_by_workers:
+            self._join_parts(by_item)
+        elif order is not None and not joins:
+            self._put_in_item_order(by_item, order, numbers_by_item)
 
     def column(self, number: int) -> BlockColumn:
         """Returns the column of the program's ``number``-th field."""
@@ -158,17 +165,28 @@ class LoadedBlock:
             self._columns[number] = column
         return column
 
-    def _put_in_item_order(self, numbers: Sequence[int], order: np.ndarray) -> None:
-        """Puts columns into item order, in memory of earlier blocks, because fresh pages would dominate the cost."""
-        columns = self._small(numbers)
+    def _put_in_item_order(
+        self, numbers: Sequence[int], order: np.ndarray, without_nulls: dict[int, Sequence[np.ndarray]]
+    ) -> None:
+        """Puts columns into item order, in memory of earlier blocks, because fresh pages would dominate the cost.
+
+        Args:
+            without_nulls: those that no column was made of.
+        """
+        small = self._small(numbers)
+        columns = without_nulls | {number: column.parts for number, column in small.items()}
         if not columns:
             return
-        region = BLOCK_REGIONS.acquire(sum(column.arena_bytes(len(order)) for column in columns.values()))
+        wanted = [(parts[0].dtype, (len(order), *parts[0].shape[1:])) for parts in columns.values()]
+        region = BLOCK_REGIONS.acquire(sum(array_bytes(*each) for each in wanted))
         try:
-            self.by_item, self.alike = in_order(columns, order, region)
+            self.alike = in_order(columns, order, region)
         finally:
             region.end()
-        for number in columns:
+        ordered = [each for group in self.alike for each in zip(group.numbers, group.values, strict=True)]
+        for number, values in ordered:
+            validity = small[number].validity if number in small else None
+            self.by_item[number] = FixedColumn([values], None if validity is None else validity[order])
             self._columns[number] = None
             self._arrays[number] = []  # otherwise the values would be kept twice
 
@@ -194,7 +212,9 @@ class LoadedBlock:
         assert self._order is not None
         items = np.zeros(len(self._where), np.int64)
         items[self._order] = np.arange(len(self._order))  # any item of each row; every row has one
-        return in_order({number: self.by_item[number]}, items, Heap())[0][number]
+        column = self.by_item[number]
+        (made,) = in_order({number: column.parts}, items, Heap())
+        return FixedColumn([made.values[0]], column.valid(items))
 
     def _made(self, number: int) -> BlockColumn:
         return block_column(

@@ -19,6 +19,7 @@ import pyarrow as pa
 from ...errors import PipelineError
 from ...layout.file_cache import user_cache
 from ...layout.nested import is_list, one_array
+from ...memory.arrow_views import as_arrow
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
 from ...process.forks import pc
@@ -99,7 +100,8 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
     fetcher = Fetcher(plan.dataset, [field])
 
     def distinct(row_group: int) -> pa.Array:
-        part = fetcher.fetch(row_group, rows.of(row_group)).columns[0]
+        found = fetcher.fetch(row_group, rows.of(row_group)).columns[0]
+        part = as_arrow(found) if isinstance(found, np.ndarray) else found
         assert isinstance(part, pa.Array)
         while is_list(part.type):
             part = part.flatten()

@@ -20,6 +20,7 @@ from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
 from ...layout.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
+from ...memory.arrow_views import as_arrow
 from ...plan.draws import BlockRows
 from ...selection.rows import RowNumbers
 from .channel import memory_file
@@ -156,6 +157,7 @@ class _Columns:
 
 def _write_columns(sink: pa.NativeFile, columns: Sequence[Sequence[Part]]) -> _Columns:
     """Writes columns, each given in parts. A column in several parts is one of values in files."""
+    columns = [[as_arrow(part) if isinstance(part, np.ndarray) else part for part in parts] for parts in columns]
     arrays = {str(number): part for number, (part, *_) in enumerate(columns) if isinstance(part, pa.Array)}
     begin = sink.tell()
     table = pa.table(arrays)
@@ -185,8 +187,10 @@ def _loaded(parts: Sequence[Part]) -> Iterator[StoredCells]:
             cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(part)]
             for first, last in pairwise(cuts):
                 yield FileCells(part.starts[first:last], part.ends[first:last], part.file).loaded()
-        else:
-            yield part.loaded() if isinstance(part, WholeFiles) else part
+        elif isinstance(part, WholeFiles):
+            yield part.loaded()
+        elif isinstance(part, StoredCells):
+            yield part
 
 
 def _columns_at(buffer: pa.Buffer, where: _Columns) -> RowGroupColumns:

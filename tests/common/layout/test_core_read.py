@@ -16,12 +16,12 @@ from oracle import examples
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import arrow_read
-from parquetry.common.layout.core_read import leaves_of, read_by_core
+from parquetry.common.layout.core_read import CoreColumns, core_compressions, leaves_of, read_by_core
 from parquetry.common.native.library import is_compiled
 
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
 ROWS = 1000
+CORE_READ = CoreColumns.read
 DATA = Path(__file__).resolve().parents[2] / "data"
 
 
@@ -56,12 +56,12 @@ def read_apart(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """The columns that each call reads without Arrow."""
     found: list[set[str]] = []
 
-    def spied(*args: Any, **options: Any) -> dict[str, pa.Array]:
-        arrays = read_by_core(*args, **options)
-        found.append(set(arrays))
-        return arrays
+    def spied(columns: CoreColumns, *args: Any, **options: Any) -> Any:
+        values, status = CORE_READ(columns, *args, **options)
+        found.append({column.name for column, each in zip(columns.columns, values, strict=True) if each is not None})
+        return values, status
 
-    monkeypatch.setattr(arrow_read, "read_by_core", spied)
+    monkeypatch.setattr(CoreColumns, "read", spied)
     return found
 
 
@@ -90,9 +90,10 @@ def test_plain_columns_are_read_apart(tmp_path: Path, read_apart: list[set[str]]
     [
         ({"compression": "none"}, READ),
         (
-            {"compression": {name: "zstd" if name == "real" else "snappy" for name in table().column_names}},
+            {"compression": {name: "gzip" if name == "real" else "snappy" for name in table().column_names}},
             READ - {"real"},
         ),
+        ({"compression": "zstd"}, READ if "ZSTD" in core_compressions() else set()),
         ({"write_statistics": False}, READ),
         ({"use_dictionary": False, "column_encoding": {"real": "BYTE_STREAM_SPLIT"}}, READ - {"real"}),
         ({"data_page_version": "2.0", "write_page_checksum": True, "data_page_size": 100}, READ),
@@ -104,7 +105,7 @@ def test_which_columns_are_read_apart(
     path = tmp_path / "x.parquet"
     pq.write_table(table(), path, **options)
     found = columns(path)
-    assert read_apart[0] == expected
+    assert read_apart[0] == expected if expected else not read_apart
     for name in NUMBERS:
         assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
 
@@ -171,7 +172,7 @@ def test_many_rows_of_one_value_are_left_to_arrow(tmp_path: Path, read_apart: li
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"x": np.zeros(1 << 20)}), path, row_group_size=1 << 20)
     assert len(next(iter(Pipeline(path).batch(1 << 20)))["x"]) == 1 << 20
-    assert read_apart == [set()]
+    assert not any(read_apart)
 
 
 def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:

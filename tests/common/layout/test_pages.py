@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common.layout.pages import FileBytes, MemoryBytes, find_values
+from parquetry.common.native.library import is_compiled
+from parquetry.common.native.parquet import read_cells
 
 PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False}
 
@@ -32,17 +35,31 @@ def written(path: Path, values: list[bytes | None], *, width: int = -1, nullable
     return path
 
 
-def find(chunk: np.ndarray, count: int, *, width: int | None, nullable: bool) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the locations of values, as found in memory and in a file with other bytes around the chunk."""
+def find(
+    chunk: np.ndarray, count: int, *, width: int | None, nullable: bool, damaged: bool = False
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns the locations of values, as found in memory and in a file with other bytes around the chunk, also by the
+    compiled core, which may leave more damaged pages to Arrow.
+    """
     in_memory = find_values(MemoryBytes(chunk), count, width=width, nullable=nullable)
-    with tempfile.TemporaryFile() as file:
+    with tempfile.NamedTemporaryFile() as file:
         file.write(b"before" + chunk.tobytes() + b"\x15\x00behind" * 20)
         file.flush()
         stored = FileBytes(file.fileno(), len(b"before"), len(chunk))
         in_file = find_values(stored, count, width=width, nullable=nullable)
+        data = np.empty_like(chunk)
+        by_core, status = read_cells(
+            file.name, len(b"before"), data, count, width=width, nullable=nullable, verify="never"
+        )
+        if is_compiled():
+            assert status.st_size == os.fstat(file.fileno()).st_size
+            assert by_core is None if in_memory is None else by_core is not None or damaged
     assert (in_memory is None) == (in_file is None)
     if in_memory is not None and in_file is not None:
         np.testing.assert_array_equal(in_memory, in_file)
+    if by_core is not None:
+        assert data.tobytes() == chunk.tobytes()
+        np.testing.assert_array_equal(in_memory, by_core)
     return in_memory
 
 
@@ -163,7 +180,7 @@ def test_a_damaged_page_is_left_to_arrow_or_has_its_places_inside(
     )
     chunk, count = chunk_of(path)
     chunk[data.draw(st.integers(0, len(chunk) - 1))] = data.draw(st.integers(0, 255))
-    places = find(chunk, count, width=None, nullable=True)
+    places = find(chunk, count, width=None, nullable=True, damaged=True)
     if places is not None:
         starts, ends = places
         assert len(starts) == count

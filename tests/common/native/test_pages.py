@@ -16,8 +16,10 @@ from oracle import examples
 
 from parquetry.common.layout.core_read import _column
 from parquetry.common.layout.page_header import data_page
+from parquetry.common.memory.arrow_views import as_arrow
 from parquetry.common.native.library import library
 from parquetry.common.native.parquet import CHUNK, SLACK, decode_chunks
+from parquetry.common.native.zstd import zstd_decompress
 
 
 class Chunk:
@@ -58,7 +60,8 @@ class Chunk:
             return None
         block = np.concatenate([values, offsets, validity])
         begins = (0, len(values), len(values) + len(offsets))
-        return self._column.array(rows, block, begins, found, int(chunk["nulls"][0]))
+        values = self._column.values(rows, block, begins, found, int(chunk["nulls"][0]))
+        return as_arrow(values) if isinstance(values, np.ndarray) else values
 
 
 def bits(array: pa.Array) -> list[Any]:
@@ -129,7 +132,7 @@ def chunks(draw: Any) -> tuple[Chunk, pa.Array]:
     chunk = Chunk(
         values,
         nullable=nullable,
-        compression=draw(st.sampled_from(["none", "snappy"])),
+        compression=draw(st.sampled_from(["none", "snappy", *(["zstd"] if zstd_decompress() else [])])),
         use_dictionary=draw(st.booleans()),
         dictionary_pagesize_limit=draw(st.sampled_from([200, 1 << 20])),
         data_page_version=draw(st.sampled_from(["1.0", "2.0"])),

@@ -1,0 +1,162 @@
+"""`CoreReader`: reads columns of local files with the compiled core, straight into canonical form.
+
+Given a row group and the wanted rows, it returns each field's values as `Fetcher` would otherwise make them from a
+table of Arrow. Fields that are missing from the result must be read that way. It reports no errors: whatever is wrong
+with a file or its values, the other way says so.
+
+Threads that fetch hold the interpreter lock for everything but the decoding, and all other threads wait meanwhile. So
+what can be prepared for a row group is kept (`CoreColumns`), and one call of the core opens the file, decodes, and
+looks whether the file is still the listed one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import ParquetryError
+from ...layout.core_read import CoreColumns, Leaves, Values, core_columns, leaves_of
+from ...layout.file_versions import local_version
+from ...layout.nested import wide
+from ...layout.retries import is_local
+from ...layout.stores import without_subtrees
+from ...memory.arrow_views import as_arrow, is_number
+from ...native.library import is_compiled
+from ...process.forks import ForkLock
+from ...schema.codecs import ReadListCodec
+from ...schema.dtypes import is_bytes, is_text
+from ...schema.field import UnischemaField
+from .canonical import number_type, to_canonical
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from ...layout.dataset import StoredDataset
+
+_MOST_FILES = 64  # of which the columns are known; those that were read last
+_TEXT, _BYTES = pa.large_string(), pa.large_binary()
+_leaves: OrderedDict[str, Leaves] = OrderedDict()
+_lock = ForkLock()
+
+
+class CoreReader:
+    """Reads columns of a dataset. Thread-safe.
+
+    Args:
+        fields: the fields that have their own columns in the files.
+    """
+
+    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField]) -> None:
+        self._dataset = dataset
+        here = dataset.table is None and is_local(dataset.filesystem) and dataset.verify != "always" and is_compiled()
+        found = {field.name: (field, _type_of(dataset, field)) for field in fields} if here else {}
+        self._fields = {name: field for name, (field, kind) in found.items() if kind is not None}
+        self._kinds = {name: kind for name, (_, kind) in found.items() if kind is not None}
+        self._names = tuple(self._fields)
+        self._kinds_text = "\0".join(map(str, self._kinds.values()))
+        self._files: dict[int, tuple[str, str]] = {}
+
+    def read(
+        self, row_group: int, rows: np.ndarray | None, *, but: Container[str] = (), room_bytes: int | None = None
+    ) -> tuple[dict[str, Values], int]:
+        """Returns the values of some rows (ascending; ``None`` = all) of one row group, by field name.
+
+        Args:
+            but: fields that are not to be read.
+            room_bytes: the memory for the columns; ``None`` = no limit.
+
+        Returns:
+            Also about how much memory they take.
+        """
+        names = tuple(name for name in self._names if name not in but) if but else self._names
+        columns = self._columns(row_group, names) if names else None
+        if columns is None or (room_bytes is not None and columns.needed_bytes > room_bytes):
+            return {}, 0
+        file = int(self._dataset.row_groups.file[row_group])
+        version, (path, _) = self._dataset.files[file].version, self._place(file)
+        try:
+            values, status = columns.read(path, checked=self._dataset.verify != "never", room_bytes=room_bytes)
+        except (OSError, MemoryError):
+            return {}, 0
+        if version.became(local_version(version.store, version.path, status)):
+            return {}, 0
+        found: dict[str, Values] = {}
+        for column, each in zip(columns.columns, values, strict=True):
+            if each is None:
+                continue
+            some = each if rows is None else _some(each, rows)
+            if isinstance(some, np.ndarray):
+                found[column.name] = some
+                continue
+            with suppress(ParquetryError):
+                found[column.name] = to_canonical(self._fields[column.name], some)
+        return found, columns.needed_bytes
+
+    def _place(self, file: int) -> tuple[str, str]:
+        """Returns where a file is, and the key of its version."""
+        if file not in self._files:
+            version = self._dataset.files[file].version
+            self._files[file] = without_subtrees(self._dataset.filesystem, version.path)[1], version.key
+        return self._files[file]
+
+    def _columns(self, row_group: int, names: tuple[str, ...]) -> CoreColumns | None:
+        """Returns the columns that the core may read; ``None`` if there are none."""
+        groups = self._dataset.row_groups
+        file_key = self._place(int(groups.file[row_group]))[1]
+
+        def leaves() -> Leaves:
+            return _leaves_in(footer, file_key)
+
+        footer, group = self._dataset.group_footer(row_group)
+        kinds = list(self._kinds.values()) if names is self._names else [self._kinds[name] for name in names]
+        key = f"{file_key}\0{groups.group[row_group]}\0{self._kinds_text}"
+        columns = core_columns(footer, group, names, leaves, key, kinds=kinds)
+        return columns if columns.columns and columns.rows == groups.rows[row_group] else None
+
+
+def _leaves_in(footer: pq.FileMetaData, key: str) -> Leaves:
+    """Returns the `leaves_of` a file, whose version has this key."""
+    with _lock:
+        if key in _leaves:
+            _leaves.move_to_end(key)
+            return _leaves[key]
+    made = leaves_of(footer, footer.schema.to_arrow_schema())
+    with _lock:
+        _leaves[key] = made
+        while len(_leaves) > _MOST_FILES:
+            _leaves.popitem(last=False)
+    return made
+
+
+def _type_of(dataset: StoredDataset, field: UnischemaField) -> pa.DataType | None:
+    """Returns the type, with 64-bit offsets, in which a column must be decoded for a field; ``None`` if it cannot be.
+
+    Other types of the same values take a conversion.
+    """
+    kind = dataset.types.get(field.name)
+    if kind is None or field.name in dataset.image_bytes or field.name in dataset.partitions:
+        return None
+    number, codec, stored = number_type(field), field.storage, wide(kind)
+    if codec.coded:
+        return stored if stored == _BYTES else None
+    if field.shape == ():
+        if is_text(field.dtype) or is_bytes(field.dtype):
+            return stored if stored == (_TEXT if is_text(field.dtype) else _BYTES) else None
+        return number if number == kind else None
+    plain = isinstance(field.dtype, np.dtype) and field.dtype.kind in "iuf" and len(field.shape) == 1
+    if not plain or not pa.types.is_large_list(stored) or (isinstance(codec, ReadListCodec) and codec.levels):
+        return None
+    inside = stored.value_type
+    return stored if is_number(inside) and inside == pa.from_numpy_dtype(field.dtype) else None
+
+
+def _some(values: Values, rows: np.ndarray) -> Values:
+    """Returns the values of some rows (ascending)."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return values[int(rows[0]) : int(rows[-1]) + 1]
+    return values[rows] if isinstance(values, np.ndarray) else values.take(as_arrow(rows))
