@@ -67,13 +67,14 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
     [
         (["id", "array"], lambda chain: chain, 2, False),
         (["id", "photo"], lambda chain: chain, 2, False),
-        (["id", "photo"], lambda chain: chain, 9, True),  # one interpreter lock is a bottleneck for so many
-        (["id", "array"], lambda chain: chain, 9, False),
+        (["id", "photo"], lambda chain: chain, 16, False),
+        (["id", "photo"], lambda chain: chain, 17, True),  # one interpreter lock is a bottleneck for so many
+        (["id", "array"], lambda chain: chain, 17, False),
         (["id", "mask"], lambda chain: chain, 2, True),
         (["id", "zipped"], lambda chain: chain, 2, True),
         (["photo", "mask"], lambda chain: chain, 2, True),
         (["id", "mask"], lambda chain: chain.ngram(length=3, timestamp="id"), 2, False),
-        (["id", "photo"], lambda chain: chain.ngram(length=3, timestamp="id"), 9, False),
+        (["id", "photo"], lambda chain: chain.ngram(length=3, timestamp="id"), 17, False),
         (["id"], lambda chain: chain.transform(double), 2, True),
     ],
 )
