@@ -393,8 +393,8 @@ class _Worker:
 
 
 _MOST_DECODERS = 16
-"""The most threads that decode images in one process, as far as that was measured: there, they made an eighth more images
-than worker processes. With many more, threads would wait for the interpreter lock."""
+"""The most threads that decode images in one process. Sixteen made an eighth more images than sixteen processes; with
+many more, they would wait for the interpreter lock."""
 
 
 def needs_workers(program: ElementProgram | MixedProgram, workers: int) -> bool:
