@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..stages.shard import Shard
+if TYPE_CHECKING:  # the protocol imports this module, and tests start it on its own
+    from ..stages.shard import Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,16 +12,19 @@ import tensorflow as tf
 IMAGE = (64, 8)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"],
-)
-def test_every_dtype_arrives_as_it_is(fake_dataset: Callable[..., Any], output: Any, dtype: str) -> None:
-    dataset = fake_dataset(output("x", (3,), dtype), rows=6, batch=4)
-    first, last = (batch["x"].numpy() for batch in dataset)
-    assert first.dtype == last.dtype == np.dtype(dtype)
-    expected = np.repeat(np.arange(6), 3).reshape(6, 3).astype(dtype)
-    np.testing.assert_array_equal(np.concatenate([first, last]), expected)
+DTYPES = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"
+]  # fmt: skip
+
+
+def test_every_dtype_arrives_as_it_is(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(*(output(dtype, (3,), dtype) for dtype in DTYPES), rows=6, batch=4)
+    first, last = dataset
+    numbers = np.repeat(np.arange(6), 3).reshape(6, 3)
+    for dtype in DTYPES:
+        found = [batch[dtype].numpy() for batch in (first, last)]
+        assert [part.dtype for part in found] == [np.dtype(dtype)] * 2
+        np.testing.assert_array_equal(np.concatenate(found), numbers.astype(dtype))
 
 
 def test_spec_and_batches_agree(fake_dataset: Callable[..., Any], output: Any) -> None:
@@ -133,37 +136,39 @@ def test_unbatched_rows_are_slices_of_the_chunk(
     assert not in_shared_memory(row["odd"])
 
 
-@pytest.mark.parametrize(
-    ("shape", "value"),
-    [
-        ((None,), lambda n: [n] * (n % 4)),
-        ((None, 2), lambda n: [[n, n]] * (n % 4)),
-        ((2, None), lambda n: [[n] * (n % 4)] * 2),
-        ((None, None), lambda n: [[n] * (n % 4)] * (n % 4)),
-        ((None, 2, None, 3), lambda n: [[[[n] * 3] * (n % 4)] * 2] * (n % 4)),
-    ],
-)
-@pytest.mark.parametrize("kind", ["dense", "text"])
+VARIABLE: list[tuple[tuple[int | None, ...], Callable[[int], Any]]] = [
+    ((None,), lambda n: [n] * (n % 4)),
+    ((None, 2), lambda n: [[n, n]] * (n % 4)),
+    ((2, None), lambda n: [[n] * (n % 4)] * 2),
+    ((None, None), lambda n: [[n] * (n % 4)] * (n % 4)),
+    ((None, 2, None, 3), lambda n: [[[[n] * 3] * (n % 4)] * 2] * (n % 4)),
+]
+
+
 @pytest.mark.parametrize("window", [None, 3])
 def test_values_of_variable_shape_become_ragged_tensors(
-    fake_dataset: Callable[..., Any], output: Any, shape: Any, value: Any, kind: str, window: int | None
+    fake_dataset: Callable[..., Any], output: Any, window: int | None
 ) -> None:
-    def expected(row: int) -> Any:
+    fields = {f"{kind} {shape}": (kind, shape, value) for kind in ("dense", "text") for shape, value in VARIABLE}
+    outputs = [output(name, shape, "int32", kind=kind, window=window) for name, (kind, shape, _) in fields.items()]
+
+    def expected(row: int, kind: str, value: Callable[[int], Any]) -> Any:
         cells = [value(row)] if window is None else [value(row + step) for step in range(window)]
         cells = tf.nest.map_structure(lambda n: f"row-{n}".encode(), cells) if kind == "text" else cells
         return cells[0] if window is None else cells
 
-    dataset = fake_dataset(output("x", shape, "int32", kind=kind, window=window), output("id"), rows=10)
+    dataset = fake_dataset(*outputs, output("id"), rows=10)
+    unbatched = fake_dataset(*outputs, rows=10, batched=False)
+    batches, rows = list(dataset), list(unbatched)
     lead = (None,) if window is None else (None, window)
-    spec = dataset.element_spec["x"]
-    assert isinstance(spec, tf.RaggedTensorSpec)
-    assert spec.shape.as_list() == [*lead, *shape]
-    assert [row for batch in dataset for row in batch["x"].to_list()] == [expected(row) for row in range(10)]
-
-    unbatched = fake_dataset(output("x", shape, "int32", kind=kind, window=window), rows=10, batched=False)
-    assert unbatched.element_spec["x"].shape.as_list() == [*lead[1:], *shape]
-    rows = [row["x"] for row in unbatched]
-    assert [row.to_list() if window else row.numpy().tolist() for row in rows] == [expected(row) for row in range(10)]
+    for name, (kind, shape, value) in fields.items():
+        spec = dataset.element_spec[name]
+        assert isinstance(spec, tf.RaggedTensorSpec)
+        assert spec.shape.as_list() == [*lead, *shape]
+        wanted = [expected(row, kind, value) for row in range(10)]
+        assert [row for batch in batches for row in batch[name].to_list()] == wanted
+        assert unbatched.element_spec[name].shape.as_list() == [*lead[1:], *shape]
+        assert [row[name].to_list() if window else row[name].numpy().tolist() for row in rows] == wanted
 
 
 def test_a_null_is_an_error_that_names_the_field(fake_dataset: Callable[..., Any], output: Any) -> None:
