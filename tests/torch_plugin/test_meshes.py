@@ -39,8 +39,9 @@ def ids(elements: Any) -> list[int]:
     return [element["id"].item() for element in elements]
 
 
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize(
+    ("face", "number"), [*((ParquetPipe, number) for number in range(4)), (ParquetIterable, 2), (ParquetNode, 1)]
+)
 def test_a_mesh_deals_rows_along_the_dimensions_given(
     url: str, face: Any, number: int, rank: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

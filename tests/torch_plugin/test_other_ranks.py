@@ -46,9 +46,22 @@ def ids_of(elements: Any) -> list[int]:
     return [int(number) for element in elements for number in element["id"].reshape(-1)]
 
 
-@pytest.mark.parametrize("cls", [ParquetIterable, ParquetPipe, ParquetNode])
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)])
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+# Each class with each chain, once with fewer ranks and once with more; each of them meets all numbers of ranks.
+FEWER, MORE = [(2, 1), (3, 1), (3, 2)], [(1, 2), (1, 3), (2, 3)]
+MOVES = [
+    pytest.param(
+        cls,
+        *ranks[(one + other) % 3],
+        chain,
+        id=f"{cls.__name__}-{name}-{'-'.join(map(str, ranks[(one + other) % 3]))}",
+    )
+    for one, cls in enumerate([ParquetIterable, ParquetPipe, ParquetNode])
+    for other, (name, chain) in enumerate(CHAINS.items())
+    for ranks in (FEWER, MORE)
+]
+
+
+@pytest.mark.parametrize(("cls", "before", "after", "chain"), MOVES)
 def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(
     built: Built, on_rank: Any, cls: Any, before: int, after: int, chain: Callable[[Any], Any]
 ) -> None:

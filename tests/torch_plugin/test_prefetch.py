@@ -134,8 +134,7 @@ def test_an_abandoned_pass_waits_for_its_copies() -> None:
     assert not device.side_stream().work
 
 
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize(("face", "depth"), [(ParquetPipe, 1), (ParquetPipe, 5), *((face, 2) for face in FACES)])
 def test_the_state_is_that_of_the_batch_you_took(url: str, face: Any, depth: int) -> None:
     def pipe() -> Any:
         return face(url, ["id"]).shuffle(10, seed=3).batch(4)
