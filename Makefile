@@ -69,7 +69,7 @@ check: $(VENV)/.installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy benchmarks fuzz
-	rm -rf build
+	rm -rf build/installed build/user build/lib build/bdist.*
 	$(VENV)/bin/python -m pip install --quiet --no-deps --target build/installed .
 	cd build/installed && ../../$(VENV)/bin/python -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p parquetry
 	cd build/installed && ../../$(VENV)/bin/lint-imports --config ../../pyproject.toml --no-cache
@@ -130,20 +130,29 @@ audit:
 	    $(VENV_AUDIT)/bin/python -m pip_audit --strict --requirement $$pins --no-deps --disable-pip || exit 1; \
 	done
 
-# The rooms of common whose work depends on the versions of numpy, pyarrow and opencv. These files of theirs are about which rows
-# are left and in which batches they come: numbers of rows, as in `order`, whatever the rows hold.
+# The rooms of common whose work depends on the versions of numpy, pyarrow and opencv. Others run in `make test` alone:
+#   native: C++ on bytes; layout and engine/steps/test_images.py hold it against this pyarrow and this opencv
+#   arrow_stream, transport/served: `make test-tf216` has the same numpy and pyarrow; here, test_arrow_transport.py uses them
+#   pipeline/test_resume.py: tests/tf_plugin/test_resume.py and every_face resume here, and `order` counts rows here
+#   the files of engine/run named here: which rows are left, in which batches, whatever the rows hold
 OF_ANY_VERSION := $(addprefix tests/common/engine/run/,test_bucket_skipping.py test_drops.py test_uneven_batches.py)
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=,$(OF_ANY_VERSION)) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order native engine transport/served arrow_stream)
+	$(VENV_TF217)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=,$(OF_ANY_VERSION)) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order engine)
 
+# Two processes: TensorFlow takes longer to import than the tests.
 test-tf216: $(VENV_TF216)/.op-built
-	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served
+	$(VENV_TF216)/bin/python -m pytest -n 2 --dist worksteal tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served
 
+# Each process starts a session of Spark, which uses two processors itself.
 test-spark: $(VENV_SPARK)/.op-built
-	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark "tests/examples/test_examples.py::test_an_example_runs_and_prints_what_it_promises[trainers/spark_to_torch.py]"
+	$(VENV_SPARK)/bin/python -m pytest -n 2 --dist worksteal tests/spark "$(EXAMPLE)[trainers/spark_to_torch.py]"
 
+# A file's tests stay in one process, because ranks that train once are the fixture of a whole file; files that take long come
+# first. `make test-slow` runs the examples that need nothing of this environment.
+ALSO_WITHOUT_TRAINERS := hello_numpy hello_torch windows filters_and_shards trainers/checkpointed_loop trainers/pretraining_loop
+EXAMPLE := tests/examples/test_examples.py::test_an_example_runs_and_prints_what_it_promises
 test-trainers: $(VENV_TRAINERS)/.installed
-	$(VENV_TRAINERS)/bin/python -m pytest -n 2 --dist worksteal tests/trainers tests/examples tests/stores
+	$(VENV_TRAINERS)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(patsubst %,--deselect "$(EXAMPLE)[%.py]",$(ALSO_WITHOUT_TRAINERS)) tests/examples tests/trainers tests/stores
 
 # Wheels: a pure one, and one with the core and the op for each TensorFlow, for any Python (they do not use its ABI).
 docs: $(VENV_DOCS)/.installed
