@@ -3,25 +3,18 @@
 // checked before it is used. The functions keep no state, start no threads, and allocate nothing.
 // Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
 #include "checksum.h"
+#include "local_file.h"
+#include "pages.h"
 #include "snappy.h"
-#include "thrift.h"
 
 namespace {
 
-enum Page { kData = 0, kDictionary = 2, kDataV2 = 3 };
 enum Compression { kUncompressed = 0, kSnappy = 1, kZstd = 2 };
-enum Encoding { kPlain = 0, kPlainDictionary = 2, kRunLengths = 3, kDictionaryCodes = 8 };
 constexpr int64_t kMostBits = 32;  // of a code
-constexpr int64_t kPrefix = 4;     // bytes before levels and byte strings, which hold their size
 constexpr int64_t kUndecoded = -1;
 
 // A column chunk, and where its values go.
@@ -65,74 +58,6 @@ struct Progress {
   bool has_pages = false;
 };
 
-struct Header {
-  int64_t type = -1, size = -1, stored_size = -1, values = -1, encoding = -1;
-  int64_t levels_encoding = kRunLengths, repetition_encoding = kRunLengths;
-  int64_t repetition_bytes = 0, definition_bytes = 0, nulls = 0;
-  int64_t checksum = -1;
-  bool compressed = true;
-};
-
-int64_t integer(Reader* from, int kind) { return is_integer(kind) ? from->number() : from->fail(); }
-
-void read_data_header(Reader* from, Header* header) {
-  int64_t id = 0;
-  for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
-    if (id == 1) {
-      header->values = integer(from, kind);
-    } else if (id == 2) {
-      header->encoding = integer(from, kind);
-    } else if (id == 3 && header->type == kData) {
-      header->levels_encoding = integer(from, kind);
-    } else if (id == 4 && header->type == kData) {
-      header->repetition_encoding = integer(from, kind);
-    } else {
-      from->skip(kind, 2);
-    }
-  }
-}
-
-void read_second_header(Reader* from, Header* header) {
-  int64_t id = 0;
-  for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
-    if (id == 7) {
-      if (kind != kTrue && kind != kFalse) from->fail();
-      header->compressed = kind == kTrue;
-    } else if (id > 6) {
-      from->skip(kind, 2);
-    } else {
-      const int64_t value = integer(from, kind);
-      if (value < 0) from->fail();
-      if (id == 1) header->values = value;
-      if (id == 2) header->nulls = value;
-      if (id == 4) header->encoding = value;
-      if (id == 5) header->definition_bytes = value;
-      if (id == 6) header->repetition_bytes = value;
-    }
-  }
-}
-
-Header read_header(Reader* from) {
-  Header header;
-  int64_t id = 0;
-  for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
-    if (id >= 1 && id <= 4) {
-      const int64_t value = integer(from, kind);
-      if (id == 1) header.type = value;
-      if (id == 2) header.size = value;
-      if (id == 3) header.stored_size = value;
-      if (id == 4) header.checksum = value & 0xffffffff;
-    } else if (kind == kStruct && ((id == 5 && header.type == kData) || (id == 7 && header.type == kDictionary))) {
-      read_data_header(from, &header);
-    } else if (kind == kStruct && id == 8 && header.type == kDataV2) {
-      read_second_header(from, &header);
-    } else {
-      from->skip(kind, 1);
-    }
-  }
-  return header;
-}
-
 // Copies values, which lose their upper bytes if the target's are narrower, as in Arrow.
 void copy_values(const Chunk& chunk, const uint8_t* from, int64_t count, uint8_t* to) {
   if (chunk.value_bytes == chunk.stored_bytes) {
@@ -147,49 +72,6 @@ void copy_values(const Chunk& chunk, const uint8_t* from, int64_t count, uint8_t
 void set_offset(const Chunk& chunk, int64_t row, int64_t value) {
   std::memcpy(chunk.offsets + row * chunk.offset_bytes, &value, static_cast<size_t>(chunk.offset_bytes));
 }
-
-// The hybrid of run lengths and bit-packed groups, in which levels and codes are stored.
-struct Runs {
-  Reader from;
-  int64_t bits;
-  int64_t left = 0;  // values of the current run that were not taken yet
-  int64_t taken = 0;
-  bool packed = false;
-  uint64_t value = 0;  // of a run of equal values
-  const uint8_t* groups = nullptr;
-
-  // Makes sure that a value is left. Returns false if there is none, or a run does not fit.
-  bool has_more() {
-    if (left > 0) return true;
-    const uint64_t head = from.unsigned_number();
-    const uint64_t count = head >> 1, most = static_cast<uint64_t>(INT64_MAX) / 64;
-    if (!from.ok || count == 0 || count > most) return false;
-    packed = head & 1;
-    taken = 0;
-    if (packed) {
-      groups = from.data + from.at;
-      left = static_cast<int64_t>(count) * 8;
-      from.pass(count * static_cast<uint64_t>(bits));
-    } else {
-      const int64_t bytes = (bits + 7) / 8;
-      left = static_cast<int64_t>(count);
-      if (from.pass(static_cast<uint64_t>(bytes)) == bytes) value = little(from.data + from.at - bytes, bytes);
-    }
-    return from.ok;
-  }
-
-  // Returns the value of the current run after some others, if values take 1, 2, 4 or 8 bits.
-  uint64_t peek(int64_t after) const {
-    if (!packed) return value;
-    const int64_t bit = (taken + after) * bits;
-    return groups[bit >> 3] >> (bit & 7) & ((1 << bits) - 1);
-  }
-
-  void take(int64_t count) {
-    taken += count;
-    left -= count;
-  }
-};
 
 bool is_valid(const Chunk& chunk, int64_t row) { return chunk.validity[row >> 3] >> (row & 7) & 1; }
 
@@ -345,27 +227,6 @@ void spread_numbers(const Chunk& chunk, int64_t row, int64_t rows, int64_t valid
   return spread<uint64_t>(chunk, row, rows, valid);
 }
 
-// A byte string of a page or dictionary.
-struct Text {
-  const uint8_t* begin;
-  int64_t size;
-};
-
-// Calls a function with each of some byte strings, which must account for all bytes.
-template <class Use>
-bool for_texts(const uint8_t* data, int64_t size, int64_t values, Use use) {
-  int64_t at = 0;
-  for (int64_t value = 0; value < values; ++value) {
-    if (size - at < kPrefix) return false;
-    const auto length = static_cast<int64_t>(little(data + at, kPrefix));
-    at += kPrefix;
-    if (length > size - at) return false;
-    use(Text{data + at, length});
-    at += length;
-  }
-  return at == size;
-}
-
 // Adds a byte string to the target. If it does not fit, it only counts.
 void add_text(const Chunk& chunk, const Text& text, Progress* so_far) {
   set_offset(chunk, so_far->rows++, so_far->values);
@@ -413,17 +274,6 @@ bool keep_dictionary(const Chunk& chunk, const Header& header, const uint8_t* da
     if (!for_texts(bytes, size, header.values, [&](const Text& each) { *text++ = each; })) return false;
   }
   so_far->entries = header.values;
-  return true;
-}
-
-// Takes levels from the front of a page, after their size. Returns false if they do not fit.
-bool take_levels(const uint8_t** data, int64_t* size, Reader* levels) {
-  if (*size < kPrefix) return false;
-  const auto bytes = static_cast<int64_t>(little(*data, kPrefix));
-  if (bytes > *size - kPrefix) return false;
-  *levels = {*data + kPrefix, bytes};
-  *data += kPrefix + bytes;
-  *size -= kPrefix + bytes;
   return true;
 }
 
@@ -504,117 +354,6 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
   return so_far.values;
 }
 
-// Returns whether all values are defined, by levels of one bit.
-bool all_defined(Runs levels, int64_t values) {
-  for (int64_t count = 0; values > 0; values -= count) {
-    if (!levels.has_more()) return false;
-    count = levels.left < values ? levels.left : values;
-    for (int64_t value = 0; value < (levels.packed ? count : 1); ++value) {
-      if (levels.peek(value) != 1) return false;
-    }
-    levels.take(count);
-  }
-  return true;
-}
-
-// A chunk of byte strings, and where each begins and ends in it.
-struct Cells {
-  uint8_t* data;
-  int64_t begin;     // where the chunk is in its file
-  int64_t size;
-  int64_t count;     // of values
-  int64_t width;     // of each value; -1 if each follows its length
-  int64_t nullable;  // whether there are definition levels
-  int64_t checked;   // whether pages must match their checksums
-  int64_t required;  // whether each page must have one
-  int64_t* starts;
-  int64_t* ends;
-};
-static_assert(sizeof(Cells) == 80, "Python describes cells by the same layout");
-
-// Finds the values of a page, which are the last of its bytes.
-bool find_in_page(const Cells& cells, const Header& header, const uint8_t* data, int64_t found) {
-  int64_t size = header.stored_size;
-  Reader levels{data, 0};
-  if (header.type != kData && header.type != kDataV2) return false;
-  if (header.encoding != kPlain || header.nulls || size != header.size) return false;
-  if (header.values < 0 || header.values > cells.count - found) return false;
-  if (header.type == kDataV2) {
-    if (header.repetition_bytes || header.definition_bytes > size) return false;
-    levels.size = header.definition_bytes;
-    data += header.definition_bytes;
-    size -= header.definition_bytes;
-  } else if (cells.nullable && (header.levels_encoding != kRunLengths || !take_levels(&data, &size, &levels))) {
-    return false;
-  }
-  if (cells.nullable && !all_defined({levels, 1}, header.values)) return false;
-  const int64_t begin = data - cells.data;
-  int64_t* starts = cells.starts + found;
-  int64_t* ends = cells.ends + found;
-  if (cells.width < 0) {
-    return for_texts(data, size, header.values, [&](const Text& text) {
-      *starts++ = text.begin - cells.data;
-      *ends++ = text.begin - cells.data + text.size;
-    });
-  }
-  if (header.values > 0 && cells.width > size / header.values) return false;
-  if (size != header.values * cells.width) return false;
-  for (int64_t value = 0; value < header.values; ++value) {
-    starts[value] = begin + value * cells.width;
-    ends[value] = starts[value] + cells.width;
-  }
-  return true;
-}
-
-bool find_cells(const Cells& cells) {
-  Reader from{cells.data, cells.size};
-  int64_t found = 0;
-  while (from.at < from.size) {
-    const Header header = read_header(&from);
-    const uint8_t* const data = from.data + from.at;
-    if (!from.ok || header.stored_size < 0) return false;
-    if (from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok) return false;
-    if (!find_in_page(cells, header, data, found)) return false;
-    if (cells.checked && header.checksum < 0 && cells.required) return false;
-    if (cells.checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return false;
-    found += header.values;
-  }
-  return found == cells.count;
-}
-
-// What the file system says about a file. All 0 if there is none.
-struct FileStatus {
-  int64_t size, modified_ns, changed_ns, inode, mode, links, owner, group;
-};
-static_assert(sizeof(FileStatus) == 64, "Python reads it by the same layout");
-
-FileStatus status_of(const char* path) {
-  struct stat found;
-  if (stat(path, &found) != 0) return {};
-  constexpr int64_t kSecond = 1000000000;
-  return {found.st_size,
-          found.st_mtim.tv_sec * kSecond + found.st_mtim.tv_nsec,
-          found.st_ctim.tv_sec * kSecond + found.st_ctim.tv_nsec,
-          static_cast<int64_t>(found.st_ino),
-          found.st_mode,
-          static_cast<int64_t>(found.st_nlink),
-          found.st_uid,
-          found.st_gid};
-}
-
-// Reads a part of a file. Returns whether it is there.
-bool read_file(int descriptor, int64_t begin, int64_t size, uint8_t* to) {
-  while (size > 0) {
-    const ssize_t read = pread(descriptor, to, static_cast<size_t>(size), begin);
-    if (read < 0 && errno == EINTR) continue;
-    if (read <= 0) return false;
-    begin += read;
-    to += read;
-    size -= read;
-  }
-  return true;
-}
-
 }  // namespace
 
 // Decodes column chunks of `rows` rows each. What is `found` says which of them, and the targets of the others hold
@@ -636,17 +375,6 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
   }
   if (path) *status = status_of(path);
   if (descriptor >= 0) close(descriptor);
-}
-
-// Reads a chunk of byte strings from a file into memory, and finds each value there. Returns whether it did, and tells
-// what is at the path afterwards. The chunk must be uncompressed, without a dictionary, and without nulls.
-extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(const Cells* cells, const char* path,
-                                                                               FileStatus* status) {
-  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-  const bool read = descriptor >= 0 && read_file(descriptor, cells->begin, cells->size, cells->data);
-  if (descriptor >= 0) close(descriptor);
-  *status = status_of(path);
-  return read && find_cells(*cells);
 }
 
 // Returns the CRC-32 of some bytes.

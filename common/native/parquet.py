@@ -78,7 +78,7 @@ def _longest(values: bytes) -> int:
 class FileStatus(NamedTuple):
     """What the file system says about a file, with the names of ``os.stat_result``. All 0 if there is none.
 
-    ``FileStatus`` in pages.cc.
+    ``FileStatus`` in local_file.h.
     """
 
     st_size: int
@@ -163,6 +163,6 @@ def read_cells(
     address = address_of(places)
     numbers = (address_of(data), begin, len(data), count, -1 if width is None else width, int(nullable))
     checks = (int(verify != "never"), int(verify == "always"))
-    cells = np.array([*numbers, *checks, address, address + places.strides[0]], np.int64)  # `Cells` in pages.cc
+    cells = np.array([*numbers, *checks, address, address + places.strides[0]], np.int64)  # `Cells` in cells.cc
     found = core.parquetry_find_cells(address_of(cells), os.fsencode(path), address_of(status))
     return (places[0], places[1]) if found else None, FileStatus(*status.tolist())

@@ -1,0 +1,101 @@
+// Finds the values of column chunks of byte strings, which stay where they are: uncompressed plain pages without nulls.
+// The functions keep no state, start no threads, and allocate nothing.
+
+#include <cstdint>
+
+#include "checksum.h"
+#include "local_file.h"
+#include "pages.h"
+
+namespace {
+
+// Returns whether all values are defined, by levels of one bit.
+bool all_defined(Runs levels, int64_t values) {
+  for (int64_t count = 0; values > 0; values -= count) {
+    if (!levels.has_more()) return false;
+    count = levels.left < values ? levels.left : values;
+    for (int64_t value = 0; value < (levels.packed ? count : 1); ++value) {
+      if (levels.peek(value) != 1) return false;
+    }
+    levels.take(count);
+  }
+  return true;
+}
+
+// A chunk of byte strings, and where each begins and ends in it.
+struct Cells {
+  uint8_t* data;
+  int64_t begin;     // where the chunk is in its file
+  int64_t size;
+  int64_t count;     // of values
+  int64_t width;     // of each value; -1 if each follows its length
+  int64_t nullable;  // whether there are definition levels
+  int64_t checked;   // whether pages must match their checksums
+  int64_t required;  // whether each page must have one
+  int64_t* starts;
+  int64_t* ends;
+};
+static_assert(sizeof(Cells) == 80, "Python describes cells by the same layout");
+
+// Finds the values of a page, which are the last of its bytes.
+bool find_in_page(const Cells& cells, const Header& header, const uint8_t* data, int64_t found) {
+  int64_t size = header.stored_size;
+  Reader levels{data, 0};
+  if (header.type != kData && header.type != kDataV2) return false;
+  if (header.encoding != kPlain || header.nulls || size != header.size) return false;
+  if (header.values < 0 || header.values > cells.count - found) return false;
+  if (header.type == kDataV2) {
+    if (header.repetition_bytes || header.definition_bytes > size) return false;
+    levels.size = header.definition_bytes;
+    data += header.definition_bytes;
+    size -= header.definition_bytes;
+  } else if (cells.nullable && (header.levels_encoding != kRunLengths || !take_levels(&data, &size, &levels))) {
+    return false;
+  }
+  if (cells.nullable && !all_defined({levels, 1}, header.values)) return false;
+  const int64_t begin = data - cells.data;
+  int64_t* starts = cells.starts + found;
+  int64_t* ends = cells.ends + found;
+  if (cells.width < 0) {
+    return for_texts(data, size, header.values, [&](const Text& text) {
+      *starts++ = text.begin - cells.data;
+      *ends++ = text.begin - cells.data + text.size;
+    });
+  }
+  if (header.values > 0 && cells.width > size / header.values) return false;
+  if (size != header.values * cells.width) return false;
+  for (int64_t value = 0; value < header.values; ++value) {
+    starts[value] = begin + value * cells.width;
+    ends[value] = starts[value] + cells.width;
+  }
+  return true;
+}
+
+bool find_cells(const Cells& cells) {
+  Reader from{cells.data, cells.size};
+  int64_t found = 0;
+  while (from.at < from.size) {
+    const Header header = read_header(&from);
+    const uint8_t* const data = from.data + from.at;
+    if (!from.ok || header.stored_size < 0) return false;
+    if (from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok) return false;
+    if (!find_in_page(cells, header, data, found)) return false;
+    if (cells.checked && header.checksum < 0 && cells.required) return false;
+    if (cells.checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return false;
+    found += header.values;
+  }
+  return found == cells.count;
+}
+
+}  // namespace
+
+// Reads a chunk of byte strings from a file into memory, and finds each value there. Returns whether it did, and tells
+// what is at the path afterwards. The chunk must be uncompressed, without a dictionary, and without nulls.
+extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(const Cells* cells, const char* path,
+                                                                               FileStatus* status) {
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  const bool read = descriptor >= 0 && read_file(descriptor, cells->begin, cells->size, cells->data);
+  if (descriptor >= 0) close(descriptor);
+  *status = status_of(path);
+  return read && find_cells(*cells);
+}
