@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 
 from ..memory.arena import ALIGNMENT, SCRATCH, block_memory
 from ..memory.arrow_views import as_arrow, is_number, number_dtype
-from ..native.addresses import address_of
-from ..native.library import is_compiled
+from ..native.library import address_of, is_compiled
 from ..native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus, decode_chunks
 from ..native.zstd import zstd_decompress
 from ..process.forks import ForkLock

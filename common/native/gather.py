@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .addresses import address_of
-from .library import library
+from .library import address_of, library
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 _FEW_ROWS = 1 << 31

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .addresses import address_of
-from .library import library
+from .library import address_of, library
 
 _LARGE_BYTES = 1 << 16  # smaller values may still be in the cache when they are read
 _MOST_WORDS = 1 << 20  # of more words, two are too likely to differ only in the bits that hold a word's number

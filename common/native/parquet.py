@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .addresses import address_of
-from .library import library
+from .library import address_of, library
 from .zstd import zstd_decompress
 
 CHUNK = np.dtype(
