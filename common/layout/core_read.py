@@ -22,7 +22,7 @@ from ..memory.arena import ALIGNMENT, SCRATCH, block_memory
 from ..memory.arrow_views import as_arrow, is_number, number_dtype
 from ..native.library import address_of, is_compiled
 from ..native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus, decode_chunks
-from ..native.zstd import zstd_decompress
+from ..native.zstd import has_zstd
 from ..process.forks import ForkLock
 from .nested import has_extensions, wide
 
@@ -191,6 +191,8 @@ class CoreColumns:
                 longer[first + number] = np.empty(size, np.uint8)
                 chunk["target"], chunk["capacity"] = address_of(longer[first + number]), size
                 status = decode_chunks(chunk, self.rows, checked=checked, **memory, **place)
+                if chunk["found"][0] > size:  # the file has changed in between
+                    chunk["found"] = -1
         return self._values(blocks, chunks["found"], chunks["nulls"], longer), status
 
     def _values(
@@ -255,7 +257,7 @@ def core_compressions() -> frozenset[str]:
     """Returns the compressions of column chunks that the core can read; empty if it is not compiled."""
     if not is_compiled():
         return frozenset()
-    return frozenset(_COMPRESSED) if zstd_decompress() else frozenset(_COMPRESSED) - {"ZSTD"}
+    return frozenset(_COMPRESSED) if has_zstd() else frozenset(_COMPRESSED) - {"ZSTD"}
 
 
 def read_by_core(
@@ -379,7 +381,7 @@ def _column(
     compression = chunk.compression
     if not {*chunk.encodings} <= _ENCODINGS or compression not in _COMPRESSED:
         return None
-    if compression == "ZSTD" and not zstd_decompress():
+    if compression == "ZSTD" and not has_zstd():
         return None
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     definition = int(field.nullable) + (1 + int(kind.value_field.nullable) if lists else 0)

@@ -16,6 +16,8 @@ namespace {
 enum Compression { kUncompressed = 0, kSnappy = 1, kZstd = 2 };
 constexpr int64_t kMostBits = 32;  // of a code
 constexpr int64_t kUndecoded = -1;
+constexpr int64_t kFrameMagic = 4;        // bytes
+constexpr uint64_t kFrame = 0xfd2fb528;   // of Zstandard (RFC 8878, 3.1.1); some libraries read older formats as well
 
 // A column chunk, and where its values go.
 struct Chunk {
@@ -47,6 +49,7 @@ struct Scratch {
   uint8_t* dictionary;
   int64_t dictionary_bytes;
   size_t (*zstd)(void* to, size_t capacity, const void* from, size_t size);  // ZSTD_decompress; may be null
+  size_t (*zstd_frame)(const void* from, size_t size);                       // ZSTD_findFrameCompressedSize
 };
 
 // How far the decoding of a chunk is.
@@ -281,9 +284,10 @@ bool keep_dictionary(const Chunk& chunk, const Header& header, const uint8_t* da
 bool decompress(const Chunk& chunk, const uint8_t* from, int64_t size, int64_t wanted, const Scratch& scratch) {
   if (wanted < 0 || wanted > scratch.page_bytes) return false;
   if (chunk.compressed == kSnappy) return decompress_snappy(from, size, scratch.page, wanted);
-  if (!scratch.zstd) return false;
-  const auto capacity = static_cast<size_t>(wanted);
-  return scratch.zstd(scratch.page, capacity, from, static_cast<size_t>(size)) == capacity;  // else more, or an error
+  if (!scratch.zstd || size < kFrameMagic || little(from, kFrameMagic) != kFrame) return false;
+  const auto bytes = static_cast<size_t>(size), capacity = static_cast<size_t>(wanted);
+  if (scratch.zstd_frame(from, bytes) != bytes) return false;
+  return scratch.zstd(scratch.page, capacity, from, bytes) == capacity;  // else more, or an error
 }
 
 bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t rows, const Scratch& scratch,

@@ -13,7 +13,7 @@ namespace {
 
 enum Page { kData = 0, kDictionary = 2, kDataV2 = 3 };
 enum Encoding { kPlain = 0, kPlainDictionary = 2, kRunLengths = 3, kDictionaryCodes = 8 };
-constexpr int64_t kPrefix = 4;     // bytes before levels and byte strings, which hold their size
+constexpr int64_t kPrefix = 4;  // bytes before levels and byte strings, which hold their size
 
 struct Header {
   int64_t type = -1, size = -1, stored_size = -1, values = -1, encoding = -1;
@@ -25,9 +25,24 @@ struct Header {
 
 int64_t integer(Reader* from, int kind) { return is_integer(kind) ? from->number() : from->fail(); }
 
+// The fields of a header that were there; those that parquet.thrift requires must all be.
+struct Seen {
+  uint32_t ids = 0;
+
+  void note(int64_t id) {
+    if (id > 0 && id < 32) ids |= uint32_t{1} << id;
+  }
+  void need(Reader* from, int64_t last) const {  // all ids from 1 to the last one
+    const uint32_t wanted = (uint32_t{2} << last) - 2;
+    if ((ids & wanted) != wanted) from->fail();
+  }
+};
+
 void read_data_header(Reader* from, Header* header) {
+  Seen seen;
   int64_t id = 0;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
+    seen.note(id);
     if (id == 1) {
       header->values = integer(from, kind);
     } else if (id == 2) {
@@ -40,11 +55,14 @@ void read_data_header(Reader* from, Header* header) {
       from->skip(kind, 2);
     }
   }
+  seen.need(from, header->type == kData ? 4 : 2);
 }
 
 void read_second_header(Reader* from, Header* header) {
+  Seen seen;
   int64_t id = 0;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
+    seen.note(id);
     if (id == 7) {
       if (kind != kTrue && kind != kFalse) from->fail();
       header->compressed = kind == kTrue;
@@ -60,12 +78,15 @@ void read_second_header(Reader* from, Header* header) {
       if (id == 6) header->repetition_bytes = value;
     }
   }
+  seen.need(from, 6);
 }
 
 Header read_header(Reader* from) {
   Header header;
+  Seen seen;
   int64_t id = 0;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
+    seen.note(id);
     if (id >= 1 && id <= 4) {
       const int64_t value = integer(from, kind);
       if (id == 1) header.type = value;
@@ -80,6 +101,7 @@ Header read_header(Reader* from) {
       from->skip(kind, 1);
     }
   }
+  seen.need(from, 3);
   return header;
 }
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .library import address_of, library
-from .zstd import zstd_decompress
+from .zstd import zstd_functions
 
 CHUNK = np.dtype(
     [
@@ -123,7 +123,7 @@ def decode_chunks(
         return NO_FILE
     parts = ((_NOTHING if chunk is None else chunk, SLACK), (page, SLACK), (dictionary, 0))
     memory = [number for each, slack in parts for number in (address_of(each), len(each) - slack)]
-    scratch = np.array([*memory, zstd_decompress()], np.int64)  # `Scratch` in pages.cc
+    scratch = np.array([*memory, *zstd_functions()], np.int64)  # `Scratch` in pages.cc
     status = np.zeros(len(NO_FILE), np.int64)
     core.parquetry_decode_chunks(
         address_of(chunks),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..process.forks import importing
 
@@ -18,20 +19,31 @@ _FRAME = bytes.fromhex("28b52ffd200421000070617271")
 
 
 @lru_cache(maxsize=1)
-def zstd_decompress() -> int:
-    """Returns the address of ``ZSTD_decompress``, or 0 if there is no library."""
+def zstd_functions() -> tuple[int, int]:
+    """Returns the addresses of ``ZSTD_decompress`` and ``ZSTD_findFrameCompressedSize``; zeros without a library."""
     with importing():
         for path in _libraries():
             try:
-                function = ctypes.CDLL(path).ZSTD_decompress
+                library = ctypes.CDLL(path)
+                decompress, frame_size = library.ZSTD_decompress, library.ZSTD_findFrameCompressedSize
             except (OSError, AttributeError):
                 continue
-            function.restype = ctypes.c_size_t
-            function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
-            out = ctypes.create_string_buffer(4)
-            if function(out, len(out), _FRAME, len(_FRAME)) == len(out) and out.raw == b"parq":
-                return ctypes.cast(function, ctypes.c_void_p).value or 0
-    return 0
+            decompress.restype = frame_size.restype = ctypes.c_size_t
+            decompress.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+            frame_size.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+            out, size = ctypes.create_string_buffer(4), len(_FRAME)
+            if frame_size(_FRAME, size) == size and decompress(out, 4, _FRAME, size) == 4 and out.raw == b"parq":
+                return _address(decompress), _address(frame_size)
+    return 0, 0
+
+
+def has_zstd() -> bool:
+    """Returns whether there is a library."""
+    return zstd_functions()[0] != 0
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _libraries() -> Iterator[str]:

@@ -58,7 +58,8 @@ class CoreReader:
         self._fields = {name: field for name, (field, kind) in found.items() if kind is not None}
         self._kinds = {name: kind for name, (_, kind) in found.items() if kind is not None}
         self._names = tuple(self._fields)
-        self._kinds_text = "\0".join(map(str, self._kinds.values()))
+        self._all_kinds = list(self._kinds.values())
+        self._kinds_text = "\0".join(map(str, self._all_kinds))
         self._files: dict[int, tuple[str, str]] = {}
 
     def read(
@@ -113,8 +114,11 @@ class CoreReader:
             return _leaves_in(footer, file_key)
 
         footer, group = self._dataset.group_footer(row_group)
-        kinds = list(self._kinds.values()) if names is self._names else [self._kinds[name] for name in names]
-        key = f"{file_key}\0{groups.group[row_group]}\0{self._kinds_text}"
+        kinds, text = self._all_kinds, self._kinds_text
+        if names is not self._names:
+            kinds = [self._kinds[name] for name in names]
+            text = "\0".join(map(str, kinds))
+        key = f"{file_key}\0{groups.group[row_group]}\0{text}"
         columns = core_columns(footer, group, names, leaves, key, kinds=kinds)
         return columns if columns.columns and columns.rows == groups.rows[row_group] else None
 

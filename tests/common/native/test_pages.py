@@ -19,7 +19,7 @@ from parquetry.common.layout.page_header import data_page
 from parquetry.common.memory.arrow_views import as_arrow
 from parquetry.common.native.library import library
 from parquetry.common.native.parquet import CHUNK, SLACK, decode_chunks
-from parquetry.common.native.zstd import zstd_decompress
+from parquetry.common.native.zstd import has_zstd
 
 
 class Chunk:
@@ -132,7 +132,7 @@ def chunks(draw: Any) -> tuple[Chunk, pa.Array]:
     chunk = Chunk(
         values,
         nullable=nullable,
-        compression=draw(st.sampled_from(["none", "snappy", *(["zstd"] if zstd_decompress() else [])])),
+        compression=draw(st.sampled_from(["none", "snappy", *(["zstd"] if has_zstd() else [])])),
         use_dictionary=draw(st.booleans()),
         dictionary_pagesize_limit=draw(st.sampled_from([200, 1 << 20])),
         data_page_version=draw(st.sampled_from(["1.0", "2.0"])),
@@ -232,3 +232,55 @@ def test_checksums_of_long_data() -> None:
     assert core is not None
     data = np.random.default_rng(0).bytes(1 << 20)
     assert core.parquetry_checksum(data, len(data)) == zlib.crc32(data)
+
+
+def varint(number: int) -> bytes:
+    """Returns a number of Thrift's compact protocol."""
+    number *= 2  # zigzag, none is negative
+    return bytes([number]) if number < 128 else bytes([number % 128 + 128, number // 128])
+
+
+def stored_page(content: bytes, stored: bytes, values: int, *, without: int = 0) -> bytes:
+    """Returns a data page of the first version, of plain values; ``without`` leaves out a field of its header."""
+    fields = [(1, values), (2, 0), (3, 3), (4, 3)]
+    inside, last = b"", 0
+    for number, value in fields:
+        if number != without:
+            inside += bytes([(number - last) << 4 | 5]) + varint(value)
+            last = number
+    head = b"\x15" + varint(0) + b"\x15" + varint(len(content)) + b"\x15" + varint(len(stored))
+    return head + b"\x2c" + inside + b"\x00\x00" + stored
+
+
+@pytest.mark.parametrize("without", [0, 1, 2, 3, 4])
+def test_headers_have_all_the_fields_that_the_format_requires(without: int) -> None:
+    values = pa.array([5, 6, 7, 8], pa.int32())
+    chunk = Chunk(values, nullable=False, compression="none", use_dictionary=False)
+    content = values.buffers()[1].to_pybytes()[:16]
+    found = chunk.decode(stored_page(content, content, 4, without=without))
+    assert found is None if without else bits(found) == bits(values)
+
+
+@pytest.mark.skipif(not has_zstd(), reason="needs the library of Zstandard")
+def test_only_a_single_frame_of_todays_zstandard_is_decompressed() -> None:
+    values = pa.array(range(256), pa.int32())
+    chunk = Chunk(values, nullable=False, compression="zstd", use_dictionary=False)
+    content = values.buffers()[1].to_pybytes()[:1024]
+    frame = pa.compress(content, "zstd", asbytes=True)
+    halves = [pa.compress(half, "zstd", asbytes=True) for half in (content[:512], content[512:])]
+    skippable = b"\x50\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"
+    found = chunk.decode(stored_page(content, frame, 256))
+    assert found is not None
+    assert bits(found) == bits(values)
+    old = b"\x27" + frame[1:]
+    for stored in (
+        b"".join(halves),
+        skippable + frame,
+        frame + skippable,
+        frame + b"\x00",
+        frame[:-1],
+        old,
+        b"",
+        b"\x28",
+    ):
+        assert chunk.decode(stored_page(content, stored, 256)) is None
