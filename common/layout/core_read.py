@@ -1,8 +1,8 @@
 """Reads columns with the compiled core, in a third of Arrow's time: `read_by_core`, `CoreColumns`.
 
 They take a file and return the columns that they could read; Arrow reads the others. They read numbers, text, bytes,
-and lists of numbers without nulls that are stored uncompressed or with Snappy, as plain values or as codes of a
-dictionary. A column whose bytes are not as expected is left to Arrow, too, which then says what is wrong.
+and lists of numbers without nulls that are stored uncompressed, with Snappy or with Zstandard, as plain values or as
+codes of a dictionary. A column whose bytes are not as expected is left to Arrow, too, which then says what is wrong.
 """
 
 from __future__ import annotations
