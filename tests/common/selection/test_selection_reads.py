@@ -18,6 +18,7 @@ from processes import PATIENCE_S
 
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read.core_reader import CoreReader
 
 GROUPS, ROWS, BLOB = 50, 20, 6_000  # more bytes than statistics use
 WANTED = [number for number in range(GROUPS * ROWS) if number // ROWS in (3, 17, 44) and number % ROWS < 3]
@@ -85,7 +86,16 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
         counted[tuple(field.name for field in fields), int(row_group)] += 1
         return real(dataset, row_group, fields, *room)
 
+    by_core = CoreReader.read
+
+    def read(reader: CoreReader, row_group: int, *args: Any, **options: Any) -> Any:
+        found = by_core(reader, row_group, *args, **options)
+        if found[0]:
+            counted[tuple(found[0]), int(row_group)] += 1
+        return found
+
     monkeypatch.setattr(fetch, "read_row_group", read_row_group)
+    monkeypatch.setattr(CoreReader, "read", read)
     return counted
 
 
@@ -139,8 +149,17 @@ import sys
 import pyarrow.compute as pc
 from parquetry.common import Pipeline
 from parquetry.common.engine.read import fetch
-real, seen = fetch.read_row_group, []
-fetch.read_row_group = lambda *args: (seen.append([f.name for f in args[2]]), real(*args))[1]
+from parquetry.common.engine.read.core_reader import CoreReader
+seen = []
+def noted(real):
+    def read(*args, **options):
+        found = real(*args, **options)
+        if real is not by_core or found[0]:  # it leaves what it cannot decode to the other
+            seen.append(args)
+        return found
+    return read
+by_core = CoreReader.read
+CoreReader.read, fetch.read_row_group = noted(by_core), noted(fetch.read_row_group)
 pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)
 print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
 """
