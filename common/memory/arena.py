@@ -249,20 +249,18 @@ for _pool in (SHARED_REGIONS, BLOCK_REGIONS, _RUN_REGIONS):
 
 def block_memory(size_bytes: int) -> np.ndarray:
     """Returns memory for columns of a block (uint8). Large columns reuse memory of earlier blocks."""
-    if size_bytes < _LARGE_RUNS_BYTES:
-        return np.empty(size_bytes, np.uint8)
-    region = BLOCK_REGIONS.acquire(size_bytes)
-    try:
-        return region.allocate(_BYTES, (size_bytes,))
-    finally:
-        region.end()
+    return _reused(BLOCK_REGIONS, size_bytes)
 
 
 def run_memory(size_bytes: int) -> np.ndarray:
     """Returns memory for the strings or lists of a batch (uint8). Large arrays reuse memory of earlier batches."""
+    return _reused(_RUN_REGIONS, size_bytes)
+
+
+def _reused(pool: RegionPool, size_bytes: int) -> np.ndarray:
     if size_bytes < _LARGE_RUNS_BYTES:
         return np.empty(size_bytes, np.uint8)
-    region = _RUN_REGIONS.acquire(size_bytes)
+    region = pool.acquire(size_bytes)
     try:
         return region.allocate(_BYTES, (size_bytes,))
     finally:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ..process.forks import importing
 
@@ -42,7 +41,7 @@ def has_zstd() -> bool:
     return zstd_functions()[0] != 0
 
 
-def _address(function: Any) -> int:
+def _address(function: ctypes._FuncPointer) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
