@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import socket
 import ssl
 import stat
@@ -195,19 +196,36 @@ class Listener:
 
 def _listening(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
     if endpoint.kind == "unix":
-        _remove_left_over(endpoint.path)
-        result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            result.bind(endpoint.path)
-            os.chmod(endpoint.path, 0o600)  # before listen(), so that nobody can connect first
-            result.listen(_BACKLOG)
-        except BaseException:
-            result.close()
-            raise
-        return result, endpoint
+        return _listening_file(endpoint.path), endpoint
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     result = socket.create_server((endpoint.host, endpoint.port), family=family, backlog=_BACKLOG)
     return result, replace(endpoint, port=result.getsockname()[1])
+
+
+def _listening_file(path: str) -> socket.socket:
+    """Listens on a Unix socket whose file appears when clients can connect, not before.
+
+    bind() alone makes the file, and clients are refused until listen(). The file gets its name afterwards, by a link,
+    which fails if another server was faster.
+    """
+    _remove_left_over(path)
+    unfinished = os.path.join(os.path.dirname(path), f".{secrets.token_hex(3)}")  # short: Unix sockets limit the path
+    result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        result.bind(unfinished)
+        try:
+            os.chmod(unfinished, 0o600)  # before listen(), so that nobody can connect first
+            result.listen(_BACKLOG)
+            os.link(unfinished, path)
+        finally:
+            os.unlink(unfinished)
+    except FileExistsError:
+        result.close()
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
+    except BaseException:
+        result.close()
+        raise
+    return result
 
 
 def _user_of(connection: socket.socket) -> str:
@@ -225,7 +243,7 @@ def _user_of(connection: socket.socket) -> str:
 
 
 def _remove_left_over(path: str) -> None:
-    """Removes the socket of a server that was killed. If a server still listens on it, bind() raises later."""
+    """Removes the socket of a server that was killed. If a server still listens on it, link() raises later."""
     with contextlib.suppress(OSError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return

@@ -337,6 +337,26 @@ def test_a_socket_that_is_in_use_is_not_taken_and_a_left_over_one_is(built: Buil
             assert os.stat(url.removeprefix("unix:")).st_mode & 0o777 == 0o600
 
 
+def test_a_socket_has_its_name_only_when_clients_can_connect(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = built.pipeline("id").batch(4)
+    listen = socket.socket.listen
+    with socket_url() as url:
+        faster: list[ArrowServer] = []
+
+        def listen_second(server: socket.socket, backlog: int) -> None:
+            assert not os.path.exists(url.removeprefix("unix:"))
+            monkeypatch.undo()
+            faster.append(serve(pipeline, url))  # a second server, started at the same time, is faster
+            listen(server, backlog)
+
+        monkeypatch.setattr(socket.socket, "listen", listen_second)
+        with pytest.raises(PipelineError, match="Address already in use"):
+            serve(pipeline, url)
+        with faster[0] as server:
+            assert len(elements(Pipeline(address=server.address))) == len(pipeline)
+        assert not os.listdir(os.path.dirname(url.removeprefix("unix:")))
+
+
 @pytest.mark.parametrize(
     "said", [b"GET / HTTP/1.1\r\n\r\n", b"PQA1\xff\xff\xff\x7f", b"PQA1\x02\x00\x00\x00[]", b'PQA1\x05\x00\x00\x00{"do']
 )

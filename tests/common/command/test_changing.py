@@ -89,8 +89,10 @@ def test_serve_serves_a_chain_until_it_is_told_to_stop(tmp_path: Path) -> None:
     def client() -> None:
         while not (tmp_path / "socket").exists():
             pass
-        received.extend(next(iter(Pipeline(address=address)))["id"].tolist())
-        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            received.extend(next(iter(Pipeline(address=address)))["id"].tolist())
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=client)
     thread.start()
