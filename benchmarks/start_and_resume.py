@@ -33,7 +33,7 @@ SCHEMA = Unischema(
 _COLD = """
 import json, sys, time
 from parquetry.common.pipeline.pipeline import Pipeline
-import parquetry.common.engine.run.threads, parquetry.common.transport.sidecar.client
+import parquetry.common.engine.run.threads, parquetry.common.transport.sidecar.sidecar_source
 begin = time.perf_counter()
 next(iter(Pipeline(sys.argv[1], executor=sys.argv[2]).shuffle(1_000, seed=1).batch(64)))
 print(json.dumps(time.perf_counter() - begin), flush=True)

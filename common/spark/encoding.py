@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..engine.columns.batch import rows_of
-from ..engine.columns.columns import block_column
+from ..engine.columns.block_column import block_column
 from ..engine.read.canonical import to_canonical
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema.codecs import ListCodec

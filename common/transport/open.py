@@ -31,7 +31,7 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
         return FormedSource(ServedSource(request), converter)
     request.plan.check_not_empty()
     if request.executor == "sidecar":
-        from .sidecar.client import SidecarSource
+        from .sidecar.sidecar_source import SidecarSource
 
         return SidecarSource(request, converter)
     if request.options.stall_timeout is not None and multiprocessing.parent_process() is None:

@@ -14,7 +14,7 @@ from builders import Built, build
 from faces import import_framework
 from processes import PATIENCE_S, open_files
 
-from parquetry.common.transport.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 MIB = 1 << 20
 KEPT = {"parquetry-child", "parquetry-store"}

@@ -19,7 +19,7 @@ from builders import write_table
 from faces import SIDECAR, THREADS, installed_faces, plain_element
 
 from parquetry.common import Pipeline
-from parquetry.common.transport.sidecar.client import FEWEST_KEPT
+from parquetry.common.transport.sidecar.idle_pool import FEWEST_KEPT
 
 FACES = [SIDECAR, *(face for face in installed_faces() if face.name == "tensorflow")]
 READERS = pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)

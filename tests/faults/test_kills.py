@@ -19,7 +19,7 @@ from processes import python_that_gets
 from benchmarks.faults import Killer, readers, workers, workers_of
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError, SidecarError
-from parquetry.common.transport.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 pytestmark = [
     pytest.mark.slow,

@@ -22,7 +22,7 @@ from processes import WITHIN_S, gone, python_that_gets
 from benchmarks.faults import readers, workers_of
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import PipelineError, SidecarError
-from parquetry.common.transport.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 pytestmark = [
     pytest.mark.slow,

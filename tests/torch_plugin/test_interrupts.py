@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import PipelineError
-from parquetry.common.transport.sidecar.client import SidecarSource
+from parquetry.common.transport.sidecar.sidecar_source import SidecarSource
 from parquetry.torch_plugin import ParquetIterable
 from parquetry.torch_plugin.iterator import ElementIterator
 

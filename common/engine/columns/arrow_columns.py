@@ -20,7 +20,7 @@ from ...schema.field import Shape, UnischemaField
 from ...schema.ragged import ends_of
 from ..read.canonical import to_canonical
 from .batch import Column, Compound, Dense, Ragged, Strings, as_one_array, offsets_of, values_of
-from .columns import block_column
+from .block_column import block_column
 
 
 def to_arrow(output: OutputField, column: Column) -> pa.Array:

@@ -7,13 +7,14 @@ wait for it as often.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...memory.arena import ALIGNMENT, SMALL_BYTES, Arena
+from ...native.gather import gather as gather_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,25 @@ def like_columns(kinds: Mapping[int, np.ndarray], rows: int, arena: Arena) -> li
         values = arena.allocate(dtype, (len(numbers), length))
         made.append(LikeColumns(tuple(numbers), values[:, :items].reshape(len(numbers), rows, *shape)))
     return made
+
+
+def in_order(columns: Mapping[int, Sequence[np.ndarray]], rows: np.ndarray, arena: Arena) -> list[LikeColumns]:
+    """Gathers some rows (int64, in this order) of columns of small values, each given in parts, into new ones."""
+    groups = like_columns({number: parts[0] for number, parts in columns.items()}, len(rows), arena)
+    made = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
+    whole = [number for number, parts in columns.items() if len(parts) == 1]
+    gather_rows([in_one_piece(columns[number][0]) for number in whole], rows, [made[number] for number in whole])
+    scratch: dict[Any, np.ndarray] = {}  # columns that use the same memory in turn stay in the cache
+    for number, parts in columns.items() if len(whole) < len(columns) else ():
+        if len(parts) > 1:
+            target = made[number]
+            key = (target.dtype, target.shape[1:])
+            if key not in scratch:
+                scratch[key] = np.empty((sum(map(len, parts)), *target.shape[1:]), target.dtype)
+            gather_rows([np.concatenate(parts, out=scratch[key])], rows, [target])
+    return groups
+
+
+def in_one_piece(values: np.ndarray) -> np.ndarray:
+    flags = values.flags
+    return values if flags.c_contiguous and flags.aligned else np.require(values, requirements=["C", "A"])

@@ -6,17 +6,16 @@ the values. A row's entries are contiguous at every level, so each level is gath
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError
 from ...memory.arrow_views import as_numpy
 from ...schema.field import UnischemaField
 from ...schema.ragged import concat_ranges, ends_of
 from .arrow_take import take_runs
 from .batch import Compound, Ragged, Strings, take_strings
+from .list_column import list_lengths, null_inside, strings_of
+from .protocols import Describe
 
 
 class NestedColumn:
@@ -24,29 +23,19 @@ class NestedColumn:
 
     Args:
         array: the lists of all rows.
-        lengths_of: returns the lengths of lists, 0 for null lists.
-        strings_of: returns the values of an array of strings or byte strings.
-        refused: returns the error for a null inside the list of a given row of the block.
+        describe: describes the location of a row of the block, for error texts.
     """
 
-    def __init__(
-        self,
-        field: UnischemaField,
-        array: pa.Array,
-        levels: int,
-        *,
-        lengths_of: Callable[[pa.Array], np.ndarray],
-        strings_of: Callable[[pa.Array], Strings],
-        refused: Callable[[int], DecodeError],
-    ) -> None:
-        self._refused = refused
+    def __init__(self, field: UnischemaField, array: pa.Array, levels: int, describe: Describe) -> None:
+        self._field = field
+        self._describe = describe
         self._valid = as_numpy(array.is_valid()) if array.null_count else None
         self._holds_null: np.ndarray | None = None
         self._inner = tuple(int(size or 0) for size in field.shape[levels:])
         self._lengths: list[_Runs] = []
         ends = np.arange(len(array) + 1)
         for level in range(levels):
-            lengths = lengths_of(array)
+            lengths = list_lengths(array)
             if level:
                 self._lengths.append(_Runs(ends, lengths))
             ends = ends_of(lengths)[ends]
@@ -54,11 +43,11 @@ class NestedColumn:
             self._note_nulls(array, ends)
         self._counts = np.diff(ends)
         for _ in self._inner:
-            ends = ends_of(lengths_of(array))[ends]  # a null list has no values, whatever its declared length
+            ends = ends_of(list_lengths(array))[ends]  # a null list has no values, whatever its declared length
             array = array.flatten()
             self._note_nulls(array, ends)
         text = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-        self._values = _Runs(ends, strings_of(array) if text else as_numpy(array))
+        self._values = _Runs(ends, strings_of(array, (len(array),), None) if text else as_numpy(array))
 
     def _note_nulls(self, array: pa.Array, ends: np.ndarray) -> None:
         """Records which rows contain nulls. ``ends`` bounds the entries of each row."""
@@ -76,7 +65,7 @@ class NestedColumn:
             DecodeError: a list contains a null.
         """
         if self._holds_null is not None and self._holds_null[rows].any():
-            raise self._refused(int(rows[np.argmax(self._holds_null[rows])]))
+            raise null_inside(self._field, self._describe(int(rows[np.argmax(self._holds_null[rows])])))
         valid = None if self._valid is None or self._valid[rows].all() else self._valid[rows]
         lead = (len(rows),)
         lengths = [Ragged(runs.counts[rows][:, None], runs.take(rows), lead, valid) for runs in self._lengths]

@@ -1,22 +1,29 @@
-"""Replaces nulls inside lists for a whole block at once: with a value, or with zeros plus flags.
+"""Nulls inside lists: replaced by a value, by zeros plus flags (`FlaggedColumn`), or kept (`KeptColumn`).
 
-It takes a list column in canonical form (`read.canonical`) and returns lists without nulls inside. Null rows stay null,
-and the values hidden beneath them do not matter.
+`filled` and `flagged` replace them for a whole block at once. They take a list column in canonical form
+(`read.canonical`) and return lists without nulls inside. Null rows stay null, and the values hidden beneath them do not
+matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ...errors import DecodeError
 from ...memory.arrow_views import as_arrow, as_numpy, without_nulls
 from ...process.forks import pc
-from ...schema.field import Shape
+from ...schema.dtypes import delivered_dtype, is_string_like, is_text
+from ...schema.field import Shape, UnischemaField
+from .batch import Column, Compound, Dense, Ragged, rows_of, values_of
+from .protocols import BlockColumn, Describe
 
 Change = Callable[[pa.Array], pa.Array]
+ColumnOf = Callable[[UnischemaField, Sequence[pa.Array], Describe], BlockColumn]
 
 
 def filled(array: pa.Array, shape: Shape, value: Any) -> pa.Array:
@@ -30,6 +37,59 @@ def flagged(array: pa.Array, shape: Shape) -> tuple[pa.Array, pa.Array]:
     """
     values = _rebuilt(array, shape, lambda flat: _filled(flat, None), emptied=True)
     return values, _rebuilt(array, shape, _flags, emptied=True)
+
+
+class FlaggedColumn:
+    """Lists, plus flags of the same shapes for the elements that are not null."""
+
+    def __init__(self, field: UnischemaField, values: BlockColumn, flag: UnischemaField, flags: BlockColumn) -> None:
+        self._columns = ((field, values), (flag, flags))
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        values, flags = (column.gather(rows, _place(field, len(rows))) for field, column in self._columns)
+        present = values_of(flags)
+        assert isinstance(present, Dense | Ragged)
+        numbers = present.values
+        assert isinstance(numbers, np.ndarray)
+        parts = values.parts if isinstance(values, Compound) else (values,)
+        return Compound((*parts, replace(present, values=numbers.view(np.bool_))))
+
+
+class KeptColumn:
+    """Lists as objects for display: arrays, or Python lists for rows that contain nulls.
+
+    Args:
+        column_of: makes a column, as `block_column` does.
+    """
+
+    def __init__(self, field: UnischemaField, array: pa.Array, describe: Describe, *, column_of: ColumnOf) -> None:
+        self._field = field
+        self._array = array
+        self._describe = describe
+        self._column_of = column_of
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        objects = np.empty(len(rows), object)
+        for place, row in enumerate(rows.tolist()):
+            objects[place] = self._row(row)
+        return Dense(objects)
+
+    def _row(self, row: int) -> object:
+        alone = self._array.take(as_arrow(np.array([row])))
+        try:
+            found = self._column_of(self._field, [alone], lambda _: self._describe(row)).gather(
+                np.zeros(1, np.int64), _place(self._field, 1)
+            )
+        except DecodeError:
+            return alone[0].as_py()
+        return rows_of(found, text=is_text(self._field.dtype))[0]
+
+
+def _place(field: UnischemaField, rows: int) -> np.ndarray | None:
+    """Allocates the output for numbers of one shape; ``None`` for other fields."""
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    return np.empty((rows, *(axis or 0 for axis in field.shape)), delivered_dtype(field.dtype))
 
 
 def _rebuilt(array: pa.Array, shape: Shape, change: Change, *, emptied: bool) -> pa.Array:

@@ -33,7 +33,7 @@ from ..columns.batch import (
     take_column,
     take_rows,
 )
-from ..columns.columns import CodedColumn
+from ..columns.coded_column import CodedColumn
 from ..columns.like_columns import like_columns
 from ..steps.apply import BatchRows, apply_by_batch, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck

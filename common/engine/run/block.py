@@ -21,9 +21,12 @@ from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
 from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
-from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, numbers_of, plain_parts
+from ..columns.block_column import block_column
+from ..columns.fixed_column import FixedColumn
 from ..columns.jpeg_files import IntactRows
-from ..columns.like_columns import LikeColumns
+from ..columns.like_columns import LikeColumns, in_order
+from ..columns.plain_numbers import numbers_of, plain_parts
+from ..columns.protocols import BlockColumn
 from ..read.file_cells import Part
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace

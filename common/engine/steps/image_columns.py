@@ -17,7 +17,8 @@ from ...errors import DecodeError, ParquetryError
 from ...memory.arena import SCRATCH, Arena
 from ...stages.image_base import ImageStep
 from ..columns.batch import Column, Dense, Ragged
-from ..columns.columns import CodedColumn, FixedColumn
+from ..columns.coded_column import CodedColumn
+from ..columns.fixed_column import FixedColumn
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
 from .random_numbers import ItemKeys

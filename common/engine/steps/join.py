@@ -16,7 +16,7 @@ from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep
 from ..columns.batch import Column, Dense
-from ..columns.columns import TokenColumn
+from ..columns.protocols import TokenColumn
 from .source import BatchSource
 
 

@@ -20,7 +20,7 @@ from ...stages.normalize import NormalizeOp
 from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import ResizedCropOp
 from ...stages.resize import ResizeOp
-from ..columns.columns import CodedColumn
+from ..columns.coded_column import CodedColumn
 from .images import ImagePart, Numbers, needed_part
 
 _Factors = tuple[np.ndarray, np.ndarray]

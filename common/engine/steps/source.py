@@ -9,8 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from ...stages.pack import PackStep
-from ..columns.columns import BlockColumn, FixedColumn
+from ..columns.fixed_column import FixedColumn
 from ..columns.like_columns import LikeColumns
+from ..columns.protocols import BlockColumn
 
 Numbers = slice | np.ndarray
 

@@ -1,12 +1,7 @@
-"""The Python client of the sidecar. It starts the process, maps its slots, and returns batches without a copy.
-
-`SidecarSource` returns the steps of one iteration. After an iteration, the sidecar stays idle for a while and serves
-the next one.
-"""
+"""The Python client of the sidecar. It starts the process, maps its slots, and returns batches without a copy."""
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import contextlib
 import ctypes
@@ -17,39 +12,27 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from ...counting.counters import Count
 from ...counting.tracing import ENVIRONMENT
-from ...engine.columns.batch import Column, leading
-from ...engine.run.step_run import NO_STEPS, Converter, StepRun
-from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
+from ...engine.columns.batch import Column
+from ...errors import SidecarError, error_class, limit_reached
 from ...memory.arena import SMALL_BYTES
 from ...order.cursor import SkipState
-from ...plan.options import RESTARTS
-from ...plan.state import state_of
 from ...schema.element import OutputField
 from ..children import start_child
 from ..exit_status import how_it_ended
 from ..processes import SHARED, python_command
-from ..source import StepRequest
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
-from .request import may_share_process, open_request
+from .request import may_share_process
 from .slots import read_table
 from .stalls import StallWatch, is_stopped
 
 _LOGGER = logging.getLogger(__name__)
-IDLE_S = 30.0
-"""How long a sidecar waits for the next iteration, unless ``PARQUETRY_SIDECAR_IDLE_S`` says otherwise."""
-FEWEST_KEPT = 4
-"""The number of idle sidecars that are always kept, because training and validation alternate."""
 _DEATH_S = 2.0
 _TAIL_CHARACTERS = 8192
 
@@ -345,274 +328,3 @@ def _surroundings() -> tuple[dict[str, str], str]:
         return {**os.environ, ENVIRONMENT: ""}, os.getcwd()  # START names the trace
     except FileNotFoundError:  # it was removed
         return {**os.environ, ENVIRONMENT: ""}, ""
-
-
-def idle_seconds() -> float:
-    """Returns how long a sidecar may wait for the next iteration."""
-    try:
-        seconds = float(os.environ.get("PARQUETRY_SIDECAR_IDLE_S", IDLE_S))
-    except ValueError:
-        return IDLE_S
-    return seconds if 0 <= seconds < threading.TIMEOUT_MAX else IDLE_S
-
-
-class RecentMost:
-    """The largest number noted recently."""
-
-    def __init__(self) -> None:
-        self._noted: deque[tuple[float, int]] = deque()  # times ascend, numbers descend
-
-    def note(self, number: int, now: float) -> None:
-        """Adds a number."""
-        while self._noted and self._noted[-1][1] <= number:
-            self._noted.pop()
-        self._noted.append((now, number))
-
-    def within(self, seconds: float, now: float) -> int:
-        """Returns the largest number of the last ``seconds``, or 0 if there is none."""
-        while self._noted and self._noted[0][0] < now - seconds:
-            self._noted.popleft()
-        return self._noted[0][1] if self._noted else 0
-
-
-class IdlePool:
-    """Idle sidecars, kept for the next iteration of the same request, and ended after `idle_seconds`.
-
-    The pool holds as many as were recently in use at once. When it is full, the oldest one opens the next different
-    request, or is ended when another one is returned.
-    """
-
-    def __init__(self) -> None:
-        self._idle: list[tuple[float, SidecarClient]] = []  # oldest first
-        self._used: weakref.WeakSet[SidecarClient] = weakref.WeakSet()
-        self._most_used = RecentMost()
-        self._lock = threading.RLock()  # reentrant: the finalizer of an iterator may call `give` in any method here
-        self._timer: threading.Timer | None = None
-
-    def take(self, request: bytes, stall_timeout: float | None) -> SidecarClient:
-        """Returns an idle sidecar for this request, or a new one."""
-        while True:
-            with self._lock:
-                found = next((item for item in self._idle if item[1].request == request), None) or self._spare(request)
-                if found is not None and not self._removed(found):
-                    continue
-            if found is None:
-                return self._lend(SidecarClient(request, stall_timeout))
-            client = found[1]
-            if client.alive and (client.request == request or client.open(request, stall_timeout)):
-                return self._lend(client)
-            client.close()
-
-    def give(self, client: SidecarClient) -> None:
-        """Returns a sidecar to the pool."""
-        idle_s = idle_seconds()
-        with self._lock:
-            self._most_used.note(len(self._used), time.monotonic())
-            self._used.discard(client)
-        if not client.reusable or not idle_s:
-            client.close()
-            return
-        with self._lock:
-            now, dropped = time.monotonic(), []
-            self._idle.append((now + idle_s, client))
-            while len(self._idle) > self._most_kept(idle_s, now):
-                dropped.append(self._idle.pop(0))
-            self._arm()
-        for _, oldest in dropped:
-            oldest.close()
-
-    def close(self) -> None:
-        """Ends all idle sidecars. Idempotent."""
-        with self._lock:
-            left, self._idle = self._idle, []
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-        for _, client in left:
-            client.close()
-
-    def forget(self) -> None:
-        """Drops all sidecars in a forked child, because they belong to the parent."""
-        self._idle = []
-        self._used = weakref.WeakSet()
-        self._timer = None
-        self._lock = threading.RLock()
-
-    def _removed(self, item: tuple[float, SidecarClient]) -> bool:
-        """Removes an idle sidecar; returns ``False`` if a finalizer has dropped it meanwhile."""
-        with contextlib.suppress(ValueError):
-            self._idle.remove(item)
-            return True
-        return False
-
-    def _spare(self, request: bytes) -> tuple[float, SidecarClient] | None:
-        """Returns the oldest sidecar that may open a request, if the pool is full."""
-        if len(self._idle) < self._most_kept(idle_seconds(), time.monotonic()):
-            return None
-        return next((item for item in self._idle if item[1].may_open(request)), None)
-
-    def _most_kept(self, idle_s: float, now: float) -> int:
-        return max(FEWEST_KEPT, self._most_used.within(idle_s, now))
-
-    def _lend(self, client: SidecarClient) -> SidecarClient:
-        with self._lock:
-            self._used.add(client)
-            self._most_used.note(len(self._used), time.monotonic())
-        return client
-
-    def _arm(self) -> None:
-        if self._timer is None and self._idle:
-            delay = max(0.1, min(due for due, _ in self._idle) - time.monotonic())
-            self._timer = threading.Timer(delay, self._sweep)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _sweep(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            self._timer = None
-            due = [item for item in list(self._idle) if item[0] <= now and self._removed(item)]
-            self._arm()
-        for _, client in due:
-            client.close()
-
-
-IDLE = IdlePool()
-atexit.register(IDLE.close)
-os.register_at_fork(after_in_child=IDLE.forget)
-
-
-class SidecarSource:
-    """The steps of one iteration, produced by a sidecar."""
-
-    def __init__(self, wanted: StepRequest, converter: Converter) -> None:
-        self._converter = converter
-        element, cursor = wanted.plan.element, wanted.cursor
-        self._outputs = element.leaves
-        self._counters = wanted.counters
-        self._batched = element.batched
-        self.skipped = cursor.skipped
-        self._run = NO_STEPS
-        self.position = cursor.start
-        request = open_request(
-            wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
-        )
-        self._request = request.encode()
-        self._plan = wanted.plan
-        self._cursor = cursor
-        self._restarts = RESTARTS if wanted.options.restarts is None else wanted.options.restarts
-        self._stall_timeout = wanted.options.stall_timeout
-        self._restarted = 0  # in a row
-        self._died_at = -1
-        self._closed = False
-        self._client: SidecarClient | None = None
-        try:
-            self._begin()
-        except SidecarDiedError as error:
-            self._begin_again(error)
-
-    def _begin(self) -> None:
-        """Begins after the last step that was returned."""
-        self._client = IDLE.take(self._request, self._stall_timeout)
-        try:
-            cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
-            state = state_of(self._plan, cursor).to_json() if self.skipped else None
-            self._client.start(Start(cursor=cursor, merge=True, state=state), self._counters.descriptor)
-        except BaseException:
-            self._release()
-            raise
-        if self._closed:  # closed by another thread in the meantime
-            self._release()
-
-    def _begin_again(self, death: SidecarError) -> None:
-        """Replaces a sidecar that died.
-
-        Raises:
-            SidecarError: it died too often at this element.
-            ParquetryError: an error from planning.
-        """
-        error = death
-        while not self._closed:
-            self._release()
-            if self.position != self._died_at:
-                self._died_at, self._restarted = self.position, 0
-            if self._restarted >= self._restarts:
-                often = f"\nIt was started again {self._restarted} times at element {self.position}."
-                raise SidecarError(f"{error}{often if self._restarted else ''}") from error
-            self._restarted += 1
-            self._counters.row()[Count.RESTARTS] += 1
-            _LOGGER.warning(
-                "%s Starting another at element %d, %d of %d in a row.",
-                str(error).partition(" Last stderr output")[0],
-                self.position,
-                self._restarted,
-                self._restarts,
-            )
-            try:
-                self._begin()
-            except SidecarError as again:
-                error = again
-            else:
-                return
-
-    def __next__(self) -> tuple[int, Any]:
-        while not (run := self._run).left:
-            self._receive()
-        step = run.take()
-        self.position += 1 if self._batched else run.rows
-        self._note_skipped()
-        return run.rows, step
-
-    @property
-    def ready(self) -> int:
-        """As `StepSource`."""
-        return self._run.left
-
-    def _receive(self) -> None:
-        """Waits for a message and splits it into steps, if it has any. Raises ``StopIteration`` at the end."""
-        client = self._client
-        if client is None:
-            raise StopIteration
-        try:
-            received = client.next_batch(self._outputs)
-        except ELEMENT_ERRORS:
-            if client.failed_at is None:
-                self.close()
-            else:
-                self.position = client.failed_at
-                self._note_skipped()
-            raise
-        except SidecarDiedError as error:
-            if self._closed:
-                raise SidecarError(str(error)) from error
-            self._begin_again(error)
-            return
-        if received is None:
-            self.close()
-            raise StopIteration
-        header, columns = received
-        self._counters.row()[Count.DELIVERED_BYTES] += header.table_offset
-        self.position = header.first_element
-        begin = time.perf_counter()
-        if self._batched:
-            steps = header.num_elements
-            self._run = StepRun(self._converter, [(columns, steps, leading(columns[0]) // steps)])
-        else:
-            self._run = StepRun(self._converter, [(columns, 1, header.num_elements)])
-        self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
-
-    def _note_skipped(self) -> None:
-        told = () if self._client is None else self._client.skipped
-        while told and told[0][0] <= self.position:
-            _, self.skipped = told.popleft()
-
-    def close(self) -> None:
-        """Ends the iteration and keeps the sidecar for the next one. Idempotent."""
-        self._closed = True
-        self._release()
-
-    def _release(self) -> None:
-        client, self._client = self._client, None
-        if client is not None and client.pid == os.getpid():
-            client.stop()
-            IDLE.give(client)

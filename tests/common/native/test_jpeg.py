@@ -17,7 +17,7 @@ from oracle import examples
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.columns import columns
+from parquetry.common.engine.columns.coded_column import CodedColumn
 from parquetry.common.errors import DecodeError
 from parquetry.common.native import jpeg
 
@@ -280,7 +280,7 @@ def test_whole_images_are_the_same_many_at_a_time(
         return [None if row["image"] is None else row["image"].tobytes() for row in chain]
 
     with monkeypatch.context() as without:
-        without.setattr(columns.CodedColumn, "_decode_jpegs", lambda *_: None)
+        without.setattr(CodedColumn, "_decode_jpegs", lambda *_: None)
         wanted = rows()
     decoded: list[bool] = []
     decode_parts = jpeg.decode_parts

@@ -15,7 +15,7 @@ from oracle import examples
 from parquetry.common import UnischemaField
 from parquetry.common.engine.columns.arrow_take import runs_of, take_runs
 from parquetry.common.engine.columns.batch import Ragged, Strings, take_column
-from parquetry.common.engine.columns.columns import ArrowColumn
+from parquetry.common.engine.columns.list_column import ListColumn
 from parquetry.common.schema.codecs import ListCodec
 
 TYPES = [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float16(), pa.float32(), pa.float64()]
@@ -58,7 +58,7 @@ def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     array, rows = case
     field = UnischemaField("x", array.type.value_type.to_pandas_dtype(), (None,), ListCodec(), nullable=True)
     parts = [array.slice(0, len(array) // 2), array.slice(len(array) // 2)] if two_parts else [array]
-    fast, plain = (ArrowColumn(field, parts, str) for _ in range(2))
+    fast, plain = (ListColumn(field, parts, str) for _ in range(2))
     assert fast._runs is not None
     plain._runs = None
     one, other = fast.gather(rows, None), plain.gather(rows, None)

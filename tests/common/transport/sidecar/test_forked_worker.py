@@ -20,8 +20,8 @@ from processes import PATIENCE_S, WITHIN_S, gone, open_files, settled
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.transport.sidecar.client import IDLE
 from parquetry.common.transport.sidecar.forked_worker import TEMPLATE_NAME
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh")
 

@@ -24,7 +24,7 @@ from processes import PATIENCE_S, WITHIN_S, gone
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import DatasetError, DecodeError, PipelineError, SidecarError, TransformError
-from parquetry.common.transport.sidecar.client import FEWEST_KEPT, IDLE, RecentMost
+from parquetry.common.transport.sidecar.idle_pool import FEWEST_KEPT, IDLE, RecentMost
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for processes of others"

@@ -23,7 +23,7 @@ from parquetry.common import (
 )
 from parquetry.common.schema import images
 from parquetry.common.testing import assert_same
-from parquetry.common.transport.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 from parquetry.common.transport.sidecar.runners import needs_workers
 
 Chain = Callable[[Pipeline], Pipeline]

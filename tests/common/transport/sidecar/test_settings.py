@@ -19,14 +19,15 @@ from processes import WITHIN_S, open_files
 from parquetry.common import Pipeline
 from parquetry.common.errors import SidecarError
 from parquetry.common.transport.sidecar import client
+from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     pq.write_table(pa.table({"a": range(10)}), tmp_path / "x.parquet")
-    client.IDLE.close()
+    IDLE.close()
     yield Pipeline(tmp_path, executor="sidecar", workers=1).batch(4)
-    client.IDLE.close()
+    IDLE.close()
 
 
 def _sidecar_of(iterator: Any) -> psutil.Process:

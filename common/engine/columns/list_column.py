@@ -1,0 +1,168 @@
+"""`ListColumn`: strings and lists in a loaded block, gathered by row number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import DecodeError
+from ...layout.nested import variable
+from ...memory.arrow_views import as_arrow, as_numpy, without_nulls
+from ...process.forks import cached_property
+from ...schema.dtypes import is_string_like
+from ...schema.field import UnischemaField
+from ...schema.ragged import ends_of
+from .arrow_take import runs_of
+from .batch import Column, Dense, Ragged, Strings
+from .protocols import Describe
+
+
+class ListColumn:
+    """Strings and lists, gathered by runs of bytes where possible and by Arrow otherwise."""
+
+    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> None:
+        self._field = field
+        self._describe = describe
+        self._array = joined(parts)
+        plain = not field.shape or (len(field.shape) == 1 and not field.is_fixed)
+        self._runs = runs_of(self._array) if plain else None
+
+    @cached_property
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `TokenColumn.flat`.
+
+        Raises:
+            DecodeError: a list contains a null.
+        """
+        inside = self._array.flatten()
+        if inside.null_count:
+            row = np.searchsorted(ends_of(list_lengths(self._array)), first_null(inside), side="right") - 1
+            raise null_inside(self._field, self._describe(int(row)))
+        if pa.types.is_fixed_size_list(self._array.type):
+            return ends_of(list_lengths(self._array)), as_numpy(inside)
+        first, count = self._array.offset, len(self._array)
+        return np.frombuffer(self._array.buffers()[1], np.int64, count + 1, first * 8), as_numpy(self._array.values)
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        if self._runs is not None:
+            ends, items, valid = self._runs.take(rows)
+            lead = (len(rows),)
+            return (
+                Ragged(np.diff(ends)[:, None], items, lead, valid)
+                if self._field.shape
+                else Strings(ends, items, lead, valid)
+            )
+        taken = self._array.take(as_arrow(rows))
+        valid = None if taken.null_count == 0 else as_numpy(taken.is_valid())
+        axes = len(self._field.shape)
+        if axes == 0:
+            return strings_of(taken, (len(rows),), valid)
+        flat, shapes = _flat_list(self._field, taken, lambda number: self._describe(int(rows[number])))
+        if self._field.is_fixed:
+            full = (len(rows), *(axis or 0 for axis in self._field.shape))
+            if valid is not None:
+                return _spread(self._field, flat, full, valid, out)
+            if is_string_like(self._field.dtype):
+                return strings_of(flat, full, None)
+            assert out is not None
+            out[...] = as_numpy(flat).reshape(full)
+            return Dense(out)
+        values = strings_of(flat, (len(flat),), None) if is_string_like(self._field.dtype) else as_numpy(flat)
+        return Ragged(shapes, values, (len(rows),), valid)
+
+
+def strings_of(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
+    """Returns the strings of an array, with offsets that begin at 0. Nulls become empty strings."""
+    offsets, data = _binary_buffers(without_nulls(array))
+    raw = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return Strings(offsets - offsets[0], raw, shape, valid)
+
+
+def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
+    offsets = (
+        np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, part.offset * 8)
+        if len(part)
+        else np.zeros(1, np.int64)
+    )
+    data = part.buffers()[2] if len(part) else None
+    return offsets, memoryview(data if data is not None else b"")
+
+
+def joined(parts: Sequence[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
+
+
+def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
+    """Casts all parts to variable lists if fixed-size and variable lists (a part with nulls) meet in one block."""
+    kinds = {part.type for part in parts}
+    if len(kinds) == 1:
+        return list(parts)
+    return [part.cast(variable(part.type)) for part in parts]
+
+
+def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tuple[pa.Array, np.ndarray]:
+    """Returns the innermost values of a column of lists, and the shape of each row's value.
+
+    Raises:
+        DecodeError: the rows of a nested list differ in length, so it is not an array, or a list contains a null.
+    """
+    count = len(array)
+    shapes = np.tile(np.array([axis or 0 for axis in field.shape], dtype=np.int64), (count, 1))  # empty lists too
+    owner = np.arange(count)
+    for axis in range(len(field.shape)):
+        lengths = list_lengths(array)
+        if axis == 0:
+            shapes[:, 0] = lengths
+        elif len(lengths):
+            shapes[owner, axis] = lengths
+            uneven = np.flatnonzero(shapes[owner, axis] != lengths)
+            if len(uneven):
+                raise DecodeError(
+                    f"field '{field.name}', {describe(owner[uneven[0]])}: expected lists that form an array of "
+                    f"{len(field.shape)} axes, found rows of different lengths in one value. Write "
+                    f".nested('{field.name}') to get lists of any lengths, or deselect the field."
+                )
+        owner = np.repeat(owner, lengths)
+        array = array.flatten()
+        if array.null_count:
+            raise null_inside(field, describe(owner[first_null(array)]))
+    return array, shapes
+
+
+def first_null(array: pa.Array) -> int:
+    return int(np.flatnonzero(as_numpy(array.is_null()))[0])
+
+
+def null_inside(field: UnischemaField, where: str) -> DecodeError:
+    return DecodeError(
+        f"field '{field.name}', {where}: expected a list without nulls inside, found one. "
+        f"Write nulls('drop', '{field.name}') or nulls('mask', '{field.name}', elements=True) before other verbs on "
+        f"the field, or deselect the field. nulls('fill', '{field.name}', value=...) fills null values, but not null "
+        "inner lists of variable length, because their length is unknown."
+    )
+
+
+def list_lengths(array: pa.Array) -> np.ndarray:
+    """Returns how many values each list contributes to ``array.flatten()``: 0 for a null list."""
+    if pa.types.is_fixed_size_list(array.type):
+        lengths = np.full(len(array), array.type.list_size)
+        return np.where(as_numpy(array.is_valid()), lengths, 0) if array.null_count else lengths
+    lengths = array.value_lengths()
+    return as_numpy(without_nulls(lengths)).astype(np.int64, copy=False)
+
+
+def _spread(
+    field: UnischemaField, flat: pa.Array, full: tuple[int, ...], valid: np.ndarray, out: np.ndarray | None
+) -> Column:
+    """Spreads the fixed-shape values of the valid rows over all rows, with zeros (or empty strings) for null rows."""
+    if not is_string_like(field.dtype):
+        assert out is not None
+        out[...] = 0
+        out[valid] = as_numpy(flat).reshape(-1, *full[1:])
+        return Dense(out, valid)
+    each = int(np.prod(full[1:], dtype=np.int64))
+    index = np.where(np.repeat(valid, each), np.cumsum(np.repeat(valid, each)) - 1, -1)
+    taken = flat.take(pa.array(index, mask=index < 0))
+    return strings_of(taken, full, valid)

@@ -1,0 +1,159 @@
+"""`SidecarSource`: the steps of one iteration, produced by a sidecar."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from ...counting.counters import Count
+from ...engine.columns.batch import leading
+from ...engine.run.step_run import NO_STEPS, Converter, StepRun
+from ...errors import ELEMENT_ERRORS, SidecarError
+from ...plan.options import RESTARTS
+from ...plan.state import state_of
+from ..source import StepRequest
+from .client import SidecarClient, SidecarDiedError
+from .idle_pool import IDLE
+from .protocol import Start
+from .request import open_request
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class SidecarSource:
+    """The steps of one iteration, produced by a sidecar."""
+
+    def __init__(self, wanted: StepRequest, converter: Converter) -> None:
+        self._converter = converter
+        element, cursor = wanted.plan.element, wanted.cursor
+        self._outputs = element.leaves
+        self._counters = wanted.counters
+        self._batched = element.batched
+        self.skipped = cursor.skipped
+        self._run = NO_STEPS
+        self.position = cursor.start
+        request = open_request(
+            wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
+        )
+        self._request = request.encode()
+        self._plan = wanted.plan
+        self._cursor = cursor
+        self._restarts = RESTARTS if wanted.options.restarts is None else wanted.options.restarts
+        self._stall_timeout = wanted.options.stall_timeout
+        self._restarted = 0  # in a row
+        self._died_at = -1
+        self._closed = False
+        self._client: SidecarClient | None = None
+        try:
+            self._begin()
+        except SidecarDiedError as error:
+            self._begin_again(error)
+
+    def _begin(self) -> None:
+        """Begins after the last step that was returned."""
+        self._client = IDLE.take(self._request, self._stall_timeout)
+        try:
+            cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
+            state = state_of(self._plan, cursor).to_json() if self.skipped else None
+            self._client.start(Start(cursor=cursor, merge=True, state=state), self._counters.descriptor)
+        except BaseException:
+            self._release()
+            raise
+        if self._closed:  # closed by another thread in the meantime
+            self._release()
+
+    def _begin_again(self, death: SidecarError) -> None:
+        """Replaces a sidecar that died.
+
+        Raises:
+            SidecarError: it died too often at this element.
+            ParquetryError: an error from planning.
+        """
+        error = death
+        while not self._closed:
+            self._release()
+            if self.position != self._died_at:
+                self._died_at, self._restarted = self.position, 0
+            if self._restarted >= self._restarts:
+                often = f"\nIt was started again {self._restarted} times at element {self.position}."
+                raise SidecarError(f"{error}{often if self._restarted else ''}") from error
+            self._restarted += 1
+            self._counters.row()[Count.RESTARTS] += 1
+            _LOGGER.warning(
+                "%s Starting another at element %d, %d of %d in a row.",
+                str(error).partition(" Last stderr output")[0],
+                self.position,
+                self._restarted,
+                self._restarts,
+            )
+            try:
+                self._begin()
+            except SidecarError as again:
+                error = again
+            else:
+                return
+
+    def __next__(self) -> tuple[int, Any]:
+        while not (run := self._run).left:
+            self._receive()
+        step = run.take()
+        self.position += 1 if self._batched else run.rows
+        self._note_skipped()
+        return run.rows, step
+
+    @property
+    def ready(self) -> int:
+        """As `StepSource`."""
+        return self._run.left
+
+    def _receive(self) -> None:
+        """Waits for a message and splits it into steps, if it has any. Raises ``StopIteration`` at the end."""
+        client = self._client
+        if client is None:
+            raise StopIteration
+        try:
+            received = client.next_batch(self._outputs)
+        except ELEMENT_ERRORS:
+            if client.failed_at is None:
+                self.close()
+            else:
+                self.position = client.failed_at
+                self._note_skipped()
+            raise
+        except SidecarDiedError as error:
+            if self._closed:
+                raise SidecarError(str(error)) from error
+            self._begin_again(error)
+            return
+        if received is None:
+            self.close()
+            raise StopIteration
+        header, columns = received
+        self._counters.row()[Count.DELIVERED_BYTES] += header.table_offset
+        self.position = header.first_element
+        begin = time.perf_counter()
+        if self._batched:
+            steps = header.num_elements
+            self._run = StepRun(self._converter, [(columns, steps, leading(columns[0]) // steps)])
+        else:
+            self._run = StepRun(self._converter, [(columns, 1, header.num_elements)])
+        self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
+
+    def _note_skipped(self) -> None:
+        told = () if self._client is None else self._client.skipped
+        while told and told[0][0] <= self.position:
+            _, self.skipped = told.popleft()
+
+    def close(self) -> None:
+        """Ends the iteration and keeps the sidecar for the next one. Idempotent."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        client, self._client = self._client, None
+        if client is not None and client.pid == os.getpid():
+            client.stop()
+            IDLE.give(client)
