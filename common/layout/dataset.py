@@ -30,13 +30,14 @@ from ..urls import clean_cause
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import DistinctSchemas, unify_schemas
-from .file_versions import FileVersion, changed, check_used, opened
+from .file_versions import FileVersion, changed
 from .files import DataFile, FileListing, list_files
 from .filesystem import resolve
 from .footers import REMOVED, footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .nested import wide, without_view_types
+from .opening import check_used, opened
 from .partitions import partition_columns
 from .patterns import Pattern
 from .retries import is_local, with_retries

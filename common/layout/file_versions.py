@@ -1,20 +1,7 @@
 """`FileVersion` identifies one version of one file on one store. Everything cached about a file is keyed by it.
 
-Every data file is opened with `opened`, which raises `DatasetError` if the version read is not the planned one.
-What it compares and what that costs depends on the file system:
-
-==========================  =========================================  ==============================================
-local                       size, time, change time, inode             a ``stat`` after each read: a microsecond
-S3, GCS, Azure of pyarrow   size, time (and ETag, if both report it)   nothing as the file is opened, then one request
-                                                                       at most every 30 seconds and at an epoch's end
-s3fs                        size, time, ETag                           nothing: each read requires the ETag
-HTTP servers                size, time, ETag                           nothing: each answer tells them
-fsspec, others (HDFS)       size, time, ETag or generation             one request at most every 30 seconds and at an
-                                                                       epoch's end
-==========================  =========================================  ==============================================
-
-If a store reports neither times nor tags, footers are compared instead (`StoredDataset.open`), and nothing about the
-file is cached for other plans.
+`opening.opened` compares it with the planned version. If a store reports neither times nor tags, nothing about the file
+is cached for other plans.
 """
 
 from __future__ import annotations
@@ -23,27 +10,20 @@ import datetime
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..native.parquet import FileStatus
-from ..progress import thread_pool
-from ..urls import clean_cause, url_without_secrets
-from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check
-from .http_ranges import HttpFile, answers_http
-from .retries import is_transient, with_retries
+from ..urls import url_without_secrets
+from .retries import is_local, is_transient
 from .signatures import without_signature
 from .store_answers import is_absence
-from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
+from .stores import fsspec_of, store_of, without_subtrees
 
 # Names, in lower case, under which stores report content tags and modification times.
 _TAGS = (
@@ -61,17 +41,14 @@ _TAGS = (
     ),
     *("sha", "sha1", "sha256", "hex", "oid", "blob_id", "checksum", "ino"),
 )
+
 _TIMES = (
     *("mtime", "modified", "last-modified", "last_modified", "lastmodified", "updated", "timemodified", "modify"),
     *("modificationtime", "created", "timecreated"),
 )
-_TELLS_ON_OPENING = frozenset({"s3", "gcs", "abfs"})
-_CHECKS_AT_ONCE = 16
-_MOST_CHECKED_APART = 64  # a listing of a thousand files is one request
 _SECOND_NS = 10**9
 _MOST_SECONDS = 10**11  # larger numbers are milliseconds
 _TOO_EXACT = re.compile(r"(\.\d{6})\d+")  # more digits than Python parses
-_refused_options: dict[tuple[type, bool], int] = {}  # by file system, how many choices of options its `open` refuses
 _ROUNDING_NS = 1_000  # rounding error of seconds since 1970 in a float
 
 
@@ -135,7 +112,7 @@ class FileVersion:
 
     def can_tell(self, found: FileVersion) -> bool:
         """Whether `became` can compare more than sizes."""
-        return bool(self.mtime_ns and found.mtime_ns) or not _pairs(self.tag).keys().isdisjoint(_pairs(found.tag))
+        return bool(self.mtime_ns and found.mtime_ns) or not pairs_of(self.tag).keys().isdisjoint(pairs_of(found.tag))
 
     def became(self, found: FileVersion) -> bool:
         """Whether the file that was found is no longer this version."""
@@ -143,7 +120,7 @@ class FileVersion:
             return True
         if self.inode and found.inode:
             return self.mtime_ns != found.mtime_ns or (self.tag != found.tag and not self._explains(found))
-        mine, theirs = _pairs(self.tag), _pairs(found.tag)
+        mine, theirs = pairs_of(self.tag), pairs_of(found.tag)
         return not _same_time(self.mtime_ns, found.mtime_ns) or any(
             mine[name] != theirs[name] for name in mine.keys() & theirs.keys()
         )
@@ -184,83 +161,6 @@ class FileVersion:
 def drawn_plan() -> str:
     """Draws a unique `FileVersion.plan`."""
     return secrets.token_hex(8)
-
-
-@contextmanager
-def opened(filesystem: pafs.FileSystem, version: FileVersion, *, ranges: bool = False) -> Iterator[pa.NativeFile]:
-    """Opens a data file for reading and checks that the block reads this version of it.
-
-    Args:
-        ranges: the block only calls ``size`` and ``read_at``, so it may share the file with other threads. On a remote
-            store, a version that was checked a short time ago is trusted (see `checked_files`), until `check_used`.
-
-    Raises:
-        DatasetError: the file changed since it was listed. Raised at the end of the block, or in place of an error
-            inside it.
-    """
-    trusts = ranges and version.has_version_metadata and not _is_local(without_subtrees(filesystem, "")[0])
-    with _explaining(filesystem, version), _open(filesystem, version, trusts=trusts) as opening:
-        if opening.told is not None:
-            check_version(version, opening.told)
-        yield opening.source
-    if opening.told is None and not opening.is_held:
-        _check_now(filesystem, version)
-
-
-def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion], *, directories: Sequence[str]) -> None:
-    """Checks the files from which `opened` has read since their last check.
-
-    Args:
-        directories: what to list if these are many files; empty if they are not all in directories.
-
-    Raises:
-        DatasetError: one of them has changed.
-        OSError: the store cannot be reached.
-    """
-    used = used_since_check(filesystem, versions)
-    if not used:
-        return
-    if directories and len(used) > _MOST_CHECKED_APART:
-        _check_listed(filesystem, used, directories)
-        return
-    with thread_pool(min(len(used), _CHECKS_AT_ONCE), "parquetry-check") as pool:
-        list(pool.map(lambda version: _check_again(filesystem, version), used))
-
-
-def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], directories: Sequence[str]) -> None:
-    def listed() -> dict[str, FileVersion]:
-        found = (versions_below(filesystem, directory) for directory in directories)
-        return {version.path: version for each in found for version in each}
-
-    now = with_retries(filesystem, listed, "files of the epoch", is_listing=True)
-    for version in used:
-        check_version(version, now.get(version.path))
-        note_check(filesystem, version)
-
-
-def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
-    with_retries(filesystem, lambda: _check_now(filesystem, version), f"file {version.shown_path}")
-
-
-def _check_now(filesystem: pafs.FileSystem, version: FileVersion) -> None:
-    found = current_version(filesystem, version.path)
-    check_version(version, found)
-    if not _is_local(filesystem):
-        note_check(filesystem, version)
-
-
-@contextmanager
-def _explaining(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[None]:
-    """Replaces a read error with the error for a changed file, if the file did change."""
-    try:
-        yield
-    except Exception as error:
-        found = None
-        with suppress(Exception):  # the first error is more useful
-            found = current_version(filesystem, version.path)
-        if found is not None and version.became(found):
-            raise changed(version, found) from clean_cause(error)
-        raise
 
 
 def check_version(planned: FileVersion, found: FileVersion | None) -> None:
@@ -305,14 +205,14 @@ def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVer
     found = base.get_file_info(inside)
     if found.type != pafs.FileType.File:
         return found.type, None
-    if _is_local(base):
+    if is_local(base):
         return found.type, local_version(store_of(filesystem), path, os.stat(inside))
     return found.type, arrow_version(store_of(filesystem), path, found)
 
 
 def current_versions(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[FileVersion | None]:
     """`current_version` of several files, in one request if the store supports that."""
-    if _is_local(without_subtrees(filesystem, "")[0]) or fsspec_of(filesystem) is not None:
+    if is_local(filesystem) or fsspec_of(filesystem) is not None:
         return [current_version(filesystem, path) for path in paths]
     store = store_of(filesystem)
     infos = filesystem.get_file_info(list(paths))
@@ -343,7 +243,7 @@ def versions_below(
         infos = fs.find(inside, detail=True)
         whole = ((path, fs.info(path) if info.get("size") is None else info) for path, info in infos.items())
         return [version_of(store, path[above:], info) for path, info in whole if info["type"] == "file"]
-    if _is_local(base):
+    if is_local(base):
         return [local_version(store, path[above:], os.stat(path)) for path in _local_files(inside, above, wants)]
     found = base.get_file_info(pafs.FileSelector(inside, recursive=True))
     return [arrow_version(store, info.path[above:], info) for info in found if info.type == pafs.FileType.File]
@@ -413,118 +313,8 @@ def arrow_version(store: str, path: str, info: pafs.FileInfo) -> FileVersion:
     return FileVersion(store=store, path=path, size_bytes=info.size or 0, mtime_ns=info.mtime_ns or 0)
 
 
-def _is_local(filesystem: pafs.FileSystem) -> bool:
-    return isinstance(filesystem, pafs.LocalFileSystem)
-
-
-@dataclass(slots=True)
-class _Opening:
-    """An open file.
-
-    Attributes:
-        told: its version, if opening the file reports it.
-        is_held: whether nothing is left to check: each read requires the version of the store, or it is trusted.
-    """
-
-    source: pa.NativeFile
-    told: FileVersion | None = None
-    is_held: bool = False
-
-
-@contextmanager
-def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) -> Iterator[_Opening]:
-    base, inside = without_subtrees(filesystem, version.path)
-    fs = fsspec_of(base)
-    if fs is not None and has_plain_handler(base):  # whose open would first check the type
-        if answers_http(fs) and version.has_version_metadata and version.size_bytes:
-            yield from _http_file(filesystem, version, fs, inside, trusts=trusts)
-            return
-        with (
-            _fsspec_file(filesystem, version, fs, inside, trusts=trusts) as (raw, is_held),
-            pa.PythonFile(raw, mode="r") as source,
-        ):
-            yield _Opening(source, is_held=is_held)
-        return
-    tells = base.type_name in _TELLS_ON_OPENING
-    if trusts and is_fresh(filesystem, version):
-        source = open_file(filesystem, version) if tells else filesystem.open_input_file(version.path)
-        if source is not None:
-            yield _Opening(source, is_held=True)
-            return
-    source = filesystem.open_input_file(version.path)
-    told = source.metadata() if tells else None
-    opening = _Opening(source)
-    if told:
-        found = version_of(store_of(filesystem), version.path, {**told, "size": source.size()})
-        opening = _Opening(source, found)
-    if opening.told is None or not trusts:
-        with source:
-            yield opening
-        return
-    yield opening
-    if not version.became(opening.told):
-        note_check(filesystem, version)
-        keep_open(filesystem, version, source)
-
-
-def _http_file(
-    filesystem: pafs.FileSystem, version: FileVersion, fs: AbstractFileSystem, url: str, *, trusts: bool
-) -> Iterator[_Opening]:
-    """Yields a file of an HTTP server. Nothing is left to check if its answers told the version."""
-
-    def check(headers: Mapping[str, str], size_bytes: int) -> bool:
-        said = {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers}
-        found = version_of(version.store, version.path, {**said, "size": size_bytes})
-        check_version(version, found)
-        return version.can_tell(found)
-
-    raw = HttpFile(fs, url, version.size_bytes, check)
-    with pa.PythonFile(raw, mode="r") as source:
-        opening = _Opening(source)
-        yield opening
-        opening.is_held = raw.is_checked or (trusts and is_fresh(filesystem, version))
-
-
-@contextmanager
-def _fsspec_file(
-    filesystem: pafs.FileSystem, version: FileVersion, fs: Any, path: str, *, trusts: bool
-) -> Iterator[tuple[Any, bool]]:
-    """Opens a file of an fsspec file system. Yields it, and whether nothing is left to check; see `_Opening`."""
-    etag = _pairs(version.tag).get("etag", "")
-    if etag and _takes_etags(fs):  # s3fs
-        with _unbuffered(fs, path, size=version.size_bytes) as raw:
-            name = "read_kw" if hasattr(raw, "read_kw") else "req_kw"  # before s3fs 2026
-            setattr(raw, name, {**getattr(raw, name, {}), "IfMatch": f'"{etag}"'})
-            raw.details = {"name": path, "size": version.size_bytes, "ETag": f'"{etag}"', "type": "file"}  # or it asks
-            yield raw, True
-        return
-    if not trusts or not is_fresh(filesystem, version):
-        with _unbuffered(fs, path) as raw:
-            yield raw, False
-        return
-    with _unbuffered(fs, path, size=version.size_bytes) as raw:
-        yield raw, True
-
-
-def _takes_etags(fs: Any) -> bool:
-    """Whether the file system is s3fs with a server that compares the ETags of its requests."""
-    names = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    others = getattr(fs, "local_expiry_check", False) or getattr(fs, "version_aware", False)
-    return "s3" in names and not others
-
-
-def _unbuffered(fs: Any, path: str, **known: int) -> Any:
-    """Opens a file of an fsspec file system without read-ahead, so that it fetches only the requested bytes."""
-    choices: list[dict[str, Any]] = [{"cache_type": "none", **known}, {"cache_type": "none"}, {}]
-    refused = _refused_options.setdefault((type(fs), bool(known)), 0)
-    for number in range(refused, len(choices) - 1):
-        with suppress(TypeError):  # this file system has no such option
-            return fs.open(path, "rb", **choices[number])
-        _refused_options[type(fs), bool(known)] = number + 1
-    return fs.open(path, "rb")
-
-
-def _pairs(tag: str) -> dict[str, str]:
+def pairs_of(tag: str) -> dict[str, str]:
+    """Returns the names and values of a tag that consists of several."""
     return dict(pair.split("=", 1) for pair in tag.split())  # each pair has two parts
 
 

@@ -18,9 +18,9 @@ from ..errors import DatasetError, limit_reached
 from ..process.forks import ForkLock
 from ..progress import progress, thread_pool
 from ..urls import clean_cause
-from .file_versions import opened
 from .files import DataFile
 from .footer_check import check_footer
+from .opening import opened
 from .retries import retry_if_damaged, with_retries
 from .store_answers import StoreError, told
 

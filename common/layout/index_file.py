@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError
 from ..process.forks import arrow_to_numpy
 from ..urls import clean_cause
-from .file_versions import FileVersion, opened
+from .file_versions import FileVersion
 from .index_format import BASE, METADATA_KEY, IndexDescription
+from .opening import opened
 from .retries import with_retries
 
 _PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from ..engine.read.fetch import Fetcher
 from ..errors import PipelineError
 from ..order.permutations import permutation
-from ..predicates.expression import as_expression
+from ..predicates.filter_tuples import as_expression
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet
-from ..selection.select import Selection, evaluate
+from ..selection.select import evaluate
+from ..selection.selection import Selection
 from ..stages.base import Stage
 from ..stages.where import Where, WhereFunction
 from .dataset import PetastormDataset

@@ -14,7 +14,7 @@ from ..errors import DatasetError
 from ..layout.nested import take_rows
 from ..progress import thread_pool
 from ..selection.rows import RowSet
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from ..selection.timestamps import Stamps, stamps_of
 from ..selection.windows import WindowRule, decreasing_stamp, window_starts
 from .loading import RowGroupLoader

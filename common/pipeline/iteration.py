@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from ..counting.counters import Count, Counters, Tally
+from ..counting.counters import Count, Counters
 from ..counting.loader_stats import Chain, LoaderStats, SkippedRow
+from ..counting.tally import Tally
 from ..engine.columns.batch import (
     Column,
     Dense,

@@ -7,44 +7,36 @@ is bounded.
 
 from __future__ import annotations
 
-import operator
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, overload
 
 import numpy as np
 
-from ..counting.counters import Count, Counters, Gauge, add, add_time, counters_here
+from ..counting.counters import Count, Counters, add, add_time, counters_here
+from ..counting.tally import Gauge
 from ..engine.columns.batch import Column, column_bytes
-from ..engine.read.fetch import fetch_threads, fetchers_of
-from ..engine.read.file_cells import RowGroupColumns
+from ..engine.read.fetch import fetch_threads
 from ..engine.run.assemble import assemble
-from ..engine.run.block import LoadedBlock
 from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import BatchSource
 from ..errors import PipelineError
-from ..layout.arrow_read import TooLargeError
 from ..memory.arena import Heap
-from ..order.permutations import permutation, raw_words
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
 from ..process.forks import load_compute
-from ..progress import thread_pool
 from ..schema.element import Element
-from ..selection.rows import RowNumbers, rows_inside
+from ..selection.rows import rows_inside
 from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
+from .element_numbers import drawn_numbers, numbers_of
 from .iteration import Given, Iterated
+from .kept_row_groups import KeptRowGroups, LoadedRun, RecentValues, RowGroupRun
 
 _KEPT_BYTES = 256 << 20
-_SAMPLE_KEY = 6
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 @public_methods_shorten
@@ -127,10 +119,12 @@ class ElementReader(Generic[Given]):
         self._program = ready_program(plan)
         self._converters = converters
         load_compute()
-        self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
+        self._row_groups = KeptRowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._lock = threading.Lock()
         self._held: tuple[Counters, Gauge] | None = None  # the gauge for the counters of the latest read
-        self._block_rows: _Recent[BlockKey, BlockRows] = _Recent(plan.block_rows, _block_rows_bytes, memory_limit // 4)
+        self._block_rows: RecentValues[BlockKey, BlockRows] = RecentValues(
+            plan.block_rows, _block_rows_bytes, memory_limit // 4
+        )
 
     @property
     def length(self) -> int | None:
@@ -230,7 +224,7 @@ class ElementReader(Generic[Given]):
             first, last = divmod(span, several)
             mine = np.arange(len(item_rows)) if found is None else found
             yield _Taken(
-                run=_Run(draw.key.source, block.row_groups[first : last + 1]),
+                run=RowGroupRun(draw.key.source, block.row_groups[first : last + 1]),
                 parts=parts[mine] - first,
                 rows=rows_inside(block.rows[first : last + 1], item_rows[mine] - starts[first]),
                 places=mine if draw.places is None else draw.places[mine],
@@ -264,13 +258,6 @@ def reader_of(
     )
 
 
-class _Run(NamedTuple):
-    """Consecutive row groups of one source of a mix."""
-
-    source: int
-    row_groups: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
     """Items that lie in the same row groups.
@@ -283,7 +270,7 @@ class _Taken:
         repeats: as in `BatchSource`.
     """
 
-    run: _Run
+    run: RowGroupRun
     parts: np.ndarray
     rows: np.ndarray
     places: np.ndarray
@@ -294,7 +281,7 @@ class _Taken:
     def __len__(self) -> int:
         return len(self.places)
 
-    def source(self, loaded: _Loaded) -> BatchSource:
+    def source(self, loaded: LoadedRun) -> BatchSource:
         """Locates the items in the loaded row groups."""
         item_rows = np.empty_like(self.rows)
         before = 0
@@ -314,181 +301,6 @@ class _Taken:
             spans=self.spans,
             repeats=self.repeats,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
-    """The wanted rows of some row groups."""
-
-    block: LoadedBlock
-    rows: list[RowNumbers]
-    num_bytes: int
-
-
-class _RowGroups:
-    """Loads the wanted rows of row groups, several at once, and keeps the most recent ones."""
-
-    def __init__(self, plan: BasePlan, threads: int, memory_limit: int) -> None:
-        self.threads = threads
-        self._parts = plan.parts
-        self._fetchers = fetchers_of(plan, shared_by_workers=True)
-        self._columns: _Recent[tuple[int, int], RowGroupColumns] = _Recent(
-            self._fetch, lambda columns: columns.nbytes, memory_limit // 2
-        )
-        self._memory_limit = memory_limit
-        self._loaded: _Recent[_Run, _Loaded] = _Recent(self._load, lambda loaded: loaded.num_bytes, memory_limit // 2)
-
-    def load(self, runs: Sequence[_Run]) -> list[_Loaded]:
-        """Loads the rows of each run."""
-        if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
-            return [self._loaded(run) for run in runs]
-        counters = counters_here()
-        begin = time.perf_counter()
-
-        def load(run: _Run) -> _Loaded:
-            if counters is not None:
-                counters.bind()
-            return self._loaded(run)
-
-        with thread_pool(min(self.threads, len(runs)), "parquetry-fetch") as pool:
-            loaded = list(pool.map(load, runs))
-        add_time(Count.BLOCKED_S, begin)
-        return loaded
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in use; loaded rows share memory with the columns."""
-        return max(self._columns.nbytes, self._loaded.nbytes)
-
-    def _load(self, run: _Run) -> _Loaded:
-        columns = [self._columns((run.source, row_group)) for row_group in run.row_groups]
-        rows = [self._wanted(run.source, row_group) for row_group in run.row_groups]
-        block = LoadedBlock(
-            columns,
-            self._fetchers[run.source].places(run.row_groups),
-            rows,
-            self._parts[run.source].program.fields,
-            row_groups=run.row_groups,
-            max_value_bytes=self._parts[run.source].program.max_value_bytes,
-        )
-        return _Loaded(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
-
-    def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
-        (source, row_group), wanted = key, self._wanted(*key)
-        if self._parts[source].row_group_bytes(row_group) <= self._memory_limit:
-            with suppress(TooLargeError):  # which its footer does not say
-                return self._fetchers[source].fetch(row_group, wanted, self._memory_limit)
-        large = self._fetchers[source].fetch_large([row_group], [wanted])
-        return self._fetchers[source].fetch(row_group, wanted) if large is None else large.of_row_group
-
-    def _wanted(self, source: int, row_group: int) -> RowNumbers:
-        rows = self._parts[source].selection.rows
-        return rows.numbers(row_group) if rows.whole[row_group] else rows.of(row_group)
-
-
-class _Recent(Generic[Key, Value]):
-    """A thread-safe cache of the most recently used values, limited in bytes; always keeps at least one value."""
-
-    def __init__(self, make: Callable[[Key], Value], size_of: Callable[[Value], int], max_bytes: int) -> None:
-        self._make = make
-        self._size_of = size_of
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self.nbytes = 0
-        self._lock = threading.Lock()
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._kept
-
-    def __call__(self, key: Key) -> Value:
-        """Returns the value, and makes it if it is not cached; two threads may make it at the same time."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        value = self._make(key)
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = value
-                self.nbytes += self._size_of(value)
-            while self.nbytes > self._max_bytes and len(self._kept) > 1:
-                self.nbytes -= self._size_of(self._kept.popitem(last=False)[1])
-        return value
-
-
-def numbers_of(index: object, length: int | None) -> np.ndarray:
-    """Resolves an index to numbers (int64, from 0): a scalar for an integer, otherwise a vector.
-
-    Args:
-        index: the value in the brackets: an integer, a slice, or a list of integers or bools.
-        length: the number of elements; ``None`` = endless.
-
-    Raises:
-        IndexError, TypeError: as for `NumberedElements.__getitem__`.
-    """
-    if isinstance(index, slice):
-        return _sliced(index, length)
-    wrong = TypeError(
-        f"row numbers: expected an integer, a slice, or a list of integers or bools, got {index!r:.200}. "
-        "For several rows write pipeline[[3, 1]]."
-    )
-    if isinstance(index, str | bytes | tuple | bool | np.bool_):
-        raise wrong
-    if np.ndim(index) == 0:  # type: ignore[arg-type]  # np.ndim accepts any object
-        try:
-            number = operator.index(index)  # type: ignore[arg-type]
-        except TypeError:
-            raise wrong from None
-        return np.asarray(_checked(number, length), np.int64)
-    values = np.asarray(index)
-    if values.dtype == bool:
-        if length is None or values.shape != (length,):
-            raise IndexError(f"row numbers: expected a mask of {_shown(length)}, got one of shape {values.shape}.")
-        return np.flatnonzero(values)
-    if values.ndim != 1 or (values.dtype.kind not in "iu" and len(values)):
-        raise wrong
-    if not len(values):
-        return np.zeros(0, np.int64)
-    for extreme in (int(values.min()), int(values.max())):
-        _checked(extreme, length)
-    numbers = values.astype(np.int64)
-    return numbers if length is None else np.where(numbers < 0, numbers + length, numbers)
-
-
-def _checked(number: int, length: int | None) -> int:
-    """Converts a number to one that counts from the start; raises `IndexError` if there is no such element."""
-    if number < 0 if length is None else not -length <= number < length:
-        raise IndexError(f"row {number}: there is no such row in {_shown(length)}.")
-    return number + length if number < 0 and length is not None else number
-
-
-def _sliced(index: slice, length: int | None) -> np.ndarray:
-    if length is not None:
-        return np.arange(*index.indices(length), dtype=np.int64)
-    step = 1 if index.step is None else operator.index(index.step)
-    begin, end = (None if bound is None else operator.index(bound) for bound in (index.start, index.stop))
-    from_end = any(bound is not None and bound < 0 for bound in (begin, end))
-    if from_end or (end if step > 0 else begin) is None:
-        raise IndexError(f"rows {index}: there is no such range in {_shown(None)}. Give bounds that count from 0.")
-    first, last = (0 if begin is None else begin), (-1 if end is None else end)
-    return np.arange(first, last, step, dtype=np.int64)
-
-
-def _shown(length: int | None) -> str:
-    return "a pipeline that repeats forever" if length is None else f"a pipeline of {length}"
-
-
-def drawn_numbers(length: int, count: int, seed: int) -> np.ndarray:
-    """Draws ``count`` different numbers below ``length`` in random order; a pure function of the arguments."""
-    if 4 * count >= length:
-        return permutation(length, _SAMPLE_KEY, seed)[:count]
-    words = 2 * count + 64
-    while True:
-        drawn = (raw_words(words, _SAMPLE_KEY, seed) % np.uint64(length)).astype(np.int64)
-        _, first = np.unique(drawn, return_index=True)
-        if len(first) >= count:
-            return drawn[np.sort(first)[:count]]
-        words *= 2
 
 
 def _block_rows_bytes(rows: BlockRows) -> int:

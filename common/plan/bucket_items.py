@@ -9,7 +9,7 @@ import numpy as np
 from ..order.buckets import BucketOrder, Buckets
 from ..order.epoch import EpochOrder, OrderSpec
 from ..schema.ragged import concat_ranges
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..order.epoch import EpochOrder, OrderSpec
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw, ascending
 
 _CLOSE = 8  # positions are dense if at least one in this many is wanted

@@ -16,7 +16,7 @@ from ..order.packing import packed
 from ..order.permutations import raw_words
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
 

@@ -40,7 +40,7 @@ from ..schema.field import UnischemaField
 from ..schema.ragged import concat_ranges
 from ..schema.vocabulary import Vocabulary
 from ..selection.rows import RowSet
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.bucket import Bucket
@@ -61,7 +61,6 @@ from .weighted_items import WeightedItems
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 """Evaluates the stages of a selection. This may read files, so the engine implements it and passes it to the plan."""
-
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 8 << 20

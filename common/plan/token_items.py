@@ -12,7 +12,7 @@ from ..order.epoch import EpochOrder, OrderSpec
 from ..order.tokens import TokenOrder
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, distinct
 

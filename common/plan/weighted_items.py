@@ -9,7 +9,7 @@ import numpy as np
 from ..order.epoch import EpochOrder
 from ..order.weighted import WeightedDraws, weight_bounds
 from ..process.forks import cached_property
-from ..selection.select import Selection
+from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows
 from .items import RowItems
 

@@ -20,9 +20,9 @@ import pyarrow.fs as pafs
 from ..display.text import leaves
 from ..errors import DatasetError, PipelineError
 from ..layout.file_cache import whole_file
+from ..pipeline.element_numbers import drawn_numbers
 from ..pipeline.notebook import showing_nulls
 from ..pipeline.pipeline import Pipeline
-from ..pipeline.random_access import drawn_numbers
 from ..progress import progress
 from ..schema.element import OutputField
 from ..schema.field import Shape

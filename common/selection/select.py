@@ -18,9 +18,9 @@ import pyarrow as pa
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import not_null_mask, take_rows
-from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
-from ..predicates.python_values import plain_storage
-from ..process.forks import arrow_to_numpy, pc
+from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, walk
+from ..predicates.row_mask import row_mask
+from ..process.forks import pc
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
 from ..stages.base import Decision, Stage
@@ -34,92 +34,18 @@ from .growing_rows import matching_rows
 from .pruning import prune
 from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
 from .rows import RowNumbers, RowSet, all_rows
+from .selection import Report, Selection
+from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows
 from .statistics import column_bytes, column_statistics
-from .timestamps import Stamps, stamps_of
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 _LOGGER = logging.getLogger(__name__)
-
 ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
 """Reads columns of a whole row group in the dataset's types, named by field, including partition columns."""
-
 ReadSlices = Callable[[int, Sequence[UnischemaField]], Iterable[pa.Table]]
 """Reads columns of a row group in consecutive slices, at least one, so that large row groups take little memory."""
-
 RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
 """Evaluates a Python predicate on rows of a row group: (stage, row group, rows) -> bool mask."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The effect of one selection step, for `explain`.
-
-    Attributes:
-        step: the stage in words.
-        row_groups: the row groups before the step; ``pruned`` of them were excluded, ``proven`` kept without a read.
-        read: the row groups whose predicate columns were read, with ``read_bytes`` stored bytes in total.
-        rows_before, rows_after: the number of rows (or windows) before and after the step.
-        pruned_by: what excluded the pruned row groups, in words.
-        note: what the user should know about the result, as a sentence.
-    """
-
-    step: str
-    row_groups: int
-    pruned: int = 0
-    proven: int = 0
-    read: int = 0
-    read_bytes: int = 0
-    rows_before: int
-    rows_after: int
-    pruned_by: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The exact rows or windows that a pipeline reads.
-
-    Attributes:
-        rows: the selected rows.
-        starts: for windows, the positions of their first rows (among the selected rows), int64; ``None`` for rows.
-        steps: the offsets of a window's steps from its first row, int64; ``[0]`` for rows.
-        reports: the effect of each step.
-        matched: the number of items before any ``take`` or ``skip``.
-        measured: one number per selected row, if a stage needs it (`stages.measure`).
-        refused: rows that are left out because they cannot be measured.
-    """
-
-    rows: RowSet
-    starts: np.ndarray | None
-    steps: np.ndarray
-    reports: tuple[Report, ...]
-    matched: int
-    measured: np.ndarray | None = None
-    refused: RefusedRows = NOTHING_REFUSED
-
-    @property
-    def num_items(self) -> int:
-        """The number of selected rows or windows."""
-        return self.rows.total if self.starts is None else len(self.starts)
-
-    @property
-    def items_before(self) -> np.ndarray:
-        """The number of items that begin before each row group, int64 ``[row_groups + 1]``."""
-        if self.starts is None:
-            return self.rows.before
-        return np.searchsorted(self.starts, self.rows.before, side="left")
-
-    def item_rows(self, items: np.ndarray) -> np.ndarray:
-        """Returns the row positions of items, ``[items, T]``."""
-        first = items if self.starts is None else self.starts[items]
-        result: np.ndarray = first[:, None] + self.steps
-        return result
-
-    def slice(self, first: int, stop: int | None) -> Selection:
-        """Returns the items ``first .. stop``."""
-        if self.starts is None:
-            return replace(self, rows=self.rows.slice(first, stop))
-        return replace(self, starts=self.starts[first:stop])
 
 
 def evaluate(
@@ -469,14 +395,14 @@ def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
     tables = in_parallel(columns, row_groups.tolist(), "forming windows", stored.threads) if names else []
     table = pa.concat_tables(tables) if tables else None
     row_group_of_row = np.repeat(row_groups, rows.counts[row_groups])
-    groups = _groups(dataset, step, table)
-    sequence = _sequences(dataset, step, row_group_of_row, groups)
-    note = _scattered(step, groups)
+    groups = groups_of(dataset, step, table)
+    sequence = sequences_of(dataset, step, row_group_of_row, groups)
+    note = scattered_note(step, groups)
     if note:
         _LOGGER.warning("%s", note)
     stamps = None
     if step.timestamp is not None and table is not None:
-        stamps = _stamps(dataset, step, rows, table.column(step.timestamp))
+        stamps = stamps_of_rows(dataset, step, rows, table.column(step.timestamp))
         wrong = decreasing_stamp(sequence, stamps)
         if wrong is not None:
             row_group, row = rows.locate(np.array([wrong]))
@@ -486,7 +412,7 @@ def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
                 f"Sort the data by {[*step.group_by, step.timestamp]}, or name the field that tells sequences apart in "
                 f"group_by=."
             )
-    rule = WindowRule(span=step.span, max_gap=_gap(dataset, step), stride=step.stride, overlap=step.overlap)
+    rule = WindowRule(span=step.span, max_gap=gap_of(dataset, step), stride=step.stride, overlap=step.overlap)
     starts = window_starts(sequence, stamps, rule)
     reads = any(name not in dataset.partitions for name in names)
     report = Report(
@@ -500,96 +426,3 @@ def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
     )
     offsets = np.asarray(step.steps, dtype=np.int64) - step.steps[0]
     return replace(selection, starts=starts, steps=offsets, reports=(*selection.reports, report))
-
-
-def _groups(dataset: StoredDataset, step: Ngram, table: pa.Table | None) -> np.ndarray | None:
-    """Returns the numbers of the ``group_by`` values of each selected row, ``[fields, rows]``."""
-    if not step.group_by or table is None:
-        return None
-    for name in step.group_by:
-        field = dataset.schema[name]
-        if field.shape or field.storage.coded:
-            raise PipelineError(
-                f"ngram: expected group_by='{name}' to be a field of plain values that can be compared, got shape "
-                f"{field.shape}, stored by {type(field.storage).__name__}. Name another field."
-            )
-    return np.stack([_codes(table.column(name)) for name in step.group_by])
-
-
-def _sequences(dataset: StoredDataset, step: Ngram, row_group: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
-    """Returns the number of the sequence that each selected row belongs to, ascending."""
-    if len(row_group) == 0:
-        return np.zeros(0, dtype=np.int64)
-    breaks = np.zeros(len(row_group), dtype=bool)
-    if not step.span_row_groups:
-        breaks[1:] |= row_group[1:] != row_group[:-1]
-    if groups is not None:
-        breaks[1:] |= _differs(groups)
-    else:
-        file = dataset.row_groups.file[row_group]
-        breaks[1:] |= file[1:] != file[:-1]
-    return np.cumsum(breaks)
-
-
-def _differs(groups: np.ndarray) -> np.ndarray:
-    """Whether each row belongs to another group than the row before it, bool ``[rows - 1]``."""
-    return np.asarray((groups[:, 1:] != groups[:, :-1]).any(axis=0))
-
-
-def _scattered(step: Ngram, groups: np.ndarray | None) -> str:
-    """Returns a sentence that says that rows of one group lie apart, so windows are lost; empty if they do not."""
-    if groups is None or step.span == 1 or not groups.shape[1]:
-        return ""
-    first, *others = groups[:, np.flatnonzero(np.append(True, _differs(groups)))].astype(np.int64)
-    found, group = np.unique(first, return_inverse=True)
-    for codes in others:
-        found, group = np.unique(group * (codes.max() + 2) + codes + 1, return_inverse=True)
-    count, pieces = len(found), len(first)
-    if count == pieces:
-        return ""
-    by = list(step.group_by)
-    return (
-        f"ngram: the rows of {count:,} groups by {by} lie in {pieces:,} pieces, and no window spans two pieces. Sort "
-        f"the data by {[*by, *([step.timestamp] if step.timestamp else [])]} to get every window."
-    )
-
-
-def _codes(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns a number for every value, -1 for null. Equal values have equal numbers across chunks."""
-    column = plain_storage(column)
-    if pa.types.is_dictionary(column.type):
-        kind = pa.dictionary(pa.int64(), column.type.value_type)
-        shared = pa.chunked_array(map(_with_wide_indices, column.chunks), kind).unify_dictionaries()
-    else:
-        shared = column.dictionary_encode()
-    return np.concatenate([arrow_to_numpy(chunk.indices.cast(pa.int64()).fill_null(-1)) for chunk in shared.chunks])
-
-
-def _with_wide_indices(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Returns the array with int64 indices. Those of a file may be int8, too narrow for the values of all files."""
-    return pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int64()), chunk.dictionary)
-
-
-def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:
-    if column.null_count:
-        wrong = int(np.flatnonzero(arrow_to_numpy(column.is_null()))[0])
-        row_group, row = rows.locate(np.array([wrong]))
-        raise DatasetError(
-            f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a timestamp in "
-            f"'{step.timestamp}', got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
-        )
-    return stamps_of(column, step.timestamp or "")
-
-
-def _gap(dataset: StoredDataset, step: Ngram) -> Any:
-    if not isinstance(step.max_gap, tuple):
-        return step.max_gap
-    dtype = dataset.schema[step.timestamp].dtype  # type: ignore[index]  # max_gap needs timestamp
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "mM":
-        raise PipelineError(
-            f"ngram: expected max_gap as a number, because '{step.timestamp}' is {dtype} without a unit, "
-            f"got a time difference {step.max_gap}."
-        )
-    count, unit = step.max_gap
-    given, own = (np.array(1).astype(f"timedelta64[{kind}]") for kind in (unit, np.datetime_data(dtype)[0]))
-    return count * int(given // own) if given >= own else count // int(own // given)

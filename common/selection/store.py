@@ -25,7 +25,7 @@ from ..stages.nulls import Nulls
 from .growing_rows import MOST_BYTES, forget_rows, joined
 from .refused import NOTHING_REFUSED, RefusedRows
 from .rows import RowSet
-from .select import Report, Selection
+from .selection import Report, Selection
 
 # Version 1: filters saw each file's own types. Version 2: null structs passed filters on a dictionary inside, parts of
 # durations depended on pandas, and files that lacked a stored partition column had nulls there.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 
-from ..counting.counters import Counters, Gauge
+from ..counting.counters import Counters
+from ..counting.tally import Gauge
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.bad_rows import FailedItem
 from ..engine.run.block_store import BlockHandle, BlockStore

@@ -22,7 +22,8 @@ from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet, concat_row_sets
-from ..selection.select import Report, Selection, evaluate, every_row
+from ..selection.select import evaluate, every_row
+from ..selection.selection import Report, Selection
 from ..selection.store import load_selection, save_selection, selection_key
 from ..stages.base import Stage, stage_from_json
 from ..stages.measure import Measure

@@ -14,14 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError, PipelineError
-from ..predicates.expression import (
-    expression_from_json,
-    expression_key,
-    expression_text,
-    expression_to_json,
-    row_values,
-)
+from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
 from ..predicates.python_values import plain_storage, python_values
+from ..predicates.row_mask import row_values
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain

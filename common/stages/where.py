@@ -11,13 +11,8 @@ from typing import Any, ClassVar
 
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, contains
-from ..predicates.expression import (
-    as_expression,
-    expression_from_json,
-    expression_key,
-    expression_text,
-    expression_to_json,
-)
+from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
+from ..predicates.filter_tuples import as_expression
 from ..process.forks import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields

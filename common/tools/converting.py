@@ -26,8 +26,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError
-from ..layout.file_versions import FileVersion, look, opened, versions_below
+from ..layout.file_versions import FileVersion, look, versions_below
 from ..layout.filesystem import resolve
+from ..layout.opening import opened
 from ..layout.retries import with_retries
 from ..pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField

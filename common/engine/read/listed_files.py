@@ -14,7 +14,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...layout.file_versions import FileVersion, opened
+from ...layout.file_versions import FileVersion
+from ...layout.opening import opened
 from ...layout.retries import with_retries
 from ...layout.stores import store_of
 from ...layout.table import TableColumn

@@ -16,7 +16,8 @@ from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
-from ...counting.counters import Count, Counters, Gauge, add, add_time, counter_value
+from ...counting.counters import Count, Counters, add, add_time, counter_value
+from ...counting.tally import Gauge
 from ...errors import ELEMENT_ERRORS, PipelineError
 from ...layout.arrow_read import TooLargeError
 from ...plan.draws import BlockKey, BlockRows

@@ -19,7 +19,8 @@ from ...process.forks import load_compute
 from ...progress import check_cancelled
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
-from ...selection.select import Selection, evaluate
+from ...selection.select import evaluate
+from ...selection.selection import Selection
 from ...selection.store import load_selection, save_selection, selection_key
 from ...stages.base import Stage
 from ...stages.columns import ResolveFields

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...counting.counters import Count, Counters, Gauge, add, add_time
+from ...counting.counters import Count, Counters, add, add_time
+from ...counting.tally import Gauge
 from ...errors import ELEMENT_ERRORS
 from ...memory.arena import SHARED_REGIONS
 from ...order.cursor import Cursor

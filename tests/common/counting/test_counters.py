@@ -15,14 +15,13 @@ from parquetry.common.counting import counters as module
 from parquetry.common.counting.counters import (
     Count,
     Counters,
-    Gauge,
     Reading,
-    Tally,
     add,
     add_time,
     counter_value,
     waited_for_another,
 )
+from parquetry.common.counting.tally import Gauge, Tally
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ from oracle import apply, examples
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.errors import EmptySelectionError, NullValueError, PipelineError
+from parquetry.common.pipeline.element_numbers import drawn_numbers, numbers_of
 from parquetry.common.pipeline.iteration import PipelineIterator
-from parquetry.common.pipeline.random_access import drawn_numbers, numbers_of
 from parquetry.common.testing import assert_same
 
 

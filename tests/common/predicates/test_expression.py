@@ -27,16 +27,15 @@ from parquetry.common.predicates.expression import (
     FieldRef,
     Literal,
     Opaque,
-    as_expression,
     expression_from_json,
     expression_key,
     expression_text,
     expression_to_json,
     field_names,
-    from_tuples,
     parse_expression,
-    row_mask,
 )
+from parquetry.common.predicates.filter_tuples import as_expression, from_tuples
+from parquetry.common.predicates.row_mask import row_mask
 
 a, b = pc.field("a"), pc.field("b")
 

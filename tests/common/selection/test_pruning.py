@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.predicates.expression import Call, FieldRef, Literal, Opaque, parse_expression, row_mask
+from parquetry.common.predicates.expression import Call, FieldRef, Literal, Opaque, parse_expression
+from parquetry.common.predicates.row_mask import row_mask
 from parquetry.common.selection.pruning import ColumnStatistics, prune
 
 NAN = math.nan

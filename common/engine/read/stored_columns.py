@@ -1,0 +1,155 @@
+"""Reads columns of a row group as they are stored, named by field: whole (`read_row_group`) or in slices.
+
+Members of structs are taken apart, and missing columns of nullable fields are null. `fetch.Fetcher` caches the result
+and brings it into canonical form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from ...errors import DecodeError, SchemaError
+from ...layout.arrow_read import read_group, read_slices
+from ...layout.dataset import StoredDataset
+from ...layout.nested import child, without_views
+from ...layout.row_groups import describe_row_group
+from ...layout.spark_files import read_options, refuse_old_calendar
+from ...layout.table_read import column_slices
+from ...memory.arrow_views import is_number
+from ...schema.field import UnischemaField
+from .listed_files import is_listed, listed_column
+
+_LARGE_CHUNK_BYTES = 1 << 17
+_ADVICE = "The file is damaged or was replaced since it was opened: write it again."
+
+
+def read_row_group(
+    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], room_bytes: int | None = None
+) -> pa.Table:
+    """Returns the columns of a row group as stored, named by field. Missing columns of nullable fields are null.
+
+    The columns of a table format (such as Delta) already have the table's types.
+    """
+    ((_, table),) = row_group_slices(dataset, row_group, fields, slice_bytes=None, room_bytes=room_bytes)
+    return table
+
+
+def row_group_slices(
+    dataset: StoredDataset,
+    row_group: int,
+    fields: Sequence[UnischemaField],
+    *,
+    slice_bytes: int | None,
+    room_bytes: int | None = None,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yields the columns of a row group as `read_row_group` returns them, in slices, with the number of rows of each.
+
+    Args:
+        slice_bytes: see `layout.arrow_read.read_slices`; ``None`` for all rows at once.
+        room_bytes: see `layout.arrow_read.read_group`.
+    """
+    rows = int(dataset.row_groups.rows[row_group])
+    if dataset.table is not None:
+        inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
+        held: Iterable[tuple[int, pa.Table]] = [(rows, pa.table({}))]
+        if inside:
+            held = column_slices(dataset, row_group, inside, slice_bytes=slice_bytes, room_bytes=room_bytes)
+        for count, table in held:
+            columns = [
+                listed_column(dataset, row_group) if is_listed(dataset, field) else table.column(field.name)
+                for field in fields
+            ]
+            yield count, pa.table(columns, names=[field.name for field in fields])
+        return
+    footer, group = dataset.group_footer(row_group)
+    paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
+    options = {**read_options(footer), "advice": _ADVICE}
+
+    def choose(arrow: pa.Schema) -> list[str]:
+        top = set(arrow.names)
+        chosen = {path if path in top else _top(path, arrow) for path in paths}
+        return sorted(path for path in chosen if path is not None)
+
+    slices: Iterable[tuple[int, pa.Table]]
+    if slice_bytes is None:
+        # Small columns are read together. Large ones are read one by one, which saves a copy.
+        chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
+        together = chunk_bytes < _LARGE_CHUNK_BYTES
+        slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, room_bytes=room_bytes, **options))]
+    else:
+        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
+    place = describe_row_group(dataset, row_group)
+    for count, table in slices:
+        if _is_plain(table, paths):
+            yield count, table.select(paths)  # in one call, as there may be thousands of columns
+            continue
+        stored = dict(zip(table.column_names, table.columns, strict=True))  # Arrow makes them anew at each access
+        try:
+            for name, column in stored.items():
+                if not is_number(column.type):
+                    refuse_old_calendar(footer, column, name)
+        except DecodeError as error:
+            raise DecodeError(f"{place}: {error}") from error
+        schema = table.schema
+        columns = [_column(stored, schema, *each, count, place) for each in zip(paths, fields, strict=True)]
+        yield count, pa.table(columns, names=[field.name for field in fields])
+
+
+def _is_plain(table: pa.Table, names: Sequence[str]) -> bool:
+    """Returns whether a table holds the columns with these names and nothing but numbers."""
+    return all(map(is_number, table.schema.types)) and {*names} == {*table.column_names}
+
+
+def _top(name: str, arrow: pa.Schema) -> str | None:
+    """Returns the column to select for a field: its own name, or the dotted path of a struct's child or of a map."""
+    if name in arrow.names:
+        return name
+    parts, kind = list[str](), pa.struct(list(arrow))
+    for part in _path(name, kind):
+        if pa.types.is_map(kind):
+            break
+        parts.append(part)
+        kind = kind.field(part).type
+    return ".".join(parts) if parts else None
+
+
+def _column(
+    stored: Mapping[str, pa.ChunkedArray],
+    schema: pa.Schema,
+    name: str,
+    field: UnischemaField,
+    rows: int,
+    place: str,
+) -> pa.ChunkedArray:
+    if name in stored:
+        return without_views(stored[name])
+    path = _path(name, pa.struct(list(schema)))
+    if path:
+        column = stored[path[0]]
+        for part in path[1:]:
+            column = child(column, part)
+        return without_views(column)
+    if not field.nullable:
+        raise SchemaError(
+            f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
+            "Deselect the field, or declare it nullable=True."
+        )
+    return pa.chunked_array([pa.nulls(rows)])
+
+
+def _path(name: str, kind: pa.DataType) -> list[str]:
+    """Returns the path of members to ``name`` (a member's name may contain dots), or an empty list if there is none."""
+    if pa.types.is_map(kind):
+        return [name] if name in ("key", "value") else []
+    if not pa.types.is_struct(kind):
+        return []
+    for member in kind:
+        if name == member.name:
+            return [name]
+        if name.startswith(member.name + "."):
+            rest = _path(name[len(member.name) + 1 :], member.type)
+            if rest:
+                return [member.name, *rest]
+    return []

@@ -1,0 +1,132 @@
+"""`KeptRowGroups`: row groups that random access has read, kept within a limit of memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from ..counting.counters import Count, add_time, counters_here
+from ..engine.read.fetch import fetchers_of
+from ..engine.read.file_cells import RowGroupColumns
+from ..engine.run.block import LoadedBlock
+from ..layout.arrow_read import TooLargeError
+from ..plan.plan import BasePlan
+from ..progress import thread_pool
+from ..selection.rows import RowNumbers
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class RowGroupRun(NamedTuple):
+    """Consecutive row groups of one source of a mix."""
+
+    source: int
+    row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """The wanted rows of some row groups."""
+
+    block: LoadedBlock
+    rows: list[RowNumbers]
+    num_bytes: int
+
+
+class KeptRowGroups:
+    """Loads the wanted rows of row groups, several at once, and keeps the most recent ones."""
+
+    def __init__(self, plan: BasePlan, threads: int, memory_limit: int) -> None:
+        self.threads = threads
+        self._parts = plan.parts
+        self._fetchers = fetchers_of(plan, shared_by_workers=True)
+        self._columns: RecentValues[tuple[int, int], RowGroupColumns] = RecentValues(
+            self._fetch, lambda columns: columns.nbytes, memory_limit // 2
+        )
+        self._memory_limit = memory_limit
+        self._loaded: RecentValues[RowGroupRun, LoadedRun] = RecentValues(
+            self._load, lambda loaded: loaded.num_bytes, memory_limit // 2
+        )
+
+    def load(self, runs: Sequence[RowGroupRun]) -> list[LoadedRun]:
+        """Loads the rows of each run."""
+        if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
+            return [self._loaded(run) for run in runs]
+        counters = counters_here()
+        begin = time.perf_counter()
+
+        def load(run: RowGroupRun) -> LoadedRun:
+            if counters is not None:
+                counters.bind()
+            return self._loaded(run)
+
+        with thread_pool(min(self.threads, len(runs)), "parquetry-fetch") as pool:
+            loaded = list(pool.map(load, runs))
+        add_time(Count.BLOCKED_S, begin)
+        return loaded
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use; loaded rows share memory with the columns."""
+        return max(self._columns.nbytes, self._loaded.nbytes)
+
+    def _load(self, run: RowGroupRun) -> LoadedRun:
+        columns = [self._columns((run.source, row_group)) for row_group in run.row_groups]
+        rows = [self._wanted(run.source, row_group) for row_group in run.row_groups]
+        block = LoadedBlock(
+            columns,
+            self._fetchers[run.source].places(run.row_groups),
+            rows,
+            self._parts[run.source].program.fields,
+            row_groups=run.row_groups,
+            max_value_bytes=self._parts[run.source].program.max_value_bytes,
+        )
+        return LoadedRun(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
+
+    def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
+        (source, row_group), wanted = key, self._wanted(*key)
+        if self._parts[source].row_group_bytes(row_group) <= self._memory_limit:
+            with suppress(TooLargeError):  # which its footer does not say
+                return self._fetchers[source].fetch(row_group, wanted, self._memory_limit)
+        large = self._fetchers[source].fetch_large([row_group], [wanted])
+        return self._fetchers[source].fetch(row_group, wanted) if large is None else large.of_row_group
+
+    def _wanted(self, source: int, row_group: int) -> RowNumbers:
+        rows = self._parts[source].selection.rows
+        return rows.numbers(row_group) if rows.whole[row_group] else rows.of(row_group)
+
+
+class RecentValues(Generic[Key, Value]):
+    """A thread-safe cache of the most recently used values, limited in bytes; always keeps at least one value."""
+
+    def __init__(self, make: Callable[[Key], Value], size_of: Callable[[Value], int], max_bytes: int) -> None:
+        self._make = make
+        self._size_of = size_of
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self.nbytes = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
+
+    def __call__(self, key: Key) -> Value:
+        """Returns the value, and makes it if it is not cached; two threads may make it at the same time."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        value = self._make(key)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = value
+                self.nbytes += self._size_of(value)
+            while self.nbytes > self._max_bytes and len(self._kept) > 1:
+                self.nbytes -= self._size_of(self._kept.popitem(last=False)[1])
+        return value
