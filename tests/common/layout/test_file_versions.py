@@ -24,7 +24,7 @@ from s3_server import serving
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import checked_files, file_versions
+from parquetry.common.layout import checked_files, file_versions, opening
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.file_versions import FileVersion, version_of
 from parquetry.common.layout.index import write_index
@@ -288,7 +288,7 @@ def test_a_file_of_s3_is_opened_once_and_checked_once_an_epoch(tmp_path: Path) -
 
 
 def test_many_files_are_checked_by_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_versions, "_MOST_CHECKED_APART", 2)
+    monkeypatch.setattr(opening, "_MOST_CHECKED_APART", 2)
     build(tmp_path / "lake" / "rows", [[10]] * 3, names=("id",))
     with serving(tmp_path) as server:
         pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
