@@ -34,7 +34,7 @@ from typing import Any
 from platformdirs import user_cache_dir
 
 from parquetry.common.errors import needs_framework
-from parquetry.common.layout.file_cache import whole_file
+from parquetry.common.layout.whole_files import whole_file
 from parquetry.common.native.compiler import (
     chosen_compiler,
     digest_of,

@@ -26,8 +26,9 @@ from parquetry.common.errors import PipelineError
 from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.order.mixing import Stop, Weights
-from parquetry.common.pipeline.iteration import chain_of, sidecar_request, skipped_rows
+from parquetry.common.pipeline.iteration import sidecar_request
 from parquetry.common.pipeline.sources import Fields, Sources
+from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.plan.state import read_state, state_of

@@ -16,7 +16,8 @@ from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.engine.run.step_run import split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
 from parquetry.common.order.cursor import NOTHING, START, Cursor, Origin, SkipState
-from parquetry.common.pipeline.iteration import Given, StepIterator
+from parquetry.common.pipeline.iteration import Given
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten

@@ -17,7 +17,7 @@ from parquetry.common.counting.counters import Count, Counters
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.counting.tracing import spool
 from parquetry.common.errors import PipelineError
-from parquetry.common.pipeline.iteration import chain_of, skipped_rows
+from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.transport.sidecar.channel import memory_file
 
 from .iterator import ElementIterator

@@ -17,8 +17,8 @@ from ..counting.counters import Count
 from ..engine.columns.batch import Column
 from ..errors import ParquetryError
 from ..order.cursor import Cursor
-from ..pipeline.iteration import StepIterator
 from ..pipeline.pipeline import Pipeline
+from ..pipeline.step_iterator import StepIterator
 from ..schema.element import Element
 from ..transport.served.cells import cells_schema, encode_cells, error_cells
 from ..transport.served.encode import encode_rows, rows_schema

@@ -1,198 +1,53 @@
-"""Files that appear complete or not at all, and cache directories of such files with a size limit.
+"""`FileCache`: a directory of files with a size limit, which many processes write and read at once.
 
-Every file that parquetry keeps follows these rules:
-
-- A file (or directory) is written under a hidden name next to its final one, ``.parquetry-<32 hex digits>``, and then
-  moved. If the directory has a limit, the name ends in ``-<bytes>``, the space reserved for the file.
-- On a local disk, the writer holds a lock on the hidden file. A killed writer loses its lock, so the next writer in the
-  directory removes the leftovers. Without locks (object stores), they are removed after a day without writes.
-- The directory of a `FileCache` has a lock file. Space is freed and reserved under that lock, so the limit holds across
-  processes and includes unfinished files. If somebody holds the lock for too long, nothing is kept (`locks`).
-- Directories in the user's cache are for this user only. Others get the permissions that the umask gives them, because
-  users may share them. Only those who may write to a directory can open its lock files, and so hold them.
+The files appear complete or not at all (`whole_files`). The directory has a lock file. Space is freed and reserved
+under that lock, so the limit holds across processes and includes unfinished files. If somebody holds the lock for too
+long, nothing is kept (`locks`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import logging
 import math
 import os
-import posixpath
 import re
 import stat
 import struct
 import time
-import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..process.locks import lock_file
+from .kept_directories import cache_root, make_directory, open_lock
+from .whole_files import MINUTE_NS, abandoned, is_unfinished, moved_from, release, room_of, unfinished_name
 
 Value = TypeVar("Value")
-
 _LOGGER = logging.getLogger(__name__)
-_UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
-_UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 _LOCK = ".lock"
 _ALONE = ".alone"
 COPY = ".parquetry-copy"
 """The hidden directory of `copy` and `convert` in their target."""
-MOVING = "moving"
-"""A file in the hidden directory of a writer that moves its files one by one. Readers refuse the directory above."""
 CLAIMS = ".claims"
 """The lock file by which readers agree on who makes a missing file."""
 _SUFFIXES = {"selections": ".npz", "bad_rows": ".json", "vocabularies": ".arrow"}
 _MOST_FILES = 256
 _LOCKS = (_LOCK, _ALONE, CLAIMS)
-_ATTEMPTS = 10
-_MINUTE_NS = 60 * 10**9
-_DAY_NS = 24 * 3_600 * 10**9
 _CHECKSUM_BYTES = 16
 _MORE_SHARE = 64  # removes 1/64 more files than necessary, so that not every new file needs a scan of the directory
-_REFUSED = (OSError, NotImplementedError, pa.ArrowException)
+
 UNREADABLE = (
     *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, RuntimeError, OSError),
     *(pa.ArrowException, struct.error, zipfile.BadZipFile, zlib.error),
 )
 """The exceptions that parsers raise for damaged bytes. A damaged kept file is made again."""
-
-
-def cache_root() -> Path:
-    """The directory for data kept between runs: ``$PARQUETRY_CACHE_DIR``, or parquetry's folder in the user's cache."""
-    chosen = os.environ.get("PARQUETRY_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("parquetry"))
-
-
-def is_in_cache(path: str) -> bool:
-    """Whether a path is in the `cache_root`, whose files and directories are for this user only."""
-    return Path(os.path.abspath(cache_root())) in (Path(os.path.abspath(path)), *Path(os.path.abspath(path)).parents)
-
-
-def make_directory(path: str) -> None:
-    """Creates a directory and those above it, unless they exist. In the user's cache, only the user may enter them.
-
-    Raises:
-        OSError: it cannot be created.
-    """
-    mode = 0o700 if is_in_cache(path) else 0o777
-    missing = [path]
-    while (above := os.path.dirname(missing[-1])) and not os.path.isdir(above):
-        missing.append(above)
-    for each in reversed(missing):
-        try:
-            os.mkdir(each, mode)
-        except FileExistsError:
-            if not os.path.isdir(each):
-                raise
-
-
-def open_lock(directory: str, name: str) -> int:
-    """Opens a lock file of a directory, which is created if missing.
-
-    Those who may write to the directory may open it. Others, who could lock it and keep it, may not.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(os.path.join(directory, name), flags, 0o600)
-    with contextlib.suppress(OSError):  # another user created it
-        writers = os.stat(directory).st_mode & 0o222
-        mode = 0o600 | writers | writers << 1
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
-            os.fchmod(descriptor, mode)
-    return descriptor
-
-
-def unfinished_name() -> str:
-    """A new hidden name for a file or directory that is being written."""
-    return f".parquetry-{uuid.uuid4().hex}"
-
-
-@contextlib.contextmanager
-def whole_file(path: str, filesystem: pafs.FileSystem | None = None) -> Iterator[str]:
-    """Yields a hidden path to write to, and renames the file to ``path`` unless the block raises.
-
-    An older file is replaced.
-
-    Args:
-        filesystem: the file system of the path; ``None`` for local files.
-    """
-    filesystem = filesystem or pafs.LocalFileSystem()
-    remove_leftovers(filesystem, posixpath.dirname(path))
-    with _moved(path, filesystem, unfinished_name(), mode=0o666) as hidden:
-        yield hidden
-
-
-def claim(descriptor: int) -> int:
-    """Locks an open file or directory that is being written, until the descriptor is closed or the process ends."""
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return descriptor
-
-
-def new_directory(root: str) -> tuple[str, int]:
-    """Creates a hidden directory and claims it. Returns its path and the descriptor for `release`.
-
-    Raises:
-        OSError: it cannot be created.
-    """
-    for _ in range(_ATTEMPTS):
-        path = os.path.join(root, unfinished_name())
-        os.mkdir(path)
-        try:
-            owner = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # another writer took it for a leftover
-            continue
-        try:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another writer is about to remove it
-            os.close(owner)
-            continue
-        except OSError:  # a file system without locks
-            return path, owner
-        if os.path.exists(path):
-            return path, owner
-        os.close(owner)
-    raise FileNotFoundError(errno.ENOENT, "other writers remove each new directory", root)
-
-
-def release(descriptor: int) -> None:
-    """Unlocks and closes a descriptor. Closing alone is not enough: a forked process would still hold the lock."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
-def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
-    """Removes what killed writers left in a directory. Ignores errors of the file system."""
-    with contextlib.suppress(*_REFUSED):
-        is_local = isinstance(filesystem, pafs.LocalFileSystem)
-        for info in filesystem.get_file_info(pafs.FileSelector(directory, allow_not_found=True)):
-            path = info.path.rstrip("/")
-            if not _UNFINISHED.fullmatch(posixpath.basename(path)):
-                continue
-            is_directory = info.type == pafs.FileType.Directory
-            if is_directory and filesystem.get_file_info(posixpath.join(path, MOVING)).type == pafs.FileType.File:
-                continue  # otherwise readers would take what was moved for all
-            quiet_ns = _quiet_ns(filesystem, info)
-            with contextlib.ExitStack() as stack:
-                is_left = quiet_ns > _DAY_NS
-                if is_local:
-                    is_left = stack.enter_context(_abandoned(path, quiet_ns, is_directory=is_directory))
-                if is_left:
-                    filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
 
 
 def user_cache(kind: str) -> FileCache:
@@ -259,7 +114,7 @@ class FileCache:
                     return False
                 os.pwrite(lock, b"%020d" % total, 0)
                 name = f"{unfinished_name()}-{size_bytes}"
-                hidden = stack.enter_context(_moved(path, pafs.LocalFileSystem(), name, mode=self._mode))
+                hidden = stack.enter_context(moved_from(path, pafs.LocalFileSystem(), name, mode=self._mode))
             write(hidden)
             now = time.time_ns()
             os.utime(hidden, ns=(now, now))  # the kernel's own stamps are too coarse to order files by
@@ -323,7 +178,7 @@ class FileCache:
         if not os.path.isdir(self._directory):
             return
         for name in os.listdir(self._directory):
-            if name in _LOCKS or self._name.fullmatch(name) or _is_unfinished(name):
+            if name in _LOCKS or self._name.fullmatch(name) or is_unfinished(name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, name))
         with contextlib.suppress(OSError):  # other files are left alone
@@ -377,26 +232,26 @@ class FileCache:
         found = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                is_unfinished = _is_unfinished(entry.name)
-                if not is_unfinished and not self._name.fullmatch(entry.name):
+                unfinished = is_unfinished(entry.name)
+                if not unfinished and not self._name.fullmatch(entry.name):
                     continue
                 with contextlib.suppress(OSError):  # removed in the meantime, or owned by another user
                     status = entry.stat()
                     size_bytes = status.st_size
-                    if not is_unfinished:
+                    if not unfinished:
                         used_ns = max(status.st_atime_ns, status.st_mtime_ns)
-                        if used_ns > now_ns + _MINUTE_NS:
+                        if used_ns > now_ns + MINUTE_NS:
                             with contextlib.suppress(OSError):  # of another user
                                 os.utime(entry.path)
                         used_ns = 0 if entry.path == replaced else min(used_ns, now_ns)
                         found.append((used_ns, size_bytes, entry.path))
                     else:
-                        with _abandoned(entry.path, now_ns - status.st_mtime_ns) as is_left:
+                        with abandoned(entry.path, now_ns - status.st_mtime_ns) as is_left:
                             if is_left:
                                 os.unlink(entry.path)
                         if is_left:
                             continue
-                        size_bytes = _room_of(entry.name, size_bytes)
+                        size_bytes = room_of(entry.name, size_bytes)
                     total, files = total + size_bytes, files + 1
         return total, files, found
 
@@ -410,68 +265,6 @@ def _read(path: str) -> bytes:
 
 def _checksum(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
-
-
-@contextlib.contextmanager
-def _moved(path: str, filesystem: pafs.FileSystem, name: str, *, mode: int) -> Iterator[str]:
-    """Yields a hidden path. The file there is moved to ``path`` if the block succeeds, and removed otherwise."""
-    hidden = posixpath.join(posixpath.dirname(path), name)
-    owner = None
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        owner = claim(os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
-    try:
-        yield hidden
-        filesystem.move(hidden, path)
-    except BaseException:
-        with contextlib.suppress(*_REFUSED):
-            filesystem.delete_file(hidden)
-        raise
-    finally:
-        if owner is not None:
-            release(owner)
-
-
-def _is_unfinished(name: str) -> bool:
-    return _UNFINISHED.fullmatch(name) is not None or name.startswith(_UNFINISHED_BEFORE)
-
-
-def _room_of(name: str, size_bytes: int) -> int:
-    """The space reserved for an unfinished file. Earlier versions did not count theirs."""
-    ours = _UNFINISHED.fullmatch(name)
-    return max(size_bytes, int(ours["bytes"] or 0)) if ours else 0
-
-
-@contextlib.contextmanager
-def _abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> Iterator[bool]:
-    """Yields whether the writer of an unfinished local file or directory is gone. Nobody can claim it meanwhile."""
-    if quiet_ns < _MINUTE_NS and not is_directory:  # might not be locked yet
-        yield False
-        return
-    try:
-        owner = os.open(path, os.O_RDONLY if is_directory else os.O_RDWR)
-    except OSError:  # removed, or owned by another user
-        yield False
-        return
-    try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_left = True
-    except BlockingIOError:
-        is_left = False
-    except OSError:  # a file system without locks
-        is_left = quiet_ns > _DAY_NS
-    try:
-        yield is_left
-    finally:
-        release(owner)
-
-
-def _quiet_ns(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
-    """The time since a file, or anything below a directory, was last written; 0 if unknown."""
-    found = [info]
-    if info.type == pafs.FileType.Directory:
-        found += filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
-    written = [each.mtime_ns for each in found if each.mtime_ns is not None]
-    return time.time_ns() - max(written) if written else 0
 
 
 def _noted_total(lock: int) -> int | None:

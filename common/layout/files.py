@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError
 from ..progress import thread_pool
 from ..urls import clean_cause
-from .file_cache import COPY, MOVING
+from .file_cache import COPY
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
 from .patterns import Pattern, pattern_of
@@ -26,6 +26,7 @@ from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .store_answers import ADVICE, StoreError, told
 from .stores import store_of
 from .table_logs import LOGS, above_partitions, check_no_table, is_log, logs_above, names_in
+from .whole_files import MOVING
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")

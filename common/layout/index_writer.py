@@ -23,10 +23,10 @@ from ..schema.field import match_names
 from ..urls import clean_cause
 from .chunk_statistics import belongs, bound_types, bounds_in, flat_columns, is_exact, leaf_columns, raw_statistics
 from .evolution import DistinctSchemas, widen
-from .file_cache import whole_file
 from .files import DataFile, FileListing, list_files
 from .footers import load_footer
 from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
+from .whole_files import whole_file
 
 _PROGRESS_AFTER_S = 2.0
 _FILES_AT_A_TIME = 64

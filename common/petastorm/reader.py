@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import PipelineError
-from ..layout.file_cache import cache_root
+from ..layout.kept_directories import cache_root
 from ..urls import url_without_secrets
 from .dataset import PetastormDataset
 from .errors import NoFieldsError
@@ -26,7 +26,6 @@ from .transform import TransformSpec, transform_schema
 from .unischema import Unischema, UnischemaField, from_parquetry
 
 __all__ = ["Reader", "make_batch_reader", "make_reader"]
-
 NULL_CACHE = "null"
 LOCAL_DISK_CACHE = "local-disk"
 _told: set[str] = set()

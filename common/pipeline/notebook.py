@@ -18,7 +18,7 @@ from ..schema.element import Element, OutputField
 from ..schema.field import Unischema
 from ..stages.base import Decision
 from ..stages.nested import NestedToShow
-from .iteration import Iterated, executor_of
+from .step_iterator import Iterated, executor_of
 
 _ROWS = 3
 _BATCH_ROWS = 8

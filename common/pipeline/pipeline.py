@@ -45,9 +45,10 @@ from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
 from ..urls import url_without_secrets
 from .image_verbs import seed_or_drawn
-from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
+from .iteration import Given, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .random_access import ElementConverters, NumberedElements, reader_of
 from .sources import Fields, Sources
+from .step_iterator import IterationCounter
 from .verbs import Verbs
 
 if TYPE_CHECKING:

@@ -33,8 +33,9 @@ from ..selection.rows import rows_inside
 from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
 from .element_numbers import drawn_numbers, numbers_of
-from .iteration import Given, Iterated
+from .iteration import Given
 from .kept_row_groups import KeptRowGroups, LoadedRun, RecentValues, RowGroupRun
+from .step_iterator import Iterated
 
 _KEPT_BYTES = 256 << 20
 

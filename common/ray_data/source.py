@@ -18,8 +18,8 @@ from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, Dense, Ragged, by_output, to_numpy
 from ..errors import PipelineError
 from ..pipeline import Pipeline
-from ..pipeline.iteration import StepIterator
 from ..pipeline.sources import Sources
+from ..pipeline.step_iterator import StepIterator
 from ..schema.element import OutputField
 
 if TYPE_CHECKING:

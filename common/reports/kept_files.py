@@ -12,7 +12,8 @@ import platformdirs
 
 from ..engine.run.vocabularies import ready_program
 from ..errors import PipelineError
-from ..layout.file_cache import FileCache, cache_root
+from ..layout.file_cache import FileCache
+from ..layout.kept_directories import cache_root
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..progress import progress

@@ -22,7 +22,7 @@ from typing import Literal
 
 import platformdirs
 
-from ..layout.file_cache import cache_root
+from ..layout.kept_directories import cache_root
 from ..native import jpeg
 from ..native.build import is_wanted, library_path
 from ..native.compiler import find_compiler

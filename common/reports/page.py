@@ -17,7 +17,7 @@ import numpy as np
 from ..display.images import data_url
 from ..display.text import html_table, short_text, time_text
 from ..errors import DatasetError, ParquetryError, PipelineError
-from ..layout.file_cache import whole_file
+from ..layout.whole_files import whole_file
 from ..pipeline.explain import bytes_text
 from ..pipeline.notebook import first_rows_html
 from ..pipeline.pipeline import Pipeline

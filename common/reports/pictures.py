@@ -17,7 +17,7 @@ import numpy as np
 from ..display.images import GAP, fitted, images_of, is_image, laid_out
 from ..display.text import short_text
 from ..errors import CodecUnavailableError, DatasetError, PipelineError
-from ..layout.file_cache import whole_file
+from ..layout.whole_files import whole_file
 from ..pipeline.pipeline import Pipeline
 from .rows import preview
 

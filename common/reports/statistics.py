@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from ..display.text import leaves
 from ..errors import DatasetError, PipelineError
-from ..layout.file_cache import whole_file
+from ..layout.whole_files import whole_file
 from ..pipeline.element_numbers import drawn_numbers
 from ..pipeline.notebook import showing_nulls
 from ..pipeline.pipeline import Pipeline

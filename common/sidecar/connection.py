@@ -11,8 +11,7 @@ from itertools import count
 from ..errors import ParquetryError, SidecarError, error_class, limit_reached
 from ..transport.sidecar.channel import Channel, memory_file
 from ..transport.sidecar.protocol import Message, MessageType, RemoteError
-from ..transport.sidecar.runners import Slot
-from ..transport.sidecar.slots import SlotMemory
+from ..transport.sidecar.slots import Slot, SlotMemory
 
 _FIRST_PRIVATE = 1 << 32
 

@@ -27,8 +27,8 @@ from ..progress import warning_seconds
 from ..schema.element import OutputField
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import UNKNOWN, BatchHeader, Message, MessageType, Start, Started
-from ..transport.sidecar.runners import DeadlyJobError, Slot
-from ..transport.sidecar.slots import copied_table, write_table
+from ..transport.sidecar.slots import Slot, copied_table, write_table
+from ..transport.sidecar.worker_runner import DeadlyJobError
 from .connection import ClientConnection, SlotPool
 from .job_queue import JobQueue, NoMoreJobs, PlanningFailed, RunningJob
 from .prepared import Prepared

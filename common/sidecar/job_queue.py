@@ -21,7 +21,8 @@ from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
-from ..transport.sidecar.runners import DeadlyJobError, Slot
+from ..transport.sidecar.slots import Slot
+from ..transport.sidecar.worker_runner import DeadlyJobError
 from .connection import SlotPool
 from .prepared import Prepared
 

@@ -26,11 +26,12 @@ from tqdm import tqdm
 
 from ..errors import DatasetError, ParquetryError
 from ..layout.dataset import LABELS_KEY
-from ..layout.file_cache import COPY, MOVING, release
+from ..layout.file_cache import COPY
 from ..layout.files import is_data_name, is_hidden, list_files
 from ..layout.footers import read_footers
 from ..layout.patterns import WILDCARDS, Pattern
 from ..layout.stores import store_of
+from ..layout.whole_files import MOVING, release
 from ..process.locks import holder_of
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
-from ..layout.file_cache import whole_file
+from ..layout.whole_files import whole_file
 from ..write.staging import COMMON_METADATA, storage_errors
 
 

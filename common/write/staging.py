@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
-from ..layout.file_cache import MOVING, new_directory, release, remove_leftovers, unfinished_name
 from ..layout.store_answers import wrong_option
+from ..layout.whole_files import MOVING, new_directory, release, remove_leftovers, unfinished_name
 from ..process.locks import lock_file
 from ..urls import clean_cause
 

@@ -17,8 +17,8 @@ from spark_rows import SCHEMA, assert_same_rows, die_once_while_moving, make_row
 
 from parquetry.common import Pipeline, mix, write_dataset
 from parquetry.common.errors import DatasetError, EmptySelectionError, FieldNotFoundError, PipelineError, TransformError
-from parquetry.common.layout.file_cache import cache_root
 from parquetry.common.layout.index import write_index as write_index_alone
+from parquetry.common.layout.kept_directories import cache_root
 from parquetry.common.spark import compute_selection, copy, copying, dataset_as_dataframe, dataset_as_rdd, write_index
 from parquetry.common.tools import copy as copy_alone
 

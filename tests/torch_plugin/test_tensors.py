@@ -23,7 +23,7 @@ from parquetry.common import cu_seqlens as common_cu_seqlens
 from parquetry.common.engine.columns.batch import Dense, Ragged, Strings
 from parquetry.common.engine.run.step_run import split_columns
 from parquetry.common.errors import NullValueError
-from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField
 from parquetry.torch_plugin import ParquetPipe, cu_seqlens, to_list

@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterator
 
 from ...counting.counters import waited_for_another
-from ...layout.file_cache import CLAIMS, make_directory, open_lock
+from ...layout.file_cache import CLAIMS
+from ...layout.kept_directories import make_directory, open_lock
 from ...progress import pause
 
 _LOGGER = logging.getLogger(__name__)

@@ -24,8 +24,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...layout.file_cache import FileCache, is_in_cache
+from ...layout.file_cache import FileCache
 from ...layout.filesystem import local_path
+from ...layout.kept_directories import is_in_cache
 from .cache_entry import entry_bytes, open_entry, read_entry, write_entry
 from .claims import Claims
 
@@ -33,7 +34,6 @@ _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".table"
 _TOUCH_NS = 600 * 10**9
 _MOST_REMEMBERED = 200_000
-
 _Version = tuple[int, ...]
 _Value = TypeVar("_Value")
 _verified: dict[str, _Version] = {}

@@ -16,11 +16,7 @@ import numpy as np
 from ...counting.counters import Count, add, add_time, counter_value
 from ...errors import ELEMENT_ERRORS, NullValueError
 from ...memory.arena import Arena, Heap
-from ...native.gather import gather as gather_rows
-from ...plan.draws import slice_of
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
-from ...schema.dtypes import delivered_dtype, is_string_like
-from ...schema.field import UnischemaField
 from ...stages.steps import Step, WindowStep
 from ..columns.batch import (
     Column,
@@ -28,18 +24,15 @@ from ..columns.batch import (
     Dense,
     Ragged,
     Strings,
-    concat_columns,
     leaf_columns,
     take_column,
-    take_rows,
 )
-from ..columns.coded_column import CodedColumn
-from ..columns.like_columns import like_columns
 from ..steps.apply import BatchRows, apply_by_batch, apply_dropping, apply_step, gather_step
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
 from ..steps.random_numbers import ItemKeys, concat_keys
-from ..steps.source import BatchSource, Numbers, Taken, as_slice
+from ..steps.source import BatchSource, Taken
+from .gather import gather, gather_together, places_of, reordered
 
 _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time
 
@@ -189,11 +182,11 @@ def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) ->
         own = [source for source in sources if begin <= source.source < first]
         if not own:
             continue
-        places = np.unique(np.concatenate([_places(source, count) for source in own]))  # joined rows share a place
+        places = np.unique(np.concatenate([places_of(source, count) for source in own]))  # joined rows share a place
         local = [
             replace(
                 each,
-                places=np.searchsorted(places, _places(each, count)),
+                places=np.searchsorted(places, places_of(each, count)),
                 source=each.source - begin,
                 is_consecutive=False,
             )
@@ -201,55 +194,7 @@ def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) ->
         ]
         made.append(_assembled(part, local, len(places), Heap(), strict_nulls=False))
         order.append(places)
-    return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
-
-
-def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], count: int, arena: Arena) -> Column:
-    """Gathers one field of all items of a batch, which have one step each. Numbers go straight into the arena."""
-    out = _out(field, (count,), arena)
-    if len(sources) == 1 and sources[0].places is None:
-        return sources[0].block.column(number).gather(sources[0].item_rows[:, 0], out)
-    parts = [_part(source, number, source.item_rows[:, 0], out) for source in sources]
-    if out is None and _are_in_order(sources):
-        return concat_columns(parts)
-    order = np.concatenate([_places(source, count) for source in sources])
-    if out is None:
-        return _reordered(parts, order)
-    if all(part.valid is None for part in parts):
-        return Dense(out)
-    valid = np.ones(count, dtype=bool)
-    for source, part in zip(sources, parts, strict=True):
-        if part.valid is not None:
-            valid[_places(source, count)] = part.valid
-    return Dense(out, valid)
-
-
-def _are_in_order(sources: Sequence[BatchSource]) -> bool:
-    """Returns whether each source gives the rows that follow those of the source before it."""
-    end = 0
-    for source in sources:
-        if not source.is_consecutive or source.places is None or source.places[0] != end:
-            return False
-        end = int(source.places[-1]) + 1
-    return True
-
-
-def _part(source: BatchSource, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
-    """Gathers one block's part of a field, if possible straight into its scattered places in ``out``."""
-    column = source.block.column(number)
-    places = source.places
-    if out is None or places is None:
-        return column.gather(rows, out)
-    if isinstance(column, CodedColumn):
-        scattered = [out[place, ...] for place in places.tolist()]  # always a view, even of a scalar
-        return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views works, too
-    following = as_slice(places)
-    if isinstance(following, slice):
-        return column.gather(rows, out[following])
-    part = column.gather(rows, np.empty((len(rows), *out.shape[1:]), out.dtype))
-    assert isinstance(part, Dense)
-    out[places] = part.values
-    return part
+    return [reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 
 
 def _inputs(
@@ -287,7 +232,7 @@ def _input(
         steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
         lead = (count, len(steps)) if offset is None else (count,)
     if step is not None:
-        places = [_places(source, count) for source in sources]
+        places = [places_of(source, count) for source in sources]
         taken = Taken(leaf=leaf, sources=sources, steps=steps, places=places, lead=lead)
         made = gather_step(step, taken, rows, arena)
         if made is not None:
@@ -346,7 +291,7 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[BatchSource], c
     steps = index[0].shape[1]
     item_rows = np.empty((count, steps), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
-        item_rows[_places(source, count)] = numbers
+        item_rows[places_of(source, count)] = numbers
     if program.window is None:
         return [take_column(column, item_rows[:, 0], (count,)) for column in columns]
     made = []
@@ -356,12 +301,6 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[BatchSource], c
         else:
             made.append(take_column(columns[number], item_rows[:, program.window.offsets.index(offset)], (count,)))
     return made
-
-
-def _out(field: UnischemaField, lead: tuple[int, ...], arena: Arena) -> np.ndarray | None:
-    if not field.is_fixed or is_string_like(field.dtype) or field.storage.compound:
-        return None
-    return arena.allocate(delivered_dtype(field.dtype), (*lead, *field.shape))  # type: ignore[arg-type]
 
 
 def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
@@ -374,17 +313,6 @@ def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
     if isinstance(column, Strings):
         return Strings(column.offsets, column.data, (*lead, *column.shape[1:]), valid)
     return Ragged(column.shapes, column.values, lead, valid)
-
-
-def _reordered(parts: Sequence[Column], order: np.ndarray) -> Column:
-    joined = concat_columns(parts)
-    inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order))
-    return take_rows(joined, inverse)
-
-
-def _places(source: BatchSource, count: int) -> np.ndarray:
-    return np.arange(count) if source.places is None else source.places
 
 
 def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
@@ -411,7 +339,7 @@ def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
                 row = row if source.repeats is None else row | source.repeats << _REPEATS_SHIFT
                 passes = np.full_like(row_group, source.pass_number)
                 parts.append(ItemKeys(passes, np.full_like(row_group, source.source), row_group, row))
-            order = np.concatenate([_places(source, count) for source in sources])
+            order = np.concatenate([places_of(source, count) for source in sources])
             made.append(concat_keys(parts).take(np.argsort(order)))
         return made[0]
 
@@ -421,7 +349,7 @@ def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
 def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str]:
     def describe(item: int) -> str:
         for source in sources:
-            places = _places(source, count)
+            places = places_of(source, count)
             found = np.flatnonzero(places == item)
             if len(found):
                 return source.block.describe(int(source.item_rows[found[0], 0]))
@@ -438,7 +366,7 @@ def _item_described(sources: Sequence[BatchSource], count: int) -> int | None:
             continue
         found = np.flatnonzero((source.item_rows == row).any(axis=1))
         if len(found):
-            return int(_places(source, count)[found[0]])
+            return int(places_of(source, count)[found[0]])
     return None
 
 
@@ -456,48 +384,3 @@ def _refuse_nulls(
             f"nulls('fill', '{name}', value=...), nulls('mask', '{name}') or nulls('drop', '{name}'), or select(...) "
             f"fields without nulls. Fields with nulls in this batch: {names}."
         )
-
-
-def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) -> dict[int, Column]:
-    """Gathers the small numbers of shuffled blocks, all columns at once. Returns them by field number.
-
-    Such columns are put into item order once, when their block is loaded. At that point a whole column fits into the
-    processor's cache, and each later batch is a contiguous slice of it. This takes a third of the time of gathering
-    scattered rows for each batch. If other processes use most items, the columns stay as they are.
-    """
-    if not sources or any(source.items is None for source in sources):
-        return {}
-    blocks = [source.block.by_item or source.block.by_row for source in sources]
-    shared = [number for number in blocks[0] if all(number in columns for columns in blocks)]
-    if not shared:
-        return {}
-    kinds = {number: blocks[0][number].parts[0] for number in shared}
-    groups = like_columns(kinds, count, arena)
-    outs = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
-    valid: dict[int, np.ndarray] = {}
-    for source, columns in zip(sources, blocks, strict=True):
-        numbers = source.items if source.block.by_item else source.item_rows[:, 0]
-        assert numbers is not None
-        rows, places = _rows_and_places(source, numbers, count)
-        if not (isinstance(rows, slice) and isinstance(places, slice)):
-            values = [columns[number].joined() for number in outs]
-            gather_rows(values, numbers, list(outs.values()), None if source.places is None else _places(source, count))
-        elif [group.numbers for group in groups] == [group.numbers for group in source.block.alike]:
-            for group, stored in zip(groups, source.block.alike, strict=True):
-                group.values[:, places] = stored.values[:, rows]
-        else:
-            for number, out in outs.items():
-                out[places] = columns[number].joined()[rows]
-        for number in shared:
-            validity = columns[number].validity
-            if validity is not None:
-                valid.setdefault(number, np.ones(count, dtype=bool))[places] = validity[rows]
-    nulls = {number: None if mask.all() else mask for number, mask in valid.items()}
-    return {number: Dense(out, nulls.get(number)) for number, out in outs.items()}
-
-
-def _rows_and_places(source: BatchSource, numbers: np.ndarray, count: int) -> tuple[Numbers, Numbers]:
-    """Returns row numbers, and their places in the batch, as slices if they are consecutive."""
-    if source.is_consecutive and source.block.by_item:
-        return slice_of(numbers), slice(0, count) if source.places is None else slice_of(source.places)
-    return as_slice(numbers), as_slice(_places(source, count))

@@ -30,8 +30,8 @@ from ..columns.batch import rows_of, to_numpy
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.source import BatchSource
 from ..steps.transform import call_with
-from .assemble import gather
 from .block_loader import BlockLoader
+from .gather import gather
 
 _THREADS = 8
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...process.forks import arrow_to_numpy
-from ..file_cache import FileCache, cache_root
+from ..file_cache import FileCache
+from ..kept_directories import cache_root
 from ..table import import_package
 
 _MOST_BYTES = 16 << 30

@@ -24,9 +24,10 @@ from ...errors import DatasetError, SchemaError
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...urls import clean_cause
-from ..file_cache import FileCache, cache_root
+from ..file_cache import FileCache
 from ..file_versions import FileVersion, drawn_plan, look, versions_below
 from ..filesystem import resolve
+from ..kept_directories import cache_root
 from ..stores import store_of
 from ..table import Table, TableColumn, TableFile, TableSource
 
@@ -38,7 +39,6 @@ MANIFEST = [
     pa.field("inode", pa.list_(pa.uint64())),
 ]
 """The columns of a manifest besides the label. Paths are relative to the folder."""
-
 _LOGGER = logging.getLogger(__name__)
 _FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
 _DIMS = ("H", "W", "C")

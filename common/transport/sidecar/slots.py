@@ -219,3 +219,11 @@ def _column(output: OutputField, parts: dict[Role, tuple[np.ndarray, tuple[int, 
 
 
 assert ENTRY.itemsize == ENTRY_BYTES
+
+
+class Slot:
+    """A slot of the reader: its number, which the client knows, and its memory."""
+
+    def __init__(self, number: int, memory: SlotMemory) -> None:
+        self.number = number
+        self.memory = memory

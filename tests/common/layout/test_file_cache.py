@@ -18,7 +18,9 @@ import pyarrow.fs as pafs
 import pytest
 
 from parquetry.common.layout import file_cache
-from parquetry.common.layout.file_cache import FileCache, new_directory, release, remove_leftovers, whole_file
+from parquetry.common.layout.file_cache import FileCache
+from parquetry.common.layout.kept_directories import cache_root, open_lock
+from parquetry.common.layout.whole_files import new_directory, release, remove_leftovers, whole_file
 from parquetry.common.process import locks
 
 
@@ -407,10 +409,10 @@ def test_what_is_made_in_the_users_cache_is_for_the_user_only(tmp_path: Path, mo
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache" / "mine"))
     before = os.umask(0)
     try:
-        files = FileCache(file_cache.cache_root() / "kinds", ".x")
+        files = FileCache(cache_root() / "kinds", ".x")
         put(files, 1, 10)
         with files.alone():
-            os.close(file_cache.open_lock(str(file_cache.cache_root() / "kinds"), file_cache.CLAIMS))
+            os.close(open_lock(str(cache_root() / "kinds"), file_cache.CLAIMS))
         put(FileCache(tmp_path / "shared", ".x", mode=0o666), 1, 10)
     finally:
         os.umask(before)

@@ -22,7 +22,8 @@ from oracle import apply, call, check, check_mixed, examples
 
 from parquetry.common import UnischemaField, mix
 from parquetry.common.errors import EmptySelectionError
-from parquetry.common.pipeline.iteration import StepIterator, batch_to_numpy, rows_to_numpy
+from parquetry.common.pipeline.iteration import batch_to_numpy, rows_to_numpy
+from parquetry.common.pipeline.step_iterator import StepIterator
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,8 @@ from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import EmptySelectionError, StateError
-from parquetry.common.pipeline.iteration import StepIterator, batch_to_numpy
+from parquetry.common.pipeline.iteration import batch_to_numpy
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.testing import assert_resumable
 
 

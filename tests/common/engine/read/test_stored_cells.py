@@ -35,7 +35,7 @@ from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.layout.file_versions import local_version
 from parquetry.common.layout.files import list_files
-from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.draws import BlockRows
 
 SCHEMA = Unischema(

@@ -22,7 +22,7 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.counters import Counters
 from parquetry.common.engine.run.bad_rows import Failure, Row, bad_rows_of
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.pipeline.step_iterator import StepIterator
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,8 @@ from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.engine.steps.source import as_slice
 from parquetry.common.errors import NullValueError
 from parquetry.common.memory.arena import RegionPool
-from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
+from parquetry.common.pipeline.iteration import batches_to_numpy
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.draws import BlockKey
 from parquetry.common.plan.program import ElementProgram
 from parquetry.common.schema.dtypes import delivered_dtype

@@ -193,7 +193,7 @@ def test_windows_with_a_bad_row_are_left_out(url: str) -> None:
 
 
 def test_nulls_are_left_out_where_they_are_errors(url: str) -> None:
-    from parquetry.common.pipeline.iteration import StepIterator
+    from parquetry.common.pipeline.step_iterator import StepIterator
 
     pipeline = Pipeline(url, ["id", "score"], on_error="skip")
     assert len(ids(pipeline)) == ROWS  # numpy can represent them

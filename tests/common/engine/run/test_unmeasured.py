@@ -15,7 +15,7 @@ import pytest
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import EmptySelectionError, NullValueError, PipelineError, StateError
-from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.pipeline.step_iterator import StepIterator
 
 ROWS = 30
 NULL, INSIDE = (4, 9, 17), (12,)

@@ -13,7 +13,7 @@ from builders import ALL_FIELDS, Built, build
 from parquetry.common import Pipeline
 from parquetry.common.engine.columns.batch import Column
 from parquetry.common.errors import EncodeError, SidecarError
-from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.transport.served.arrays import flat_array, list_array, numbers_of
 from parquetry.common.transport.served.cells import cells_schema, encode_cells, error_cells
 from parquetry.common.transport.served.decode import decode_rows, element_of_schema

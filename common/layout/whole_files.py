@@ -1,0 +1,173 @@
+"""Files and directories that appear complete or not at all.
+
+- A file (or directory) is written under a hidden name next to its final one, ``.parquetry-<32 hex digits>``, and then
+  moved. If the directory has a limit, the name ends in ``-<bytes>``, the space reserved for the file.
+- On a local disk, the writer holds a lock on the hidden file. A killed writer loses its lock, so the next writer in the
+  directory removes the leftovers. Without locks (object stores), they are removed after a day without writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import posixpath
+import re
+import time
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+_UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
+_UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
+MOVING = "moving"
+"""A file in the hidden directory of a writer that moves its files one by one. Readers refuse the directory above."""
+_ATTEMPTS = 10
+MINUTE_NS = 60 * 10**9
+_DAY_NS = 24 * 3_600 * 10**9
+_REFUSED = (OSError, NotImplementedError, pa.ArrowException)
+
+
+def unfinished_name() -> str:
+    """A new hidden name for a file or directory that is being written."""
+    return f".parquetry-{uuid.uuid4().hex}"
+
+
+@contextlib.contextmanager
+def whole_file(path: str, filesystem: pafs.FileSystem | None = None) -> Iterator[str]:
+    """Yields a hidden path to write to, and renames the file to ``path`` unless the block raises.
+
+    An older file is replaced.
+
+    Args:
+        filesystem: the file system of the path; ``None`` for local files.
+    """
+    filesystem = filesystem or pafs.LocalFileSystem()
+    remove_leftovers(filesystem, posixpath.dirname(path))
+    with moved_from(path, filesystem, unfinished_name(), mode=0o666) as hidden:
+        yield hidden
+
+
+def claim(descriptor: int) -> int:
+    """Locks an open file or directory that is being written, until the descriptor is closed or the process ends."""
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def new_directory(root: str) -> tuple[str, int]:
+    """Creates a hidden directory and claims it. Returns its path and the descriptor for `release`.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    for _ in range(_ATTEMPTS):
+        path = os.path.join(root, unfinished_name())
+        os.mkdir(path)
+        try:
+            owner = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # another writer took it for a leftover
+            continue
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another writer is about to remove it
+            os.close(owner)
+            continue
+        except OSError:  # a file system without locks
+            return path, owner
+        if os.path.exists(path):
+            return path, owner
+        os.close(owner)
+    raise FileNotFoundError(errno.ENOENT, "other writers remove each new directory", root)
+
+
+def release(descriptor: int) -> None:
+    """Unlocks and closes a descriptor. Closing alone is not enough: a forked process would still hold the lock."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
+    """Removes what killed writers left in a directory. Ignores errors of the file system."""
+    with contextlib.suppress(*_REFUSED):
+        is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        for info in filesystem.get_file_info(pafs.FileSelector(directory, allow_not_found=True)):
+            path = info.path.rstrip("/")
+            if not _UNFINISHED.fullmatch(posixpath.basename(path)):
+                continue
+            is_directory = info.type == pafs.FileType.Directory
+            if is_directory and filesystem.get_file_info(posixpath.join(path, MOVING)).type == pafs.FileType.File:
+                continue  # otherwise readers would take what was moved for all
+            quiet_ns = _quiet_ns(filesystem, info)
+            with contextlib.ExitStack() as stack:
+                is_left = quiet_ns > _DAY_NS
+                if is_local:
+                    is_left = stack.enter_context(abandoned(path, quiet_ns, is_directory=is_directory))
+                if is_left:
+                    filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
+
+
+@contextlib.contextmanager
+def moved_from(path: str, filesystem: pafs.FileSystem, name: str, *, mode: int) -> Iterator[str]:
+    """Yields a hidden path. The file there is moved to ``path`` if the block succeeds, and removed otherwise."""
+    hidden = posixpath.join(posixpath.dirname(path), name)
+    owner = None
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        owner = claim(os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    try:
+        yield hidden
+        filesystem.move(hidden, path)
+    except BaseException:
+        with contextlib.suppress(*_REFUSED):
+            filesystem.delete_file(hidden)
+        raise
+    finally:
+        if owner is not None:
+            release(owner)
+
+
+def is_unfinished(name: str) -> bool:
+    return _UNFINISHED.fullmatch(name) is not None or name.startswith(_UNFINISHED_BEFORE)
+
+
+def room_of(name: str, size_bytes: int) -> int:
+    """The space reserved for an unfinished file. Earlier versions did not count theirs."""
+    ours = _UNFINISHED.fullmatch(name)
+    return max(size_bytes, int(ours["bytes"] or 0)) if ours else 0
+
+
+@contextlib.contextmanager
+def abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> Iterator[bool]:
+    """Yields whether the writer of an unfinished local file or directory is gone. Nobody can claim it meanwhile."""
+    if quiet_ns < MINUTE_NS and not is_directory:  # might not be locked yet
+        yield False
+        return
+    try:
+        owner = os.open(path, os.O_RDONLY if is_directory else os.O_RDWR)
+    except OSError:  # removed, or owned by another user
+        yield False
+        return
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_left = True
+    except BlockingIOError:
+        is_left = False
+    except OSError:  # a file system without locks
+        is_left = quiet_ns > _DAY_NS
+    try:
+        yield is_left
+    finally:
+        release(owner)
+
+
+def _quiet_ns(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
+    """The time since a file, or anything below a directory, was last written; 0 if unknown."""
+    found = [info]
+    if info.type == pafs.FileType.Directory:
+        found += filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
+    written = [each.mtime_ns for each in found if each.mtime_ns is not None]
+    return time.time_ns() - max(written) if written else 0
