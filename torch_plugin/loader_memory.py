@@ -6,62 +6,37 @@ reused only when every tensor over it is gone, in both processes.
 By itself, torch copies each batch into new shared memory, whose pages are new to both processes each time; for images
 that costs more than decoding them. It also needs space in ``/dev/shm``, which is scarce in containers; regions do not.
 
-A region is a memory file. The worker sends its descriptor once, and for each batch only the positions of its tensors.
-The trainer counts returned batches in the region's first bytes. If the trainer holds tensors of many batches, such as
-all labels of an epoch, it copies small tensors of further batches, so that their regions come back at once. Without
-memory files, a batch is sent in one block of torch's shared memory (`SharedPacker`).
+A region is a memory file. The worker sends its descriptor once, and for each batch only the positions of its tensors
+(`mapped_regions`). The trainer counts returned batches in the region's first bytes. If the trainer holds tensors of
+many batches, such as all labels of an epoch, it copies small tensors of further batches, so that their regions come
+back at once. Without memory files, a batch is sent in one block of torch's shared memory (`SharedPacker`).
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import ctypes
 import itertools
 import mmap
 import os
 import secrets
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import DupFd, ForkingPickler
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from parquetry.common.engine.columns.batch import Dense, Ragged
-from parquetry.common.errors import PipelineError
-from parquetry.common.memory.arena import LEAST_PAGES_BYTES, SHARED_REGIONS, Region, private_memory
-from parquetry.common.process.exit_watch import wait_for_end
+from parquetry.common.memory.arena import SHARED_REGIONS, Region
 
-from .tensors import Jagged, JaggedPart, Part, reduce_jagged
+from .mapped_regions import HEAD_BYTES, RETURNED, TOKEN, RegionMemory, borrow, copy_at, tensor_at, vector_at
+from .tensors import Jagged, reduce_jagged
 
-_HEAD_BYTES = 64
-_RETURNED, _TOKEN = 0, 1  # int64 words of the head
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
 _MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it sends all tensors of batches beyond them
-
-
-class _Memory(NamedTuple):
-    """One version of a region's memory, as identified in a message.
-
-    Attributes:
-        worker, region: the process that owns it, and which of its regions it is.
-        token: identifies the version.
-        descriptor: the memory file's descriptor in the worker.
-    """
-
-    worker: int
-    region: int
-    token: int
-    size_bytes: int
-    descriptor: int
-
-
-# --- in the loader worker ---
 
 
 def share_regions() -> bool:
@@ -89,7 +64,7 @@ class SharedRegion(Region):
         is_copied: as for `Region`.
     """
 
-    head_bytes = _HEAD_BYTES
+    head_bytes = HEAD_BYTES
     small_bytes = 0  # an array elsewhere would be copied to reach the trainer, which copies small ones if it holds many
 
     _numbers = itertools.count()
@@ -110,8 +85,8 @@ class SharedRegion(Region):
         except BaseException:
             os.close(descriptor)
             raise
-        self._head = np.frombuffer(memory, np.int64, _HEAD_BYTES // 8)
-        self._head[_TOKEN] = secrets.randbits(63)
+        self._head = np.frombuffer(memory, np.int64, HEAD_BYTES // 8)
+        self._head[TOKEN] = secrets.randbits(63)
         self._sent = 0
         self._ticket = _Ticket(self, descriptor, size_bytes)
         begin = self._head.ctypes.data
@@ -121,7 +96,7 @@ class SharedRegion(Region):
 
     @property
     def is_free(self) -> bool:
-        return int(self._head[_RETURNED]) == self._sent
+        return int(self._head[RETURNED]) == self._sent
 
     @property
     def ticket(self) -> _Ticket:
@@ -132,7 +107,7 @@ class SharedRegion(Region):
     @property
     def token(self) -> int:
         """Identifies its memory, uniquely across processes."""
-        return int(self._head[_TOKEN])
+        return int(self._head[TOKEN])
 
     def count(self) -> None:
         """Counts a message sent with the ticket."""
@@ -158,8 +133,8 @@ class _Ticket:
             with contextlib.suppress(OSError):  # the queue's thread would lose the error, and the batch with it
                 descriptor = DupFd(self._descriptor)
         self._known = True
-        memory = _Memory(os.getpid(), region.number, region.token, self._size_bytes, self._descriptor)
-        return _borrow, (memory, descriptor)
+        memory = RegionMemory(os.getpid(), region.number, region.token, self._size_bytes, self._descriptor)
+        return borrow, (memory, descriptor)
 
 
 _Where: TypeAlias = tuple[range, Callable[[], SharedRegion | None]]
@@ -271,176 +246,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
     if region.is_copied:
         if tensor.nbytes > _MOST_COPIED_BYTES:
             return reduce_tensor(tensor)
-        return _copy_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
+        return copy_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
     if tensor.ndim == 1 and tensor.is_contiguous():
-        return _vector_at, (region.ticket, offset, tensor.dtype, len(tensor))
-    return _tensor_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-# --- in the trainer ---
-
-
-class _Mapped:
-    """A region's memory, mapped into this process."""
-
-    def __init__(self, named: _Memory, descriptor: int) -> None:
-        self.token = named.token
-        self.memory = mmap.mmap(descriptor, named.size_bytes)
-        self.head = np.frombuffer(self.memory, np.int64, _HEAD_BYTES // 8)
-        self.pid = os.getpid()
-
-
-class _Mappings:
-    """The workers' regions that are mapped here; a worker's regions are dropped when it ends."""
-
-    def __init__(self) -> None:
-        self._mapped: dict[tuple[int, int], _Mapped] = {}
-        self._lock = threading.Lock()
-        self._watched: set[int] = set()
-        self._given_back: deque[_Mapped] = deque()
-        self._counting = threading.Lock()
-
-    @property
-    def size_bytes(self) -> int:
-        """How much is mapped, not counting tensors of ended workers."""
-        return sum(len(mapped.memory) for mapped in list(self._mapped.values()))
-
-    def get(self, named: _Memory, descriptor: object) -> _Mapped:
-        """Returns the memory that a message names; only the first message carries ``descriptor``."""
-        with self._lock:
-            known = self._mapped.get((named.worker, named.region))
-            if known is None or known.token != named.token:
-                known = self._mapped[named.worker, named.region] = _map(named, descriptor)
-                if named.worker not in self._watched:
-                    self._watched.add(named.worker)
-                    watch = threading.Thread(
-                        target=self._watch, args=(named.worker,), name="parquetry-loader", daemon=True
-                    )
-                    watch.start()
-            return known
-
-    def give_back(self, mapped: _Mapped) -> None:
-        """Counts a batch as returned. Called by finalizers: in any thread, even in the middle of this function."""
-        if mapped.pid != os.getpid():  # a forked child drops inherited mappings
-            return
-        self._given_back.append(mapped)
-        while self._given_back and self._counting.acquire(blocking=False):
-            try:
-                while self._given_back:
-                    self._given_back.popleft().head[_RETURNED] += 1
-            finally:
-                self._counting.release()
-
-    def _watch(self, worker: int) -> None:
-        """Waits for a worker to end, then drops its regions; remaining tensors keep their memory."""
-        wait_for_end(worker)
-        with self._lock:
-            self._watched.discard(worker)
-            for key in [key for key in self._mapped if key[0] == worker]:
-                del self._mapped[key]
-
-
-def _map(named: _Memory, descriptor: Any) -> _Mapped:
-    try:
-        # If the first message went to another process, only the worker's own descriptor identifies the memory.
-        path = f"/proc/{named.worker}/fd/{named.descriptor}"
-        opened = os.open(path, os.O_RDWR) if descriptor is None else descriptor.detach()
-        try:
-            mapped = _Mapped(named, opened)
-        finally:
-            os.close(opened)
-    except (OSError, ValueError) as error:
-        raise PipelineError(
-            f"loader worker {named.worker}: expected to map {named.size_bytes} bytes of its memory, got: {error}. "
-            "It has exited, or runs as another user."
-        ) from error
-    if int(mapped.head[_TOKEN]) != named.token:
-        raise PipelineError(f"loader worker {named.worker}: expected the memory of a batch, got that of another batch.")
-    return mapped
-
-
-def _borrow(named: _Memory, descriptor: object) -> Any:
-    """Returns the memory of a message's tensors; it goes back to the worker when the last of them is gone."""
-    mapped = _mappings.get(named, descriptor)
-    lease = (ctypes.c_uint8 * named.size_bytes).from_buffer(mapped.memory)
-    weakref.finalize(lease, _mappings.give_back, mapped).atexit = False
-    return lease
-
-
-def _vector_at(lease: object, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:
-    return torch.frombuffer(lease, dtype=dtype, count=count, offset=offset)
-
-
-def _tensor_at(
-    lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
-) -> torch.Tensor:
-    reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    flat = torch.frombuffer(lease, dtype=dtype, count=reach, offset=offset)
-    return flat if stride == (1,) else flat.as_strided(shape, stride)
-
-
-def _copy_at(
-    lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
-) -> torch.Tensor:
-    found = _tensor_at(lease, offset, dtype, shape, stride)
-    if found.nbytes < LEAST_PAGES_BYTES:
-        return found.clone()
-    # As in `separate_array`: otherwise small tensors that are kept would scatter over the allocator's memory.
-    copy = torch.frombuffer(private_memory(found.nbytes), dtype=dtype, count=found.numel())
-    return copy.view(found.shape).copy_(found)
-
-
-def _renew() -> None:
-    """Starts fresh in a forked child: the parent's threads may hold locks, and the mappings are the parent's."""
-    global _mappings
-    _mappings = _Mappings()
-
-
-_mappings = _Mappings()
-os.register_at_fork(after_in_child=_renew)
-
-
-_ALIGNMENT = 64
-
-
-class SharedPacker:
-    """Makes tensors from arrays, one after another in a block of shared memory.
-
-    Args:
-        columns: the batch whose arrays and ragged offsets will be packed.
-    """
-
-    def __init__(self, columns: Sequence[Part]) -> None:
-        size = max(block_bytes(columns), 1)
-        storage = torch.UntypedStorage._new_shared(size)  # the block that torch's own collate uses
-        self._block = torch.empty(0, dtype=torch.uint8).set_(storage)
-        self._used = 0
-
-    def __call__(self, array: np.ndarray) -> torch.Tensor:
-        """Returns a tensor with the array's values."""
-        slot = self._block[self._used : self._used + array.nbytes]
-        slot.numpy().view(array.dtype).reshape(array.shape)[...] = array
-        self._used += _aligned(array.nbytes)
-        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        return slot.view(dtype).view(array.shape)
-
-
-def block_bytes(parts: Sequence[Part]) -> int:
-    """Returns the size of a batch's arrays, packed one after another."""
-    return sum(_aligned(size) for part in parts for size in _sizes(part))
-
-
-def _sizes(column: Part) -> list[int]:
-    if isinstance(column, np.ndarray):
-        return [column.nbytes]
-    if isinstance(column, JaggedPart):
-        return [column.values.nbytes, column.offsets.nbytes]
-    if isinstance(column, Dense):
-        return [column.values.nbytes]
-    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
-        return [column.values.nbytes, 8 * (len(column.shapes) + 1)]
-    return []
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+        return vector_at, (region.ticket, offset, tensor.dtype, len(tensor))
+    return tensor_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())

@@ -24,7 +24,7 @@ from parquetry.common.engine.run import jobs
 from parquetry.common.errors import PipelineError
 from parquetry.common.memory.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.plan import plan
-from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory
+from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory, mapped_regions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
 ROWS, BATCH = 96, 8
@@ -73,7 +73,7 @@ def _all_given_back() -> Iterator[None]:
 
 def mapped_workers() -> set[int]:
     """Returns the workers whose memory is mapped."""
-    return {worker for worker, _ in list(loader_memory._mappings._mapped)}
+    return {worker for worker, _ in list(mapped_regions._mappings._mapped)}
 
 
 def loader_of(pipe: Any, **options: Any) -> DataLoader:
@@ -197,7 +197,7 @@ def test_regions_are_used_again(folder: str) -> None:
     copied = 0
     for number, batch in enumerate(loader_of(ParquetPipe(folder).batch(BATCH).repeat(20), num_workers=1)):
         copied += number >= 100 and batch["image"].is_shared()
-    assert len(loader_memory._mappings._mapped) <= 2 * loader_memory._MOST_REGIONS
+    assert len(mapped_regions._mappings._mapped) <= 2 * loader_memory._MOST_REGIONS
     assert copied < 14  # out of 140
 
 
@@ -259,13 +259,13 @@ def test_a_forked_child_gives_nothing_back(folder: str) -> None:
     def given_back() -> list[int]:
         return [int(mapped.head[0]) for mapped in mappings._mapped.values()]
 
-    mappings = loader_memory._mappings
+    mappings = mapped_regions._mappings
     before = given_back()
     child = os.fork()
     if child == 0:
         held.clear()
         gc.collect()
-        os._exit(0 if given_back() == before and loader_memory._mappings.size_bytes == 0 else 1)
+        os._exit(0 if given_back() == before and mapped_regions._mappings.size_bytes == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert given_back() == before
     for batch in held:

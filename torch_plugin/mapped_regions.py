@@ -1,0 +1,161 @@
+"""The trainer's side of loader worker memory: maps regions of workers, makes tensors over them, and gives them back."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from parquetry.common.errors import PipelineError
+from parquetry.common.memory.arena import LEAST_PAGES_BYTES, private_memory
+from parquetry.common.process.exit_watch import wait_for_end
+
+HEAD_BYTES = 64
+RETURNED = 0  # the words of the head, int64
+TOKEN = 1
+
+
+class RegionMemory(NamedTuple):
+    """One version of a region's memory, as identified in a message.
+
+    Attributes:
+        worker, region: the process that owns it, and which of its regions it is.
+        token: identifies the version.
+        descriptor: the memory file's descriptor in the worker.
+    """
+
+    worker: int
+    region: int
+    token: int
+    size_bytes: int
+    descriptor: int
+
+
+class _Mapped:
+    """A region's memory, mapped into this process."""
+
+    def __init__(self, named: RegionMemory, descriptor: int) -> None:
+        self.token = named.token
+        self.memory = mmap.mmap(descriptor, named.size_bytes)
+        self.head = np.frombuffer(self.memory, np.int64, HEAD_BYTES // 8)
+        self.pid = os.getpid()
+
+
+class _Mappings:
+    """The workers' regions that are mapped here; a worker's regions are dropped when it ends."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[tuple[int, int], _Mapped] = {}
+        self._lock = threading.Lock()
+        self._watched: set[int] = set()
+        self._given_back: deque[_Mapped] = deque()
+        self._counting = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is mapped, not counting tensors of ended workers."""
+        return sum(len(mapped.memory) for mapped in list(self._mapped.values()))
+
+    def get(self, named: RegionMemory, descriptor: object) -> _Mapped:
+        """Returns the memory that a message names; only the first message carries ``descriptor``."""
+        with self._lock:
+            known = self._mapped.get((named.worker, named.region))
+            if known is None or known.token != named.token:
+                known = self._mapped[named.worker, named.region] = _map(named, descriptor)
+                if named.worker not in self._watched:
+                    self._watched.add(named.worker)
+                    watch = threading.Thread(
+                        target=self._watch, args=(named.worker,), name="parquetry-loader", daemon=True
+                    )
+                    watch.start()
+            return known
+
+    def give_back(self, mapped: _Mapped) -> None:
+        """Counts a batch as returned. Called by finalizers: in any thread, even in the middle of this function."""
+        if mapped.pid != os.getpid():  # a forked child drops inherited mappings
+            return
+        self._given_back.append(mapped)
+        while self._given_back and self._counting.acquire(blocking=False):
+            try:
+                while self._given_back:
+                    self._given_back.popleft().head[RETURNED] += 1
+            finally:
+                self._counting.release()
+
+    def _watch(self, worker: int) -> None:
+        """Waits for a worker to end, then drops its regions; remaining tensors keep their memory."""
+        wait_for_end(worker)
+        with self._lock:
+            self._watched.discard(worker)
+            for key in [key for key in self._mapped if key[0] == worker]:
+                del self._mapped[key]
+
+
+def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
+    try:
+        # If the first message went to another process, only the worker's own descriptor identifies the memory.
+        path = f"/proc/{named.worker}/fd/{named.descriptor}"
+        opened = os.open(path, os.O_RDWR) if descriptor is None else descriptor.detach()
+        try:
+            mapped = _Mapped(named, opened)
+        finally:
+            os.close(opened)
+    except (OSError, ValueError) as error:
+        raise PipelineError(
+            f"loader worker {named.worker}: expected to map {named.size_bytes} bytes of its memory, got: {error}. "
+            "It has exited, or runs as another user."
+        ) from error
+    if int(mapped.head[TOKEN]) != named.token:
+        raise PipelineError(f"loader worker {named.worker}: expected the memory of a batch, got that of another batch.")
+    return mapped
+
+
+def borrow(named: RegionMemory, descriptor: object) -> Any:
+    """Returns the memory of a message's tensors; it goes back to the worker when the last of them is gone."""
+    mapped = _mappings.get(named, descriptor)
+    lease = (ctypes.c_uint8 * named.size_bytes).from_buffer(mapped.memory)
+    weakref.finalize(lease, _mappings.give_back, mapped).atexit = False
+    return lease
+
+
+def vector_at(lease: object, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Makes a tensor of one axis over borrowed memory."""
+    return torch.frombuffer(lease, dtype=dtype, count=count, offset=offset)
+
+
+def tensor_at(
+    lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    """Makes a tensor over borrowed memory."""
+    reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    flat = torch.frombuffer(lease, dtype=dtype, count=reach, offset=offset)
+    return flat if stride == (1,) else flat.as_strided(shape, stride)
+
+
+def copy_at(
+    lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    """Makes a tensor with a copy of borrowed memory."""
+    found = tensor_at(lease, offset, dtype, shape, stride)
+    if found.nbytes < LEAST_PAGES_BYTES:
+        return found.clone()
+    # As in `separate_array`: otherwise small tensors that are kept would scatter over the allocator's memory.
+    copy = torch.frombuffer(private_memory(found.nbytes), dtype=dtype, count=found.numel())
+    return copy.view(found.shape).copy_(found)
+
+
+def _renew() -> None:
+    """Starts fresh in a forked child: the parent's threads may hold locks, and the mappings are the parent's."""
+    global _mappings
+    _mappings = _Mappings()
+
+
+_mappings = _Mappings()
+os.register_at_fork(after_in_child=_renew)
