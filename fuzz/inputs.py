@@ -177,7 +177,7 @@ _REQUESTS = [
 
 def _golden() -> list[bytes]:
     """Returns the packets that both clients are tested with."""
-    text = (Path(__file__).parent.parent / "tests/data/sidecar/packets_v2.txt").read_text()
+    text = (Path(__file__).parent.parent / "tests/data/sidecar/packets_v3.txt").read_text()
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return [bytes.fromhex("".join(parts)) for _, *parts in lines]
 
@@ -238,7 +238,7 @@ def _selections(room: Path, pipeline: Pipeline) -> list[bytes]:
 def _slot() -> bytes:
     _, columns = next(open_steps(sample(), Cursor(), strict_nulls=True))
     slot = SlotMemory(memory_file("slot"))
-    header = write_table(slot, columns, first_element=0, num_elements=1)
+    header = write_table(slot, columns, first_element=0, num_elements=1, num_rows=3)
     content = os.pread(slot.descriptor, header.table_offset + header.num_tensors * protocol.ENTRY_BYTES, 0)
     slot.close()
     return bytes(header.pack() + content)
@@ -249,7 +249,9 @@ def _packets() -> list[bytes]:
         protocol.Start(cursor=Cursor(), merge=True, state="{}"),
         protocol.Started(iteration=1, most_slots=4, before="{", after="}"),
         protocol.RemoteError(name="DecodeError", text="field x"),
-        protocol.BatchHeader(slot_bytes=4096, table_offset=192, first_element=0, num_tensors=1, num_elements=1),
+        protocol.BatchHeader(
+            slot_bytes=4096, table_offset=192, first_element=0, num_tensors=1, num_elements=1, num_rows=1
+        ),
     )
     kinds = (
         protocol.MessageType.START,

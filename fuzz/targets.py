@@ -238,8 +238,8 @@ def messages(data: bytes) -> None:
 @_target(SidecarError, ArithmeticError, LookupError, TypeError, ValueError)
 def slots(data: bytes) -> None:
     """The tensor table of a batch; the client ends a sidecar on each of these errors."""
-    header = protocol.BatchHeader.unpack(data[:32])
-    read_table(data[32:], header, sample().element.leaves)
+    header = protocol.BatchHeader.unpack(data[: protocol.BATCH.size])
+    read_table(data[protocol.BATCH.size :], header, sample().element.leaves)
 
 
 @_target(DatasetError)

@@ -14,20 +14,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-GOLDEN = Path(__file__).with_name("data") / "sidecar" / "packets_v2.txt"
+GOLDEN = Path(__file__).with_name("data") / "sidecar" / "packets_v3.txt"
 SLOT_BYTES = 4096
 ENTRY = struct.Struct("<HHHHQQ8qQ")
 
 
 def golden() -> dict[str, bytes]:
-    """Returns the packets of version 2 by name; every build of either side must write and read them."""
+    """Returns the packets of version 3 by name; every build of either side must write and read them."""
     lines = [line.split() for line in GOLDEN.read_text().splitlines() if line and not line.startswith("#")]
     return {name: bytes.fromhex("".join(parts)) for name, *parts in lines}
 
 
 def packet(kind: int, body: bytes = b"", **changes: int) -> bytes:
     """Returns a packet with a good header, unless ``changes`` break it."""
-    header = {"magic": 0x59525150, "version": 2, "type": kind, "generation": 1 if kind > 101 else 0}
+    header = {"magic": 0x59525150, "version": 3, "type": kind, "generation": 1 if kind > 101 else 0}
     header |= {"a": 0, "b": 0, "body_bytes": len(body), "descriptors": 0, **changes}
     return struct.pack("<IHHQQQII", *header.values()) + body
 
@@ -46,8 +46,13 @@ SLOT = (packet(103, b=SLOT_BYTES, descriptors=1), b"")
 
 def _batch(table: bytes = b"", **changes: int) -> list[Any]:
     """Returns a slot with ``table`` at byte 64 of its memory, and its batch."""
-    header = {"slot_bytes": SLOT_BYTES, "table_offset": 64, "first": 0, "tensors": len(table) // ENTRY.size, "rows": 1}
-    return [OPENED, STARTED, (SLOT[0], table), packet(104, struct.pack("<QQQII", *(header | changes).values()))]
+    return [OPENED, STARTED, (SLOT[0], table), packet(104, _header(**{"tensors": len(table) // ENTRY.size, **changes}))]
+
+
+def _header(**changes: int) -> bytes:
+    """Returns the header of one element without tensors, unless ``changes`` override it."""
+    header = {"slot_bytes": SLOT_BYTES, "table_offset": 64, "first": 0, "tensors": 0, "elements": 1, "rows": 1}
+    return struct.pack("<QQQIIQ", *(header | changes).values())
 
 
 Answer = bytes | tuple[bytes, bytes]
@@ -76,6 +81,9 @@ BROKEN: dict[str, list[Answer]] = {
     "BATCH larger than its slot": _batch(slot_bytes=1 << 40),
     "BATCH of no slot": [OPENED, STARTED, _batch()[3]],
     "BATCH with a body too short": [OPENED, STARTED, SLOT, packet(104, b"abc")],
+    "BATCH without a body": [OPENED, STARTED, SLOT, packet(104)],
+    "BATCH with a second header cut off": [*_batch()[:3], packet(104, _header() + _header()[:-1])],
+    "BATCH whose second header lies": [*_batch()[:3], packet(104, _header() + _header(table_offset=1 << 63, tensors=1))],
     "a table behind the slot": _batch(table_offset=1 << 63, tensors=1),
     "a table of any length": _batch(entry(), tensors=2**32 - 1),
     "a tensor behind the slot": _batch(entry(offset=SLOT_BYTES)),

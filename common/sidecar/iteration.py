@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 
@@ -78,8 +78,7 @@ class Iteration:
         self._cursor = cursor
         most_slots = most_slots or 2 * prepared.workers + 4
         slot_bytes = prepared.memory_limit // most_slots
-        is_cut = wanted.merge and not plan.has_uneven_batches  # a message holds batches of equal size
-        merge = plan.merged_steps(slot_bytes, cursor.workers) if is_cut else 1
+        merge = plan.merged_steps(slot_bytes, cursor.workers) if wanted.merge else 1
         self._merging = Merging(merge, plan.merged_bytes(slot_bytes, cursor.workers))
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(most_slots, affordable)
@@ -154,19 +153,19 @@ class Iteration:
             self._jobs.close()
 
     def _send_one(self, made: RunningJob) -> None:
-        header = self._header(made)
-        if header is None and self._plans_again(made):
+        headers = self._headers(made)
+        if headers is None and self._plans_again(made):
             return
-        if header is None:
+        if headers is None:
             self._send_apart(made)
-        if header is not None:
-            self._merging.made(made.job.steps, header.table_offset)  # before a new job is planned
+        if headers is not None:
+            self._merging.made(made.job.steps, headers[-1].table_offset)  # before a new job is planned
         self._jobs.done(made)
-        if header is not None:
-            self._send_made(header, made)
+        if headers is not None:
+            self._send_made(headers, made)
 
-    def _header(self, made: RunningJob) -> BatchHeader | None:
-        """Waits for a job. Returns the header of its batch, or ``None`` if some of its elements failed or
+    def _headers(self, made: RunningJob) -> list[BatchHeader] | None:
+        """Waits for a job. Returns the headers of its batches, or ``None`` if some of its elements failed or
         ended workers.
 
         In that case, the error is added to ``made.errors``.
@@ -212,9 +211,9 @@ class Iteration:
             return True
         self._counters.row()[Count.RETRIES] += 1
         for part in self._jobs.again(made):
-            header = self._header(part)
-            if header is not None:
-                self._send_made(header, part)
+            headers = self._headers(part)
+            if headers is not None:
+                self._send_made(headers, part)
             elif self._plans_again(part, is_part=True) or not self._send_apart(part):
                 return False
         return True
@@ -228,7 +227,7 @@ class Iteration:
         if not self._jobs.stopped:
             self._client.send_error(self._generation, error, elements=1, position=self._sent)
 
-    def _send_made(self, header: BatchHeader, made: RunningJob) -> None:
+    def _send_made(self, headers: list[BatchHeader], made: RunningJob) -> None:
         if self._rebatcher is None:
             try:
                 self._count_skipped(made.job)
@@ -237,8 +236,9 @@ class Iteration:
             except BaseException:
                 self._slots.give(made.slot)
                 raise
-            self._send_batch(made.slot, header, made.job.count)
+            self._send_batches(made.slot, headers)
             return
+        (header,) = headers  # functions that drop rows run on one batch at a time
         columns = copied_table(made.slot.memory, header, (*self._plan.element.leaves, _KEPT))
         self._slots.give(made.slot)
         self._count_skipped(made.job)
@@ -263,11 +263,10 @@ class Iteration:
                 Message(type=MessageType.STATE, generation=self._generation, a=position, b=skipped.rows, body=body)
             )
 
-    def _send_batch(self, slot: Slot, header: BatchHeader, rows: int) -> None:
+    def _send_batches(self, slot: Slot, headers: Sequence[BatchHeader]) -> None:
         self._slots.lend(slot)
-        self._client.send(
-            Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, b=rows, body=header.pack())
-        )
+        body = b"".join(header.pack() for header in headers)
+        self._client.send(Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, body=body))
 
     def _send_emissions(self, emissions: Iterator[Emission]) -> bool:
         """Sends elements made from the remaining rows. Returns ``False`` if the iteration is stopped first."""
@@ -280,7 +279,11 @@ class Iteration:
             try:
                 slot.memory.begin()
                 header = write_table(
-                    slot.memory, emission.columns, first_element=emission.position - elements, num_elements=elements
+                    slot.memory,
+                    emission.columns,
+                    first_element=emission.position - elements,
+                    num_elements=elements,
+                    num_rows=emission.rows,
                 )
             except BaseException:
                 self._slots.give(slot)
@@ -288,5 +291,5 @@ class Iteration:
             self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
             self._sent = emission.position
             self._send_skipped(emission.skipped, emission.position - elements + 1)
-            self._send_batch(slot, header, emission.rows)
+            self._send_batches(slot, [header])
         return True

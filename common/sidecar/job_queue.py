@@ -34,7 +34,7 @@ class RunningJob:
     ``first`` is the number of its first element. ``errors`` are the errors with which it failed.
     """
 
-    future: Future[BatchHeader]
+    future: Future[list[BatchHeader]]
     job: Job
     handles: list[BlockHandle]
     slot: Slot
@@ -305,5 +305,5 @@ class JobQueue:
         if is_void and isinstance(item, RunningJob):
             self._give_up(item)
 
-    def _give_back(self, slot: Slot, _: Future[BatchHeader]) -> None:
+    def _give_back(self, slot: Slot, _: Future[list[BatchHeader]]) -> None:
         self._slots.give(slot)

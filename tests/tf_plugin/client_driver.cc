@@ -200,10 +200,12 @@ std::string Said(const std::string& packet) {
     problem = parquetry::ReadError(body, &error);
     said << " " << error.name << " " << error.text;
   } else if (header.type == static_cast<uint16_t>(MessageType::kBatch)) {
-    parquetry::protocol::BatchHeader batch;
-    problem = parquetry::ReadBatchHeader(body, &batch);
-    said << " " << batch.slot_bytes << " " << batch.table_offset << " " << batch.first_element << " "
-         << batch.num_tensors << " " << batch.num_elements;
+    std::vector<parquetry::protocol::BatchHeader> headers;
+    problem = parquetry::ReadBatchHeaders(body, &headers);
+    for (const auto& batch : headers) {
+      said << " " << batch.slot_bytes << " " << batch.table_offset << " " << batch.first_element << " "
+           << batch.num_tensors << " " << batch.num_elements << " " << batch.num_rows;
+    }
   }
   return problem.empty() ? said.str() : "refused: " + problem;
 }

@@ -190,21 +190,44 @@ class Fake:
         rows = np.arange(begin, end) + self.iteration * spec["epoch_offset"]
         number = self.free.pop(0)
         slot = self.slots[number]
-        body = self.write(slot, rows, elements=merged if spec["batched"] else len(rows))
+        if spec.get("apart") and spec["batched"]:  # a table for each element
+            parts = [(rows[at : at + spec["batch"]], 1) for at in range(0, len(rows), spec["batch"])]
+        else:
+            parts = [(rows, merged if spec["batched"] else len(rows))]
+        body = self.write(slot, parts)
         if not slot.announced:
             slot.announced = True
             self.send(P.MessageType.SLOT, a=number, b=slot.bytes, descriptor=slot.fd)
         self.send(P.MessageType.BATCH, a=number, body=body)
         self.at += merged if spec["batched"] else len(rows)
 
-    def write(self, slot: Slot, rows: np.ndarray, *, elements: int) -> bytes:
+    def write(self, slot: Slot, parts: list[tuple[np.ndarray, int]]) -> bytes:
+        begin, first, headers = 0, self.at + (5 if self.spec.get("wrong_first") else 0), []
+        for rows, elements in parts:
+            tensors, end = self.write_table(slot, rows, begin)
+            headers.append((begin, first, tensors, elements, len(rows)))
+            begin, first = end, first + elements
+        return b"".join(
+            P.BatchHeader(
+                slot_bytes=slot.bytes,
+                table_offset=table_offset,
+                first_element=first,
+                num_tensors=num_tensors,
+                num_elements=num_elements,
+                num_rows=num_rows,
+            ).pack()
+            for table_offset, first, num_tensors, num_elements, num_rows in headers
+        )
+
+    def write_table(self, slot: Slot, rows: np.ndarray, begin: int) -> tuple[int, int]:
+        """Writes a table and its tensors from ``begin`` on. Returns the number of tensors, and where they end."""
         tensors = [
             (number, role, array, dims)
             for number, field in enumerate(self.spec["fields"])
             for role, array, dims in field_tensors(field, rows, (len(rows),))
         ]
         table = np.zeros(len(tensors), P.ENTRY)
-        offset = (table.nbytes + 63) // 64 * 64
+        offset = begin + (table.nbytes + 63) // 64 * 64
         for entry, (number, role, array, dims) in zip(table, tensors, strict=True):
             shape = array.shape if dims is None else dims
             entry["field"], entry["role"], entry["dtype"] = number, role, P.DTYPE_CODES[array.dtype.name]
@@ -214,14 +237,11 @@ class Fake:
         if self.spec.get("corrupt"):
             table["offset"][0] = 1 << 40
         slot.reserve(offset)
-        slot.map[: table.nbytes] = table.tobytes()
+        slot.map[begin : begin + table.nbytes] = table.tobytes()
         for entry, (_, _, array, _) in zip(table, tensors, strict=True):
             if not self.spec.get("corrupt"):
                 slot.map[int(entry["offset"]) : int(entry["offset"]) + array.nbytes] = array.tobytes()
-        first = self.at + (5 if self.spec.get("wrong_first") else 0)
-        return P.BatchHeader(
-            slot_bytes=slot.bytes, table_offset=0, first_element=first, num_tensors=len(tensors), num_elements=elements
-        ).pack()
+        return len(tensors), offset
 
     def log(self, event) -> None:
         if "log" in self.spec:

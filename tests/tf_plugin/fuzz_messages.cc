@@ -23,8 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (whole && ReadStarted(header, body, &started).empty()) started.State(started.consumed);
   RemoteError error;
   ReadError(body, &error);
-  protocol::BatchHeader batch;
-  ReadBatchHeader(body, &batch);
+  std::vector<protocol::BatchHeader> batches;
+  ReadBatchHeaders(body, &batches);
   protocol::TensorEntry tensor{};
   std::memcpy(&tensor, body.data(), std::min(body.size(), sizeof(tensor)));
   if (TensorFits(tensor, 1 << 20) && tensor.offset + tensor.bytes > 1 << 20) __builtin_trap();

@@ -126,13 +126,14 @@ def test_it_writes_the_starts_of_the_protocol(run: Callable[..., str]) -> None:
 
 
 def test_it_reads_the_packets_of_the_protocol(run: Callable[..., str]) -> None:
-    names = ["opened", "started", "slot", "batch", "end", "error_of_one_element"]
+    names = ["opened", "started", "slot", "batch", "batches", "end", "error_of_one_element"]
     lines = [golden()[name].hex() for name in names]
     assert run("packets", "", stdin="\n".join(lines)).splitlines() == [
         "101 0 -1 0",
         '102 7 -2 12 -2 12 4 6 {"é":1,"consumed":5}',
         "103 7 6 65536",
-        "104 7 6 0 65536 4096 1099511627776 3 64",
+        "104 7 6 0 65536 4096 1099511627776 3 64 2048",
+        "104 7 6 0 65536 4096 1099511627776 3 64 2048 65536 8320 1099511627840 3 1 32",
         "105 7 0 0",
         "106 7 1 13 DecodeError ",
     ]
@@ -141,7 +142,7 @@ def test_it_reads_the_packets_of_the_protocol(run: Callable[..., str]) -> None:
 
 def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Callable[..., str]) -> None:
     random = np.random.default_rng(0)
-    good = [golden()[name] for name in ("opened", "started", "batch", "error")]
+    good = [golden()[name] for name in ("opened", "started", "batches", "error")]
     packets = [_garbled(good[number % 4], random) for number in range(20_000)]
     lines = run("packets", "", stdin="\n".join(packet.hex() for packet in packets)).splitlines()
     assert sum(line.startswith("refused: expected") for line in lines) > 10_000
@@ -223,7 +224,7 @@ def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(driver: Path, nam
     assert (result.returncode, result.stderr) == (1, "")
     assert re.fullmatch(r"error: sidecar: (expected|tensor|slot) .*[^.]\.\n", result.stdout)
     if name == "another version":
-        assert "version 2, got one of version 1. Trainer and sidecar must run the same parquetry" in result.stdout
+        assert "version 3, got one of version 1. Trainer and sidecar must run the same parquetry" in result.stdout
 
 
 def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_connection(driver: Path) -> None:

@@ -120,8 +120,14 @@ std::string ReadError(std::string_view body, RemoteError* out) {
   return "";
 }
 
-std::string ReadBatchHeader(std::string_view body, BatchHeader* out) {
-  return ReadStruct(body, out) && Fill(body, sizeof(*out), {}) ? "" : Unfit("BATCH", body);
+std::string ReadBatchHeaders(std::string_view body, std::vector<BatchHeader>* out) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  out->clear();
+  if (body.empty() || body.size() % sizeof(BatchHeader) != 0) return Unfit("BATCH", body);
+  for (; !body.empty(); body.remove_prefix(sizeof(BatchHeader))) {
+    if (!ReadStruct(body, &out->emplace_back()) || out->back().num_rows > kMost) return Unfit("BATCH", body);
+  }
+  return "";
 }
 
 bool TensorFits(const TensorEntry& tensor, uint64_t memory_bytes) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol.h"
 
@@ -50,7 +51,7 @@ std::string PackStart(int64_t iteration, const std::string* state, bool merge);
 std::string ReadHeader(std::string_view packet, uint32_t descriptors, protocol::Header* out);
 std::string ReadStarted(const protocol::Header& header, std::string_view body, Started* out);
 std::string ReadError(std::string_view body, RemoteError* out);
-std::string ReadBatchHeader(std::string_view body, protocol::BatchHeader* out);
+std::string ReadBatchHeaders(std::string_view body, std::vector<protocol::BatchHeader>* out);
 
 // Returns whether a tensor lies inside the memory, is aligned, has a dtype that fits its role, and
 // is as long as its shape says.

@@ -13,7 +13,7 @@ namespace parquetry::protocol {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the protocol is little-endian and is read in place");
 
 inline constexpr uint32_t kMagic = 0x59525150;
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 inline constexpr size_t kMaxBodyBytes = 61440;
 inline constexpr size_t kAlignment = 64;
 inline constexpr int kMaxDims = 8;
@@ -136,8 +136,9 @@ struct BatchHeader {
   uint64_t first_element;
   uint32_t num_tensors;
   uint32_t num_elements;
+  uint64_t num_rows;
 };
-static_assert(sizeof(BatchHeader) == 32 && offsetof(BatchHeader, num_tensors) == 24);
+static_assert(sizeof(BatchHeader) == 40 && offsetof(BatchHeader, num_tensors) == 24);
 
 struct TensorEntry {
   uint16_t field;

@@ -155,6 +155,21 @@ class Connection {
   std::atomic<int64_t> leases{0};  // slots that we hold now
 };
 
+// A slot that the sidecar has lent us. It goes back with the last batch that shares the lease.
+class SlotLease {
+ public:
+  SlotLease(std::shared_ptr<Connection> connection, uint64_t slot, uint64_t generation)
+      : connection_(std::move(connection)), slot_(slot), generation_(generation) {}
+  ~SlotLease() { connection_->Release(slot_, generation_); }
+  SlotLease(const SlotLease&) = delete;
+  SlotLease& operator=(const SlotLease&) = delete;
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+  const uint64_t slot_;
+  const uint64_t generation_;
+};
+
 struct Sidecar::Packet {
   Header header{};
   const char* data = nullptr;  // of the body
@@ -217,15 +232,13 @@ void Canceller::Cancel() {
   [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof(one));
 }
 
-Batch::~Batch() {
-  if (connection_ != nullptr) connection_->Release(slot_, generation_);
-}
-
 std::shared_ptr<const Batch> Batch::CopyOut() const {
   std::shared_ptr<Batch> copy(new Batch);
   copy->tensors_ = tensors_;
   copy->first_element_ = first_element_;
   copy->num_elements_ = num_elements_;
+  copy->num_rows_ = num_rows_;
+  copy->num_bytes_ = num_bytes_;
   size_t total_bytes = 0;
   for (TensorEntry& tensor : copy->tensors_) {
     tensor.offset = total_bytes;
@@ -310,6 +323,7 @@ Error Sidecar::Launch(const Request& request, std::shared_ptr<Sidecar>* out) {
 Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller, Started* out,
                      int counters) {
   ++generation_;
+  ready_.clear();
   const std::string body = PackStart(iteration, state, merge);
   if (body.size() > protocol::kMaxBodyBytes) {
     return {Error::Kind::kRemote, "StateError",
@@ -331,11 +345,17 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
   *end = false;
   Packet packet;
   while (true) {
+    if (!ready_.empty()) {
+      *out = std::move(ready_.front());
+      ready_.pop_front();
+      return {};
+    }
     if (Error error = Receive(canceller, &packet)) return error;
     if (packet.late(generation_)) continue;
     switch (packet.type()) {
       case MessageType::kBatch:
-        return MakeBatch(packet, out);
+        if (Error error = AddBatches(packet)) return error;
+        break;
       case MessageType::kState:
         state_ends_.push_back({static_cast<int64_t>(packet.header.a), std::string(packet.body())});
         break;
@@ -362,6 +382,7 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
 void Sidecar::Stop() {
   if (active_ && !broken_) Send(MessageType::kStop, 0, "");
   active_ = false;
+  ready_.clear();
 }
 
 bool Sidecar::Healthy() {
@@ -479,44 +500,52 @@ Error Sidecar::AddSlot(const Packet& packet) {
   return {};
 }
 
-Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out) {
-  std::shared_ptr<Batch> batch(new Batch);
-  batch->connection_ = connection_;
-  batch->slot_ = packet.header.a;
-  batch->generation_ = generation_;
+// Makes the batches of a message. They share its slot.
+Error Sidecar::AddBatches(const Packet& packet) {
+  const auto lease = std::make_shared<const SlotLease>(connection_, packet.header.a, generation_);
   const auto found = slots_.find(packet.header.a);
   if (found == slots_.end()) {
     return Broken("expected an announced slot, got " + std::to_string(packet.header.a));
   }
-  BatchHeader header;
+  std::vector<BatchHeader> headers;
   Slot& slot = *found->second;
-  std::string problem = ReadBatchHeader(packet.body(), &header);
-  if (problem.empty() && header.slot_bytes > slot.mapped_bytes) problem = slot.Map(header.slot_bytes);
+  std::string problem = ReadBatchHeaders(packet.body(), &headers);
   if (!problem.empty()) return Broken(problem);
-  const uint64_t table_bytes = uint64_t{header.num_tensors} * sizeof(TensorEntry);
-  uint64_t table_end = 0;
-  if (__builtin_add_overflow(header.table_offset, table_bytes, &table_end) || table_end > slot.mapped_bytes) {
-    return Broken("expected the tensor table inside the slot, got one at " + std::to_string(header.table_offset));
-  }
-  batch->memory_ = slot.mapping;
-  batch->base_ = static_cast<const char*>(slot.mapping.get());
-  batch->first_element_ = static_cast<int64_t>(header.first_element);
-  batch->num_elements_ = header.num_elements;
-  batch->num_rows_ = static_cast<int64_t>(packet.header.b);
-  batch->num_bytes_ = static_cast<int64_t>(header.table_offset);
-  batch->tensors_.resize(header.num_tensors);
-  if (table_bytes > 0) std::memcpy(batch->tensors_.data(), batch->base_ + header.table_offset, table_bytes);
-  for (const TensorEntry& tensor : batch->tensors_) {
-    if (!TensorFits(tensor, slot.mapped_bytes)) {
-      return Broken("tensor of field " + std::to_string(tensor.field) + " role " + std::to_string(tensor.role) +
-                    ": expected it aligned and inside the slot, as long as its shape, got " +
-                    std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
-    }
-  }
+  uint64_t slot_bytes = 0;
+  for (const BatchHeader& header : headers) slot_bytes = std::max(slot_bytes, header.slot_bytes);
+  if (slot_bytes > slot.mapped_bytes) problem = slot.Map(slot_bytes);
+  if (!problem.empty()) return Broken(problem);
   // There may be more slots than promised. The extra ones are for elements that are made again.
   const int64_t slots = promised_slots_ > 0 ? promised_slots_ : static_cast<int64_t>(slots_.size());
-  batch->scarce_ = slots - connection_->leases.load() <= 1;
-  *out = std::move(batch);
+  const bool scarce = slots - connection_->leases.load() <= 1;
+  std::deque<std::shared_ptr<const Batch>> made;
+  for (const BatchHeader& header : headers) {
+    const uint64_t table_bytes = uint64_t{header.num_tensors} * sizeof(TensorEntry);
+    uint64_t table_end = 0;
+    if (__builtin_add_overflow(header.table_offset, table_bytes, &table_end) || table_end > slot.mapped_bytes) {
+      return Broken("expected the tensor table inside the slot, got one at " + std::to_string(header.table_offset));
+    }
+    std::shared_ptr<Batch> batch(new Batch);
+    batch->lease_ = lease;
+    batch->memory_ = slot.mapping;
+    batch->base_ = static_cast<const char*>(slot.mapping.get());
+    batch->first_element_ = static_cast<int64_t>(header.first_element);
+    batch->num_elements_ = header.num_elements;
+    batch->num_rows_ = static_cast<int64_t>(header.num_rows);
+    batch->scarce_ = scarce;
+    batch->tensors_.resize(header.num_tensors);
+    if (table_bytes > 0) std::memcpy(batch->tensors_.data(), batch->base_ + header.table_offset, table_bytes);
+    for (const TensorEntry& tensor : batch->tensors_) {
+      if (!TensorFits(tensor, slot.mapped_bytes)) {
+        return Broken("tensor of field " + std::to_string(tensor.field) + " role " + std::to_string(tensor.role) +
+                      ": expected it aligned and inside the slot, as long as its shape, got " +
+                      std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
+      }
+      batch->num_bytes_ += static_cast<int64_t>(tensor.bytes);
+    }
+    made.push_back(std::move(batch));
+  }
+  ready_ = std::move(made);
   return {};
 }
 

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -82,16 +83,16 @@ struct Request {
 };
 
 class Connection;
+class SlotLease;
 
 // Returns a descriptor for unnamed memory, which is closed on exec; -1 if the system has none.
 int AnonymousFile(const char* name);
 
-// One BATCH message and its memory. The slot goes back to the sidecar when the last reference is
-// dropped. Every tensor is guaranteed to lie inside the memory, to begin on a 64-byte boundary, and
+// Elements of one size, from a BATCH message, and their memory. The slot goes back to the sidecar
+// when the last batch of the message is dropped. Every tensor is guaranteed to lie inside the memory, to begin on a 64-byte boundary, and
 // to be as long as its dtype and shape say.
 class Batch {
  public:
-  ~Batch();
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -121,9 +122,7 @@ class Batch {
   int64_t num_rows_ = 0;
   int64_t num_bytes_ = 0;
   bool scarce_ = false;
-  std::shared_ptr<Connection> connection_;  // null for a copy
-  uint64_t slot_ = 0;
-  uint64_t generation_ = 0;
+  std::shared_ptr<const SlotLease> lease_;  // null for a copy
 };
 
 class Sidecar {
@@ -177,7 +176,7 @@ class Sidecar {
   Error Wait(const Canceller* canceller);
   Error Await(protocol::MessageType wanted, const Canceller* canceller, Packet* packet);
   Error AddSlot(const Packet& packet);
-  Error MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out);
+  Error AddBatches(const Packet& packet);
   Error Reported(const Packet& packet);
   Error Broken(const std::string& message);
   Error Ended();
@@ -197,6 +196,7 @@ class Sidecar {
   bool active_ = false;  // an iteration is running
   int64_t promised_slots_ = 0;
   std::vector<StateEnd> state_ends_;
+  std::deque<std::shared_ptr<const Batch>> ready_;  // batches of the latest message
   std::map<uint64_t, std::unique_ptr<Slot>> slots_;
   std::vector<char> buffer_;
 };

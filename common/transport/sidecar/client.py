@@ -123,21 +123,27 @@ class SidecarClient:
         with self._held_to_protocol():
             self._most_slots = Started.unpack(message.body).most_slots
 
-    def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
-        """Returns the next batch as views into its slot, or ``None`` at the end."""
+    def next_batches(self, outputs: tuple[OutputField, ...]) -> list[tuple[BatchHeader, list[Column]]] | None:
+        """Returns the batches of the next message as views into their slot, or ``None`` at the end."""
         while (message := self._next(MessageType.BATCH, MessageType.END, MessageType.STATE)).type == MessageType.STATE:
             with self._held_to_protocol():
                 self.skipped.append((message.a, SkipState.from_json(json.loads(b"{" + message.body[1:]))))
         if message.type == MessageType.END:
             return None
         with self._held_to_protocol():
-            header = BatchHeader.unpack(message.body)
-            lease = self._slots[message.a].lease(header.slot_bytes)
+            headers = BatchHeader.unpack_all(message.body)
+            lease = self._slots[message.a].lease(max(header.slot_bytes for header in headers))
             self._outstanding.add(message.a)
             scarce = self._most_slots - len(self._outstanding) <= 1
             weakref.finalize(lease, self._give_back, message.a).atexit = False
-            # If the consumer keeps many batches, this one is copied, so that the sidecar never runs out of slots.
-            return header, read_table(lease, header, outputs, copied_bytes=header.slot_bytes if scarce else SMALL_BYTES)
+            # If the consumer keeps many batches, these are copied, so that the sidecar never runs out of slots.
+            return [
+                (
+                    header,
+                    read_table(lease, header, outputs, copied_bytes=header.slot_bytes if scarce else SMALL_BYTES),
+                )
+                for header in headers
+            ]
 
     @property
     def reusable(self) -> bool:

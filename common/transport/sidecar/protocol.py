@@ -15,11 +15,11 @@ from ...errors import SidecarError
 from ...order.cursor import Cursor, Origin
 
 MAGIC = 0x59525150
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct("<IHHQQQII")
 START = struct.Struct("<QQQQIIII")
 STARTED = struct.Struct("<QQII")
-BATCH = struct.Struct("<QQQII")
+BATCH = struct.Struct("<QQQIIQ")
 ERROR = struct.Struct("<II")
 MERGE = 1
 """Flag of START: a message may hold several batches."""
@@ -209,34 +209,49 @@ class RemoteError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
-    """The body of a BATCH message."""
+    """Describes elements of one size in a slot. The body of a BATCH message is one header, or several in a row."""
 
     slot_bytes: int
     table_offset: int
     first_element: int
     num_tensors: int
     num_elements: int
+    num_rows: int
 
     def pack(self) -> bytes:
-        """The 32 bytes of the body."""
-        return BATCH.pack(self.slot_bytes, self.table_offset, self.first_element, self.num_tensors, self.num_elements)
+        """Returns the 40 bytes of the header."""
+        return BATCH.pack(
+            self.slot_bytes,
+            self.table_offset,
+            self.first_element,
+            self.num_tensors,
+            self.num_elements,
+            self.num_rows,
+        )
 
     @classmethod
     def unpack(cls, body: bytes) -> BatchHeader:
         """The inverse of `pack`.
 
         Raises:
-            SidecarError: bytes that are no such body.
+            SidecarError: bytes that are no such header.
         """
         numbers, _ = _taken_apart(MessageType.BATCH, BATCH, body, texts=0)
-        slot_bytes, table_offset, first_element, num_tensors, num_elements = numbers
+        slot_bytes, table_offset, first_element, num_tensors, num_elements, num_rows = numbers
         return cls(
             slot_bytes=slot_bytes,
             table_offset=table_offset,
             first_element=first_element,
             num_tensors=num_tensors,
             num_elements=num_elements,
+            num_rows=num_rows,
         )
+
+    @classmethod
+    def unpack_all(cls, body: bytes) -> list[BatchHeader]:
+        """Returns the headers in the body of a BATCH message. Raises like `unpack`."""
+        ends = range(BATCH.size, max(len(body), BATCH.size) + BATCH.size, BATCH.size)
+        return [cls.unpack(body[end - BATCH.size : end]) for end in ends]
 
 
 def pack(message: Message) -> bytes:

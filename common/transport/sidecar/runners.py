@@ -9,18 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, Protocol
 
 from ...counting.counters import Count, Counters, add_time
+from ...engine.columns.batch import Column
 from ...engine.read.large_blocks import BlockColumns
-from ...engine.run.assemble import assemble
+from ...engine.run.assemble import assemble, assemble_batches
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, sources_of
 from ...engine.run.jobs import Job
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
 from .protocol import BatchHeader
-from .slots import Slot, write_table
+from .slots import Slot, write_tables
 from .worker_process import WorkerProcess
 from .worker_runner import WorkerRunner
 
@@ -38,8 +40,8 @@ class Runner(Protocol):
     def discard(self, block: object) -> None:
         """Called when a block is no longer needed."""
 
-    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[BatchHeader]:
-        """Starts a job. ``first``, the number of its first element, goes into the batch header."""
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[list[BatchHeader]]:
+        """Starts a job. ``first``, the number of its first element, goes into the batch headers."""
 
     def count_in(self, counters: Counters) -> None:
         """Makes later jobs count in ``counters``."""
@@ -74,21 +76,28 @@ class ThreadRunner:
     def discard(self, block: object) -> None:
         """Does nothing: the memory is freed with the last reference."""
 
-    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[BatchHeader]:
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[list[BatchHeader]]:
         return self._pool.submit(self._make, job, handles, slot, first)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> BatchHeader:
+    def _make(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> list[BatchHeader]:
         self._counters.bind()
         sources = sources_of(job, handles)
         slot.memory.begin()
-        columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+        parts: list[tuple[list[Column], int, int]]
+        if job.bounds:
+            made = assemble_batches(self._program, sources, job.bounds, slot.memory, strict_nulls=self._strict_nulls)
+            sizes = [last - first for first, last in pairwise(job.bounds)]
+            parts = [(columns, 1, rows) for columns, rows in zip(made, sizes, strict=True)]
+        else:
+            columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+            parts = [(columns, job.elements, job.count)]
         begin = time.perf_counter()
-        header = write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
+        headers = write_tables(slot.memory, parts, first_element=first)
         add_time(Count.HAND_OVER_S, begin)
-        return header
+        return headers
 
 
 def needs_workers(program: ElementProgram | MixedProgram, workers: int) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from ...counting.counters import Count
-from ...engine.columns.batch import leading
 from ...engine.run.step_run import NO_STEPS, Converter, StepRun
 from ...errors import ELEMENT_ERRORS, SidecarError
 from ...plan.options import RESTARTS
@@ -115,7 +114,7 @@ class SidecarSource:
         if client is None:
             raise StopIteration
         try:
-            received = client.next_batch(self._outputs)
+            received = client.next_batches(self._outputs)
         except ELEMENT_ERRORS:
             if client.failed_at is None:
                 self.close()
@@ -131,15 +130,16 @@ class SidecarSource:
         if received is None:
             self.close()
             raise StopIteration
-        header, columns = received
-        self._counters.row()[Count.DELIVERED_BYTES] += header.table_offset
-        self.position = header.first_element
+        self._counters.row()[Count.DELIVERED_BYTES] += received[-1][0].table_offset
+        self.position = received[0][0].first_element
         begin = time.perf_counter()
         if self._batched:
-            steps = header.num_elements
-            self._run = StepRun(self._converter, [(columns, steps, leading(columns[0]) // steps)])
+            parts = [
+                (columns, header.num_elements, header.num_rows // header.num_elements) for header, columns in received
+            ]
         else:
-            self._run = StepRun(self._converter, [(columns, 1, header.num_elements)])
+            parts = [(columns, 1, header.num_elements) for header, columns in received]
+        self._run = StepRun(self._converter, parts)
         self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
 
     def _note_skipped(self) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,27 @@ class SlotMemory:
         self._maps.append((memory, address, self._size))
 
 
-def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: int, num_elements: int) -> BatchHeader:
+def write_tables(
+    slot: SlotMemory, parts: Iterable[tuple[Sequence[Column], int, int]], *, first_element: int
+) -> list[BatchHeader]:
+    """Writes the columns of consecutive elements into the slot, each part with a table of its own.
+
+    Args:
+        parts: the columns, the number of elements in them, and the number of their rows.
+        first_element: the number of the first element.
+    """
+    headers = []
+    for columns, num_elements, num_rows in parts:
+        headers.append(
+            write_table(slot, columns, first_element=first_element, num_elements=num_elements, num_rows=num_rows)
+        )
+        first_element += num_elements
+    return [replace(header, slot_bytes=slot.num_bytes) for header in headers]
+
+
+def write_table(
+    slot: SlotMemory, columns: Sequence[Column], *, first_element: int, num_elements: int, num_rows: int
+) -> BatchHeader:
     """Writes the columns into the slot, with the table that describes them."""
     entries: list[_Entry] = []
     for number, column in enumerate(columns):
@@ -114,6 +135,7 @@ def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: i
         first_element=first_element,
         num_tensors=len(entries),
         num_elements=num_elements,
+        num_rows=num_rows,
     )
 
 

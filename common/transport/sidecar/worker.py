@@ -108,7 +108,11 @@ class Worker:
             columns = self._assemble(sources, message["count"], slot)
             begin = time.perf_counter()
             header = write_table(
-                slot, columns, first_element=message["first_element"], num_elements=message["num_elements"]
+                slot,
+                columns,
+                first_element=message["first_element"],
+                num_elements=message["num_elements"],
+                num_rows=message["count"],
             )
             add_time(Count.HAND_OVER_S, begin)
         except ParquetryError as error:

@@ -99,8 +99,8 @@ class WorkerRunner:
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         return self._killed_for_memory != before
 
-    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[BatchHeader]:
-        future: Future[BatchHeader] = Future()
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[list[BatchHeader]]:
+        future: Future[list[BatchHeader]] = Future()
         self._jobs.put((future, job, handles, slot, first))
         return future
 
@@ -126,14 +126,14 @@ class WorkerRunner:
             except BaseException as error:
                 future.set_exception(error)
 
-    def _make(self, worker: _Worker, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> BatchHeader:
+    def _make(self, worker: _Worker, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> list[BatchHeader]:
         self._counters.bind()
         blocks: list[ExportedBlock] = all_loaded(handles)
         held = [block for block in blocks if block.hold()]
         try:
             if len(held) < len(blocks):
                 raise PipelineError("iteration was closed.")
-            return self._run(worker, job, blocks, slot, first)
+            return [self._run(worker, job, blocks, slot, first)]
         finally:
             for block in held:
                 block.release()

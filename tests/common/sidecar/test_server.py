@@ -56,7 +56,7 @@ def _open(connection: socket.socket, request: bytes, *, said: int | None = None)
 
 BEFORE_OPEN: dict[str, tuple[Callable[[socket.socket], Any], str]] = {
     "no message": (lambda our: our.send(b"GET / HTTP/1.1"), "expected at least 40 bytes, got 14"),
-    "another version": (lambda our: our.send(packet(OPEN, version=1)), "expected protocol version 2, .* version 1. Trainer"),
+    "another version": (lambda our: our.send(packet(OPEN, version=1)), "expected protocol version 3, .* version 1. Trainer"),
     "START first": (lambda our: our.send(packet(START, generation=1)), "expected OPEN first, got START"),
     "OPEN without a request": (lambda our: our.send(packet(OPEN, a=7)), "message OPEN: expected a request of 7 bytes"),
     "OPEN of any length": (lambda our: _open(our, b"{}", said=1 << 62), "expected a request of 4611686018427387904 bytes, got 2"),

@@ -15,6 +15,7 @@ from parquetry.common import NdarrayCodec, Pipeline, UnischemaField, mix
 from parquetry.common.engine.run import threads
 from parquetry.common.errors import DecodeError
 from parquetry.common.testing import assert_same
+from parquetry.common.transport.sidecar.protocol import BatchHeader
 
 ROWS = 700
 
@@ -103,22 +104,95 @@ def test_a_state_between_them_goes_on_after_it(url: str, jobs: list[int], name: 
     assert max(jobs) > 1
 
 
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of batches in each message of a sidecar."""
+    counts: list[int] = []
+    unpack_all = BatchHeader.unpack_all
+
+    def noted(body: bytes) -> list[BatchHeader]:
+        headers = unpack_all(body)
+        counts.append(len(headers))
+        return headers
+
+    monkeypatch.setattr(BatchHeader, "unpack_all", noted)
+    return counts
+
+
+def in_sidecar(pipeline: Pipeline) -> Pipeline:
+    return pipeline.with_options(executor="sidecar", workers=2)
+
+
+@pytest.mark.parametrize("name", pipelines("unused"))
+def test_a_sidecar_sends_several_in_a_message(url: str, messages: list[int], name: str) -> None:
+    pipeline = pipelines(url)[name]
+    found = list(in_sidecar(pipeline))
+    assert max(messages) > 1
+    assert len(messages) < len(found) / 2
+    for element, same in zip(found, pipeline, strict=True):
+        assert_same(element, same)
+
+
+@pytest.mark.parametrize("name", ["padded", "buckets of ranks"])
+def test_a_state_between_those_of_a_message_goes_on_after_it(url: str, messages: list[int], name: str) -> None:
+    expected = list(pipelines(url)[name])
+    for steps in (1, 2, 3, 11, 29):
+        iterator = iter(in_sidecar(pipelines(url)[name]))
+        for _ in range(steps):
+            next(iterator)
+        resumed = iter(in_sidecar(pipelines(url)[name]))
+        resumed.load_state_dict(iterator.state_dict())
+        iterator.close()
+        for element, same in itertools.zip_longest(resumed, expected[steps:]):
+            assert_same(element, same)
+    assert max(messages) > 1
+
+
+def test_held_ones_keep_their_values_and_do_not_stall_a_sidecar(url: str, messages: list[int]) -> None:
+    pipeline = in_sidecar(pipelines(url)["buckets"].repeat(30))
+    held = list(itertools.islice(iter(pipeline), 700))
+    assert max(messages) > 1
+    again = iter(pipelines(url)["buckets"].repeat(30))
+    for element, same in zip(held, again, strict=False):
+        assert_same(element, same)
+
+
 @pytest.mark.parametrize("bucket", [False, True])
-def test_only_the_batch_with_a_damaged_row_fails(tmp_path: Path, jobs: list[int], bucket: bool) -> None:
-    field = UnischemaField("points", np.float32, (None,), NdarrayCodec())
-    values = [bytes(field.storage.encode(field, np.zeros(row % 4, np.float32))) for row in range(ROWS)]
-    values[333] = b"damaged"
-    tokens = pa.array([[1] * (row % 7) for row in range(ROWS)], pa.list_(pa.int64()))
-    table = pa.table({"id": range(ROWS), "points": pa.array(values, pa.binary()), "tokens": tokens})
-    pq.write_table(table, tmp_path / "rows.parquet")
-    rows = Pipeline(tmp_path, ["id", field, "tokens"], executor="threads")
-    batches = rows.bucket("tokens", boundaries=[2, 4], batch_size=5) if bucket else rows.batch(5).pad("tokens")
-    iterator, found = iter(batches), list[int]()
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_bad_rows_are_skipped_in_both_executors_alike(tmp_path: Path, bucket: bool, executor: Any) -> None:
+    batches = damaged(tmp_path, bucket, executor=executor, on_error="skip")
+    iterator = iter(batches)
+    found = list(itertools.islice(iterator, 60))
+    resumed = iter(batches)
+    resumed.load_state_dict(iterator.state_dict())
+    iterator.close()
+    numbers = [number for batch in [*found, *resumed] for number in batch["id"].tolist()]
+    assert sorted(numbers) == [row for row in range(ROWS) if row != 333]
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_only_the_batch_with_a_damaged_row_fails(
+    tmp_path: Path, jobs: list[int], messages: list[int], bucket: bool, executor: Any
+) -> None:
+    iterator, found = iter(damaged(tmp_path, bucket, executor=executor)), list[int]()
     numbers = (number for batch in iterator for number in batch["id"].tolist())
     with pytest.raises(DecodeError, match="row 333"):
         found.extend(numbers)
     assert len(found) % 5 == 0
     found += [number for batch in iterator for number in batch["id"].tolist()]
-    assert max(jobs) > 1
+    assert max(jobs + messages) > 1
     assert 333 not in found
     assert len(found) == len({*found}) == ROWS - 5
+
+
+def damaged(directory: Path, bucket: bool, **options: Any) -> Pipeline:
+    """Returns batches of rows of which number 333 does not decode."""
+    field = UnischemaField("points", np.float32, (None,), NdarrayCodec())
+    values = [bytes(field.storage.encode(field, np.zeros(row % 4, np.float32))) for row in range(ROWS)]
+    values[333] = b"damaged"
+    tokens = pa.array([[1] * (row % 7) for row in range(ROWS)], pa.list_(pa.int64()))
+    table = pa.table({"id": range(ROWS), "points": pa.array(values, pa.binary()), "tokens": tokens})
+    pq.write_table(table, directory / "rows.parquet")
+    rows = Pipeline(directory, ["id", field, "tokens"], **options)
+    return rows.bucket("tokens", boundaries=[2, 4], batch_size=5) if bucket else rows.batch(5).pad("tokens")

@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +76,19 @@ def test_a_negative_number_survives_the_unsigned_field(number: int) -> None:
 def test_the_packet_begins_as_the_page_says() -> None:
     packet = pack(Message(type=MessageType.START, generation=7, a=1, b=2, body=b"xy"))
     assert packet[:4] == b"PQRY"
-    assert packet == struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 7, 1, 2, 2, 0) + b"xy"
+    assert packet == struct.pack("<IHHQQQII", protocol.MAGIC, 3, 2, 7, 1, 2, 2, 0) + b"xy"
 
 
 @pytest.mark.parametrize(
     ("packet", "message"),
     [
         (b"short", "expected at least 40 bytes, got 5"),
-        (b"HTTP" + bytes(36), "expected protocol version 2, got magic 0x50545448 version 0"),
+        (b"HTTP" + bytes(36), "expected protocol version 3, got magic 0x50545448 version 0"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 9, 2, 0, 0, 0, 0, 0), "version 9. Trainer and sidecar must run the same"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 0, 0), "version 1. Trainer and sidecar must run the same"),
-        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 6, 0, 0, 0, 0, 0), r"expected one of the types \[1, 2, .*107\], got 6"),
-        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 0, 0, 0, 5, 0) + b"abc", "expected 5 bytes and 0 descriptors, got 3 and 0"),
-        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 3, 6, 0, 0, 0, 0, 0), r"expected one of the types \[1, 2, .*107\], got 6"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 3, 2, 0, 0, 0, 5, 0) + b"abc", "expected 5 bytes and 0 descriptors, got 3 and 0"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 3, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_message_are_refused(packet: bytes, message: str) -> None:
@@ -158,7 +159,10 @@ def test_a_body_whose_lengths_lie_is_refused(kind: Any, body: bytes, message: st
 
 def test_the_bytes_of_every_message_stay_as_they_are() -> None:
     at_cursor = Cursor(iteration=1, origin=Origin(passes=2, rows=300), start=40, worker=1, workers=5)
-    batch = BatchHeader(slot_bytes=65536, table_offset=4096, first_element=1 << 40, num_tensors=3, num_elements=64)
+    batch = BatchHeader(
+        slot_bytes=65536, table_offset=4096, first_element=1 << 40, num_tensors=3, num_elements=64, num_rows=2048
+    )
+    later = replace(batch, table_offset=8320, first_element=(1 << 40) + 64, num_elements=1, num_rows=32)
     begun = Started(iteration=4, most_slots=6, before='{"é":1,"consumed":', after="}")
     error = RemoteError(name="DatasetError", text="file 'é': not there.\nLook.")
     expected = {
@@ -173,6 +177,7 @@ def test_the_bytes_of_every_message_stay_as_they_are() -> None:
         "started": _message(MessageType.STARTED, 7, begun, a=2**64 + protocol.UNKNOWN, b=12),
         "slot": Message(type=MessageType.SLOT, generation=7, a=6, b=65536, descriptor=9),
         "batch": _message(MessageType.BATCH, 7, batch, a=6),
+        "batches": Message(type=MessageType.BATCH, generation=7, a=6, body=batch.pack() + later.pack()),
         "end": Message(type=MessageType.END, generation=7),
         "error": _message(MessageType.ERROR, 7, error),
         "error_of_one_element": _message(MessageType.ERROR, 7, RemoteError(name="DecodeError", text=""), a=1, b=13),
@@ -193,13 +198,13 @@ def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(name: str, monkey
     with pytest.raises(SidecarError, match=r"^sidecar \(process \d+\) broke the protocol: .*Begin a new it") as caught:
         _read(request(BROKEN[name]))
     if name == "another version":
-        assert "expected protocol version 2, got magic 0x59525150 version 1. Trainer and side" in str(caught.value)
+        assert "expected protocol version 3, got magic 0x59525150 version 1. Trainer and side" in str(caught.value)
 
 
 def _read(wanted: str) -> None:
     sidecar = client.SidecarClient(wanted.encode())
     sidecar.start(Start(cursor=Cursor(), merge=True))
-    while sidecar.next_batch((_output("x", "dense", np.int64, (4,)),)) is not None:
+    while sidecar.next_batches((_output("x", "dense", np.int64, (4,)),)) is not None:
         pass
 
 
@@ -319,7 +324,7 @@ def _slot() -> SlotMemory:
 
 def _through_a_slot(slot: SlotMemory, outputs: list[OutputField], columns: list[Column]) -> list[Column]:
     slot.begin()
-    header = write_table(slot, columns, first_element=5, num_elements=1)
+    header = write_table(slot, columns, first_element=5, num_elements=1, num_rows=3)
     header = BatchHeader.unpack(header.pack())
     memory = mmap.mmap(slot.descriptor, header.slot_bytes)
     table = np.frombuffer(memory, protocol.ENTRY, header.num_tensors, header.table_offset)
@@ -387,7 +392,7 @@ def test_a_view_that_begins_inside_an_array_is_copied_to_a_place_of_its_own() ->
     view = array[:, 1:]  # one row, and so contiguous
     assert view.flags.c_contiguous
     output = _output("x", "dense", np.float32, (3,))
-    header = write_table(slot, [Dense(view)], first_element=0, num_elements=1)
+    header = write_table(slot, [Dense(view)], first_element=0, num_elements=1, num_rows=1)
     memory = mmap.mmap(slot.descriptor, header.slot_bytes)
     table = np.frombuffer(memory, protocol.ENTRY, header.num_tensors, header.table_offset)
     assert table["offset"][0] % 64 == 0
@@ -400,7 +405,7 @@ def test_more_axes_than_the_protocol_holds_are_refused() -> None:
     slot = _slot()
     slot.begin()
     with pytest.raises(SidecarError, match="expected at most 8 axes, got shape"):
-        write_table(slot, [Dense(np.zeros((1,) * 9))], first_element=0, num_elements=1)
+        write_table(slot, [Dense(np.zeros((1,) * 9))], first_element=0, num_elements=1, num_rows=1)
     slot.close()
 
 
