@@ -285,7 +285,9 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """
         at = self._placement()
         part, state = on_these_ranks(self._part(at), parse(state_dict))
-        self._deals_itself |= at.num_shards == 1 and part is not self._part(at)
+        if at.num_shards == 1 and part is not self._part(at):
+            self._deals_itself = True
+            self._parts.clear()
         self._adopt_streams(canonical_shards_of(part.plan(), state))
         plan = self._part(at).plan()
         lane = lane_of(state, at.worker, at.workers)

@@ -6,14 +6,17 @@ The functions are pure. A rank's part is a ``shard`` stage; a loader worker's pa
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
 
 from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError
 from parquetry.common.plan.stage_order import order_stages
-from parquetry.common.plan.state import plan_hash, read_state
+from parquetry.common.plan.state import State, plan_hash, read_state
 from parquetry.common.stages.base import Decision, Stage
 from parquetry.common.stages.shard import Shard
 from parquetry.common.stages.shuffle import Shuffle
@@ -46,29 +49,53 @@ def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dic
     """Returns the part of a rank, and a state, so that the state fits if it is from another number of ranks.
 
     A dataset without ``shard()`` is dealt in a process group, and read whole by a single process. So the part of a
-    single process gets a shard stage for a state of several ranks, and a state of a single process gets the names that
-    its pipeline has with the shard stage.
+    single process gets a shard stage for a state of several ranks, or of a single process that resumed one. And a state
+    gets the names that this part's pipeline has, if it is from the same pipeline without the shard stage, or with the
+    stage at another place that gives the same order.
 
     Raises:
         StateError: not a state.
     """
     state, shard = read_state(given), shard_of(part)
+    of_ranks = state.canonical_shards > 1 or state.shards[1] > 1
     if shard is None:
-        return (part if state.canonical_shards == 1 else with_shard(part, 1, 0)), given
-    if shard.num_shards == 1 or state.shards[1] > 1 or state.canonical_shards > 1 or shard not in part.stages:
+        dealt = with_shard(part, 1, 0)
+        if of_ranks or state.order == plan_hash(dealt.plan(), order_only=True):
+            return dealt, _renamed(given, state, dealt, _with_shard_anywhere(part))
+        return part, given
+    if shard not in part.stages:
         return part, given
     whole = part.with_stages([stage for stage in part.stages if stage is not shard])
+    own = part.with_stages(
+        [replace(shard, canonical_shards=None) if stage is shard else stage for stage in part.stages]
+    )
     dealt = with_shard(whole, shard.num_shards, shard.index)
-    own = [replace(shard, canonical_shards=None) if stage is shard else stage for stage in part.stages]
-    if list(dealt.stages) != own:  # you wrote shard() elsewhere, which may give another order
-        return part, given
-    names = {"order": True, "pipeline": False}
-    changed = {
-        name: plan_hash(dealt.plan(), order_only=order_only)
-        for name, order_only in names.items()
-        if getattr(state, name) == plan_hash(whole.plan(), order_only=order_only)
-    }
-    return part, {**given, **changed}
+    if plan_hash(dealt.plan(), order_only=True) != plan_hash(own.plan(), order_only=True):
+        return part, given  # you wrote shard() elsewhere, which may give another order
+    return part, _renamed(given, state, own, [dealt] if of_ranks else [dealt, whole])
+
+
+def _with_shard_anywhere(part: Pipeline) -> Iterator[Pipeline]:
+    """Yields the pipeline with a shard stage at each place that it may have."""
+    for number in range(_end_of_rows(part.stages) + 1):
+        with suppress(PipelineError):
+            dealt = part.with_stages([*part.stages[:number], Shard(1, 0), *part.stages[number:]])
+            dealt.plan()
+            yield dealt
+
+
+def _renamed(given: dict[str, Any], state: State, own: Pipeline, others: Iterable[Pipeline]) -> dict[str, Any]:
+    """Returns a state with the names of ``own``, if it has those of one of the other pipelines."""
+    for other in others:
+        changed = {}
+        for name, order_only in (("order", True), ("pipeline", False)):
+            if getattr(state, name) == plan_hash(other.plan(), order_only=order_only):
+                changed[name] = plan_hash(own.plan(), order_only=order_only)
+        if "order" in changed:
+            given = {**given, **changed}
+        if len(changed) == 2:
+            break
+    return given
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:

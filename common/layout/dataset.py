@@ -382,7 +382,7 @@ class StoredDataset:
             for reason in self.refused.values():
                 raise SchemaError(reason)
             return list(self.schema.fields)
-        names = [*self.schema.fields, *self.refused]
+        names = dict.fromkeys([*self.schema.fields, *self.refused])
         wanted: set[str] = set()
         for pattern in patterns:
             if isinstance(pattern, str) and pattern in self.refused:

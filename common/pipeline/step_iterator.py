@@ -137,6 +137,7 @@ class StepIterator(Generic[Source]):
         self._source: StepSource | None = None
         self.ended = False  # after its last element, not by an error or `close`
         self._finished = False
+        self._in_step = False  # set while a step is taken; still set afterwards if interrupts ended that
         self._process = 0  # the one that opened the source
         self.counters = counters or Counters()
         self._waits = waits
@@ -164,29 +165,41 @@ class StepIterator(Generic[Source]):
         with self._lock:
             if self._finished:
                 raise StopIteration
+            if self._in_step:  # another interrupt came before the last one was handled
+                self._go_on_later()
             try:
+                self._in_step = True
                 return self._next_step()
             except BaseException as error:
+                if not isinstance(error, Exception):
+                    self._tally.tell()
+                    self._go_on_later()
+                    raise
                 goes_on = isinstance(error, ELEMENT_ERRORS) and self.pipeline.address is None
                 if self._source is not None and goes_on:
                     self.position, self.skipped = self._source.position, self._source.skipped
+                    self._in_step = False
                     self.counters.row()[Count.FAILED] += 1
                     raise
                 self.ended = isinstance(error, StopIteration)
                 self._tally.tell()
                 self._stop()
-                if not isinstance(error, Exception):
-                    self._go_on_later()
-                    raise
                 foreign = not isinstance(error, ParquetryError | StopIteration)
                 if foreign and (limit := limit_reached(error)):
                     raise ResourceError(f"batch: {error!r}. {limit}") from error
                 raise
 
     def _go_on_later(self) -> None:
-        """Lets the next call open the source again, after the last step that was returned."""
-        self._source, self._finished, self._like = None, False, 0
+        """Lets the next call open the source again, after the last step that was returned.
+
+        An interrupt in the middle of this leaves `_in_step` set, so the next call does it again.
+        """
+        source, self._like = self._source, 0
         self.begin_at(replace(self.cursor, start=self.position, skipped=self.skipped))
+        self._source = None
+        self._in_step = False
+        if source is not None:
+            source.close()
 
     def _next_step(self) -> tuple[int, Any]:
         like = self._like
@@ -209,6 +222,7 @@ class StepIterator(Generic[Source]):
         else:
             self._tally.add(rows, elements, begin)
         self.position, self.skipped = position, skipped  # last: a step that an interrupt stops here comes again
+        self._in_step = False
         return step
 
     def begin_at(self, cursor: Cursor) -> None:

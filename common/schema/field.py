@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,9 +228,11 @@ class Unischema:
         return cls(value["name"], (UnischemaField.from_json(field) for field in value["fields"]))
 
 
-def match_names(pattern: str, names: Iterable[str]) -> list[str]:
-    """Returns the names that a pattern selects: that very name, otherwise every name that the regex matches in full."""
-    names = list(names)
+def match_names(pattern: str, names: Collection[str]) -> list[str]:
+    """Returns the names that a pattern selects: that very name, otherwise every name that the regex matches in full.
+
+    For many patterns, pass the names as the keys of a dict.
+    """
     if not isinstance(pattern, str):
         raise FieldNotFoundError(f"field pattern: expected a name, a regular expression or a field, got {pattern!r}.")
     if pattern in names:

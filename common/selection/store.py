@@ -156,9 +156,9 @@ def _windows_fit(selection: Selection) -> bool:
         return False
     if starts is None:
         return bool((steps == 0).all())
-    if starts.dtype != "i8" or starts.ndim != 1 or (np.diff(starts) < 0).any() or steps.max() > total:
+    if starts.dtype != "i8" or starts.ndim != 1 or (np.diff(starts) < 0).any():
         return False
-    return not len(starts) or bool(starts[0] >= 0 and starts[-1] < total - steps.max())
+    return not len(starts) or bool(steps.max() <= total and starts[0] >= 0 and starts[-1] < total - steps.max())
 
 
 def _report(units: int, **others: Any) -> Report:

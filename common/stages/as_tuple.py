@@ -82,17 +82,24 @@ def numbered(form: Form, outputs: Sequence[OutputField]) -> Form:
     Raises:
         FieldNotFoundError: no column has the name.
     """
-    if isinstance(form, tuple):
-        kind, *parts = form
-        if kind == "tuple":
-            return (kind, *(numbered(part, outputs) for part in parts))
-        return (kind, *((key, numbered(part, outputs)) for key, part in parts))
-    found = [number for number, output in enumerate(outputs) if output.path[-1] == form]
-    found = found or [number for number, output in enumerate(outputs) if output.name == form]
-    if not found:
-        names = (str(output.path[-1]) for output in outputs)
-        raise FieldNotFoundError(f"as_tuple: {no_such_field(form, dict.fromkeys(names))}")
-    return found[0] if len(found) == 1 else ("dict", *((outputs[number].path[0], number) for number in found))
+    by_last: dict[object, list[int]] = {}
+    by_name: dict[object, list[int]] = {}
+    for number, output in enumerate(outputs):
+        by_last.setdefault(output.path[-1], []).append(number)
+        by_name.setdefault(output.name, []).append(number)
+
+    def replaced(part: Form) -> Form:
+        if isinstance(part, tuple):
+            kind, *parts = part
+            if kind == "tuple":
+                return (kind, *map(replaced, parts))
+            return (kind, *((key, replaced(inner)) for key, inner in parts))
+        found = by_last.get(part) or by_name.get(part)
+        if not found:
+            raise FieldNotFoundError(f"as_tuple: {no_such_field(part, dict.fromkeys(map(str, by_last)))}")
+        return found[0] if len(found) == 1 else ("dict", *((outputs[number].path[0], number) for number in found))
+
+    return replaced(form)
 
 
 def shown(form: Form) -> str:

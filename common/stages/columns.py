@@ -6,7 +6,7 @@ fields are read, which steps the engine runs, and which columns come out. It loo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -60,14 +60,14 @@ class Columns:
     def open(self) -> list[UnischemaField]:
         """Fixes which fields are read, and returns them."""
         if self.fields is None:
-            names = None
+            names: dict[str, None] | None = None
             for patterns in self.patterns:
                 if names is None:
-                    names = [item.name for item in self.resolve(patterns)]
+                    names = dict.fromkeys(item.name for item in self.resolve(patterns))
                 else:
                     chosen = {name for pattern in patterns for name in match_names(pattern, names)}
-                    names = [name for name in names if name in chosen]
-            self.fields = self.resolve(names)
+                    names = dict.fromkeys(name for name in names if name in chosen)
+            self.fields = self.resolve(None if names is None else list(names))
             self.outputs = [output_of(item) for item in self.fields]
         return self.fields
 
@@ -109,9 +109,9 @@ class Columns:
         return found
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> KeysView[str]:
         """The names of the columns; a name at several offsets of a window is listed once."""
-        return list(dict.fromkeys(str(output.path[-1]) for output in self.outputs))
+        return dict.fromkeys(str(output.path[-1]) for output in self.outputs).keys()
 
     def named(self, patterns: Sequence[str]) -> list[str]:
         """The names that patterns select, in the order of the patterns."""

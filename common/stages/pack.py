@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -98,16 +98,13 @@ class Pack(Stage):
     def apply(self, columns: Columns) -> None:
         columns.open()
         names = columns.named(self.patterns)
-        prefixes: dict[Path, None] = {}  # windows with fields per offset get one matrix for each offset
-        for name in names:
-            prefixes.update((output.path[:-1], None) for output in columns.outputs if output.path[-1] == name)
-        for prefix in prefixes:
-            numbers = [
-                number
-                for name in names
-                for number, output in enumerate(columns.outputs)
-                if output.path == (*prefix, name)
-            ]
+        offsets: dict[str, list[Path]] = {}  # windows with fields per offset get one matrix for each offset
+        for output in columns.outputs:
+            offsets.setdefault(str(output.path[-1]), []).append(output.path[:-1])
+        for prefix in dict.fromkeys(prefix for name in names for prefix in offsets[name]):
+            numbers_of = {output.path: number for number, output in enumerate(columns.outputs)}
+            paths: Iterator[Path] = ((*prefix, name) for name in names)
+            numbers = [numbers_of[path] for path in paths if path in numbers_of]
             step = self._step(columns.outputs, numbers)
             columns.steps.append(step)
             columns.outputs = [*(columns.outputs[number] for number in step.keep), step.output]
@@ -128,7 +125,8 @@ class Pack(Stage):
             if output.window != chosen[0].window:
                 raise PipelineError(f"pack '{self.name}': expected fields of equal windows, got '{output.name}'.")
         width = sum(math.prod(axis or 0 for axis in output.shape) for output in chosen)
-        keep = tuple(number for number in range(len(outputs)) if self.keep or number not in set(numbers))
+        packed = set(numbers)
+        keep = tuple(number for number in range(len(outputs)) if self.keep or number not in packed)
         path = (*chosen[0].path[:-1], self.name)
         if any(outputs[number].path == path for number in keep):
             raise PipelineError(

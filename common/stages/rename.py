@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -38,8 +39,8 @@ class Rename(Stage):
             raise PipelineError(
                 f"rename: expected {{old: new}} with at least one pair of names, got {dict(self.names)}."
             )
-        new = [name for _, name in self.names]
-        twice = next((name for name in new if new.count(name) > 1), None)
+        new = Counter(name for _, name in self.names)
+        twice = next((name for name, count in new.items() if count > 1), None)
         if twice is not None:
             raise PipelineError(f"rename: expected a different new name for each field, got '{twice}' for several.")
 
@@ -67,9 +68,9 @@ class Rename(Stage):
             replace(output, path=(*output.path[:-1], called.get(str(output.path[-1]), output.path[-1])))
             for output in columns.outputs
         ]
-        paths = [output.path for output in outputs]
+        paths = Counter(output.path for output in outputs)
         for before, output in zip(columns.outputs, outputs, strict=True):
-            if before.path != output.path and paths.count(output.path) > 1:
+            if before.path != output.path and paths[output.path] > 1:
                 raise PipelineError(
                     f"rename: field '{before.name}': expected a name that no other field has, got '{output.path[-1]}'. "
                     "Rename the other field too, or leave it out with select()."

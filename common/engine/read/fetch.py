@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
-from ...selection.statistics import column_bytes
+from ...selection.statistics import column_bytes, decoded_bytes
 from ...urls import url_without_secrets
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
@@ -290,7 +290,9 @@ class Fetcher:
         if self._cache is not None or self._listed or self._refused:
             return None
         try:
-            columns = LargeReader(self._fields, self._cells, self._slices, self._settled).read(row_groups, rows)
+            columns = LargeReader(
+                self._fields, self._cells, self._slices, self._settled, partial(decoded_bytes, self._dataset)
+            ).read(row_groups, rows)
         except (NoRoomError, NotImplementedError) as error:
             self._refused = True
             _warn_of_room(str(error))

@@ -6,6 +6,7 @@ system can drop it and read it again.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
 _SLICE_BYTES = 1 << 22
-_FIELDS_AT_ONCE = 8  # each takes one to four open files
+_FEWEST_AT_ONCE = 8  # fields that are read together, with one to four open files each
+_FILES_PER_FIELD = 16  # of the limit on open files; more than it takes, as others open files too
+_BYTES_AT_ONCE = 4 << 20
+_MOST_AT_ONCE = 256
 
 Slices = Callable[[int, Sequence[UnischemaField], int], Generator[tuple[int, pa.Table], None, None]]
 Settle = Callable[[int, UnischemaField, pa.Array], pa.Array]
@@ -74,6 +78,7 @@ class LargeReader:
         cells: locates values that can stay in the dataset's files.
         slices: reads some fields of a row group in slices of some bytes; yields them with their numbers of rows.
         settle: converts a stored column of a row group to canonical form.
+        decoded_bytes: the decompressed bytes of some fields of a row group.
     """
 
     def __init__(
@@ -82,11 +87,13 @@ class LargeReader:
         cells: CellReader,
         slices: Slices,
         settle: Settle,
+        decoded_bytes: Callable[[int, Sequence[str]], int],
     ) -> None:
         self._fields = fields
         self._cells = cells
         self._slices = slices
         self._settle = settle
+        self._decoded_bytes = decoded_bytes
 
     def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns:
         """Reads the fields of some rows (ascending) of some row groups.
@@ -99,12 +106,21 @@ class LargeReader:
         columns: dict[str, tuple[Part, ...]] = dict(self._in_files(row_groups, rows))
         maps: list[pa.Buffer] = []
         others = [field for field in self._fields if field.name not in columns]
-        for first in range(0, len(others), _FIELDS_AT_ONCE):
-            fields = others[first : first + _FIELDS_AT_ONCE]
+        at_once = self._at_once(row_groups, [field.name for field in others])
+        for first in range(0, len(others), at_once):
+            fields = others[first : first + at_once]
             for field, (array, mapped) in zip(fields, self._grown(row_groups, rows, fields), strict=True):
                 columns[field.name] = (array,)
                 maps += mapped
         return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
+
+    def _at_once(self, row_groups: Sequence[int], names: Sequence[str]) -> int:
+        """Returns how many fields to read together. Arrow's reader takes longer to open the more columns a file has."""
+        if len(names) <= _FEWEST_AT_ONCE:
+            return _FEWEST_AT_ONCE
+        each = max(self._decoded_bytes(group, names) for group in row_groups) // len(names)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _FILES_PER_FIELD
+        return max(min(_BYTES_AT_ONCE // max(each, 1), most, _MOST_AT_ONCE), _FEWEST_AT_ONCE)
 
     def _in_files(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> dict[str, tuple[FileCells, ...]]:
         """Returns the values of the fields that can stay in the dataset's files."""

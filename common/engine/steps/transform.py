@@ -135,7 +135,7 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
     """Calls a user's function; ``called`` and ``where`` are for its errors.
 
     Raises:
-        TransformError: the function raised another error than ours.
+        TransformError: the function raised another error than ours, even one that would end a process (`SystemExit`).
         ResourceError: it ran out of memory, files or threads, which is not the fault of a row.
     """
     try:
@@ -144,7 +144,9 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
         shorten(error)
         error.frames = "".join(traceback.format_exception(error)).rstrip()
         raise
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         near = missing_key(error, argument)
         shorten(error)
         trace = "".join(traceback.format_exception(error)).rstrip()

@@ -192,7 +192,9 @@ class SidecarClient:
             message = Message(type=MessageType.OPEN, generation=self._generation, a=len(request), descriptor=descriptor)
             self._send(message)
             self._next(MessageType.OPENED)
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # interrupted: a process that is still starting would read nothing
+                self._process.kill()
             self.close()
             raise
         finally:
