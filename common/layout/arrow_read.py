@@ -267,8 +267,9 @@ def _opened_group(
         cleaned = "" if dataset.table is None or dataset.table.is_manifest else CLEANED
         raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from clean_cause(error)
     except DAMAGE as error:
+        expected = f"readable columns {list(wanted)}" if wanted else "a readable file"
         raise DatasetError(
-            f"{place}: expected readable columns {list(wanted)}, got: {why(error)}. {remedy(error, advice, **stored)}"
+            f"{place}: expected {expected}, got: {why(error)}. {remedy(error, advice, **stored)}"
         ) from clean_cause(error)
 
 

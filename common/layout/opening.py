@@ -17,6 +17,8 @@ If a store reports neither times nor tags, footers are compared instead (`Stored
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -161,6 +163,8 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
         if source is not None:
             yield _Opening(source, is_held=True)
             return
+    if is_local(base):
+        _check_kind(version, inside)
     source = filesystem.open_input_file(version.path)
     told = source.metadata() if tells else None
     opening = _Opening(source)
@@ -175,6 +179,16 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
     if not version.became(opening.told):
         note_check(filesystem, version)
         keep_open(filesystem, version, source)
+
+
+def _check_kind(version: FileVersion, path: str) -> None:
+    """Raises `DatasetError` for a pipe or a socket, which may have replaced the file. Opening a pipe would wait."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # opening it raises a better error
+        return
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise changed(version, None)
 
 
 def _http_file(

@@ -93,7 +93,7 @@ bool find_cells(const Cells& cells) {
 // what is at the path afterwards. The chunk must be uncompressed, without a dictionary, and without nulls.
 extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(const Cells* cells, const char* path,
                                                                                FileStatus* status) {
-  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const bool read = descriptor >= 0 && read_file(descriptor, cells->begin, cells->size, cells->data);
   if (descriptor >= 0) close(descriptor);
   *status = status_of(path);

@@ -1,4 +1,5 @@
-// Reads parts of local files, and says which version of a file is at a path.
+// Reads parts of local files, and says which version of a file is at a path. Files are opened with
+// O_NONBLOCK, because opening a pipe that has replaced a file would wait.
 
 #pragma once
 

@@ -367,7 +367,7 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
                                                                                int64_t checked, const char* path,
                                                                                FileStatus* status,
                                                                                const Scratch* scratch) {
-  const int descriptor = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  const int descriptor = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   for (Chunk* chunk = chunks; chunk < chunks + count; ++chunk) {
     chunk->found = kUndecoded;
     if (path) {

@@ -12,6 +12,7 @@ import pytest
 from faces import TorchFace, installed_faces, plain_element
 
 from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError
 
 FACES = installed_faces()
 LOADERS = [TorchFace(2)] if any(isinstance(face, TorchFace) for face in FACES) else []
@@ -27,3 +28,16 @@ def test_the_next_pass_refuses_a_file_that_was_replaced(tmp_path: Path, face: An
     os.replace(tmp_path / "_new", tmp_path / "x.parquet")
     with pytest.raises(Exception, match="changed since the pipeline was planned"):
         list(begin())
+
+
+@pytest.mark.parametrize("column", ["numbers", "blobs"])
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_a_file_that_became_a_pipe_is_refused_without_waiting(tmp_path: Path, executor: Any, column: str) -> None:
+    values = {"numbers": list(range(40)), "blobs": [bytes(5_000)] * 40}
+    pq.write_table(pa.table({"a": values[column]}), tmp_path / "x.parquet", compression="none", use_dictionary=False)
+    pipeline = Pipeline(tmp_path, executor=executor, workers=1).batch(20)
+    assert len(list(pipeline)) == 2
+    os.unlink(tmp_path / "x.parquet")
+    os.mkfifo(tmp_path / "x.parquet")
+    with pytest.raises(DatasetError, match="expected the version that the pipeline was planned with"):
+        list(pipeline)

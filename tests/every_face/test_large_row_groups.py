@@ -230,3 +230,19 @@ def test_numbers_in_dictionaries_count_with_the_memory_that_they_take(tmp_path: 
     assert 4 * stored < rows * 8
     plan = Pipeline(path, executor="threads").plan()
     assert plan.block_bytes(BlockKey(epoch=0, stream=0, block=0)) == rows * 8
+
+
+def test_a_wide_row_group_is_opened_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {f"c{number}": np.full(100, number) for number in range(400)}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    opened = []
+    made = pq.ParquetFile.__init__
+
+    def noted(reader: Any, *args: Any, **options: Any) -> None:
+        opened.append(reader)
+        made(reader, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "__init__", noted)
+    (batch,) = Pipeline(tmp_path, executor="threads", memory_limit=1 << 16).batch(100)
+    assert {name: int(values[99]) for name, values in batch.items()} == {f"c{number}": number for number in range(400)}
+    assert len(opened) < 25  # each takes time for every column of the file

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.transport.sidecar.sidecar_source import SidecarSource
 from parquetry.torch_plugin import ParquetIterable
 from parquetry.torch_plugin.iterator import ElementIterator
@@ -132,3 +133,54 @@ def test_loader_workers_cannot_use_an_iterator_that_was_begun_before(url: str, e
     )
     with pytest.raises(PipelineError, match=r"iterator: expected process \d+, which began it, got its fork"):
         list(loader)
+
+
+class InterruptedTwice:
+    """A source that is interrupted in a step, and again while it is closed because of that."""
+
+    def __init__(self, source: Any, *, moved: bool) -> None:
+        self._source, self._moved, self._closed = source, moved, False
+        self.position, self.skipped, self.ready = source.position, source.skipped, 0
+
+    def __next__(self) -> Any:
+        if self._moved:
+            next(self._source)
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self._source.close()
+        if not self._closed:
+            self._closed = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_second_interrupt_while_the_first_is_handled_loses_nothing(url: str, executor: str, moved: bool) -> None:
+    expected = numbers(batches(url))
+    iterator = iter(batches(url, executor=executor, workers=1))
+    found = numbers(next(iterator) for _ in range(2))
+    steps = iterator._steps
+    steps._source = InterruptedTwice(steps._source, moved=moved)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert found + numbers(iterator) == expected
+
+
+@pytest.mark.parametrize("at", ["_go_on_later", "begin_at"])
+def test_an_interrupt_at_any_time_of_handling_another_loses_nothing(
+    url: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = numbers(batches(url))
+    iterator = iter(batches(url, executor="threads", workers=1))
+    found = numbers(next(iterator) for _ in range(2))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepIterator, at, interrupted)
+        patch.setattr(ThreadedEngine, "__next__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+    assert found + numbers(iterator) == expected

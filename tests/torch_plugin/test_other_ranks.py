@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,46 @@ def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(
     assert len(lengths) == 1
     assert set(taken) == set(whole)
     assert len(whole) <= len(taken) < len(whole) + 2 * BATCH * after  # padded to equal lengths
+
+
+@pytest.mark.parametrize("cls", [ParquetIterable, ParquetPipe])
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("chain", ["as stored", "shuffled", "filtered"])
+@pytest.mark.parametrize("ranks", [(1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3, 1), (2, 1, 2, 1), (1, 3, 2, 1)])
+def test_it_moves_from_one_process_to_several_and_back(
+    built: Built, on_rank: Any, cls: Any, explicit: bool, chain: str, ranks: tuple[int, ...]
+) -> None:
+    """Also with a ``shard()`` that you write only where there are several ranks."""
+    taken, state = [], None
+    for phase, count in enumerate(ranks):
+        states = []
+        for rank in range(count):
+            on_rank(*((0, 1) if explicit else (rank, count)))
+            rows = cls(built.url, ["id"])
+            rows = CHAINS[chain](Sharded(rows, count, rank) if explicit else rows)
+            if state is not None:
+                rows.load_state_dict(state)
+            elements = iter(rows)
+            steps = elements if phase == len(ranks) - 1 else itertools.islice(elements, 3)
+            taken += ids_of(steps)
+            states.append(rows.state_dict())
+        state = states[0]
+    assert sorted(taken) == sorted(ids_of(CHAINS[chain](built.pipeline("id"))))
+
+
+class Sharded:
+    """A dataset to whose chains ``shard()`` is added before they are batched."""
+
+    def __init__(self, rows: Any, count: int, rank: int) -> None:
+        self._rows, self._part = rows, (count, rank)
+
+    def __getattr__(self, verb: str) -> Any:
+        def called(*arguments: Any, **options: Any) -> Any:
+            rows = self._rows.shard(*self._part) if verb == "batch" and self._part[0] > 1 else self._rows
+            result = getattr(rows, verb)(*arguments, **options)
+            return result if verb == "batch" else Sharded(result, *self._part)
+
+        return called
 
 
 def test_one_process_continues_the_order_of_several_ranks(built: Built, on_rank: Any) -> None:

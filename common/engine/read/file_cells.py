@@ -46,7 +46,7 @@ class OpenFile:
     def __init__(self, version: FileVersion) -> None:
         self._version = version
         self.path = version.path
-        self.descriptor = os.open(version.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.descriptor = os.open(version.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         weakref.finalize(self, os.close, self.descriptor).atexit = False
 
     def current(self) -> FileVersion:

@@ -70,6 +70,9 @@ class BlockStore:
         discard: called with that result when the block is dropped.
         counters: the counters of the iteration.
         workers: the number of loader workers that each load all blocks.
+
+    Attributes:
+        cancel_token: cancelled when the store is closed.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class BlockStore:
         self._threads = threads
         self._depth = 1  # the number of blocks to read ahead in each stream
         self._lock = Lock()
-        self._cancel_token = CancelToken()
+        self.cancel_token = CancelToken()
         self._closed = False
 
     @property
@@ -169,7 +172,7 @@ class BlockStore:
     def close(self) -> None:
         """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
         self._closed = True
-        self._cancel_token.cancel()
+        self.cancel_token.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
         while self._handles:
             _, handle = self._handles.popitem()
@@ -267,8 +270,8 @@ class BlockStore:
     @contextmanager
     def _fetching(self) -> Iterator[None]:
         self._counters.bind()
-        self._cancel_token.bind()
-        self._cancel_token.check()
+        self.cancel_token.bind()
+        self.cancel_token.check()
         before = counter_value(Count.FILTERED_ROWS)
         yield
         if self._workers > 1:  # all loader workers filter the same rows, so each counts its share

@@ -139,7 +139,11 @@ class ThreadedEngine:
 
     def _make_ready(self) -> None:
         """Waits for the next job. Raises ``StopIteration`` at the end."""
-        self._top_up()
+        try:
+            self._top_up()
+        except RuntimeError:  # of a pool that another thread has shut down
+            self._store.cancel_token.check()
+            raise
         if not self._pending:
             self.close()
             self._plan.check_unchanged()
@@ -261,6 +265,7 @@ class ThreadedEngine:
     def _make(self, job: Job, handles: list[BlockHandle]) -> list[list[Column]]:
         """Returns the columns of a job; if it has ``bounds``, those of each step."""
         self._counters.bind()
+        self._store.cancel_token.bind()
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:

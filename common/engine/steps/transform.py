@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
+from ...progress import check_cancelled
 from ...schema.element import flatten, nest
 from ...stages.functions import lock_of
 from ...stages.transform import TransformStep
@@ -54,6 +55,7 @@ def apply_to_rows(
     collected = [cells_for(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
     lock = lock_of(step.function)
     for number in range(count):
+        check_cancelled()
         row = nest(step.inputs, [values[number] for values in inputs])
         with lock:
             result = call_with(step.function, row, f"transform {step.name}", partial(describe, number))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from builders import build
 
+from parquetry.common.errors import EmptySelectionError
 from parquetry.common.layout.file_cache import UNREADABLE
 from parquetry.common.selection.store import read_selection
 
@@ -84,3 +85,15 @@ def test_a_hostile_file_with_its_checksum_is_made_again(
     with caplog.at_level(logging.WARNING):
         assert [int(row["id"]) for row in built.pipeline("id").where([("id", ">", 6)])] == expected == [7, 8, 9]
     assert f"{path}: kept file is damaged" in caplog.text
+
+
+def test_a_selection_without_windows_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    built = build(tmp_path / "rows", [[2]], names=("id",))
+    for _ in range(2):
+        with pytest.raises(EmptySelectionError), caplog.at_level(logging.WARNING):
+            list(built.pipeline("id").ngram(length=4))
+        assert [path.suffix for path in (tmp_path / "kept" / "selections").iterdir() if path.suffix] == [".npz"]
+    assert "damaged" not in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from builders import Built, build
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import DecodeError, TransformError
+from parquetry.common.errors import DecodeError, PipelineError, TransformError
 from parquetry.common.testing import assert_same
 
 ROWS = 40
@@ -318,3 +319,43 @@ def test_an_error_of_ours_that_a_function_raises_names_the_function(built: Built
     with pytest.raises(DecodeError, match="my own words") as caught:
         list(pipeline)
     assert "in refuse" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("verb", ["map", "where"])
+def test_a_function_that_would_end_the_process_is_an_error_of_its_row(built: Built, executor: Any, verb: str) -> None:
+    def leave(row: Any) -> Any:
+        if row["id"] == 3:
+            raise SystemExit(3)
+        return row if verb == "map" else True
+
+    pipeline = Pipeline(built.url, executor=executor, workers=1).select("id")
+    pipeline = pipeline.map(leave) if verb == "map" else pipeline.where(leave, fields=["id"])
+    with pytest.raises(TransformError, match=r"row 3: SystemExit\(3\)"):
+        list(pipeline)
+
+
+def test_a_closed_iterator_calls_a_function_no_more(built: Built) -> None:
+    called, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    rows: list[int] = []
+
+    def slow(row: Any) -> Any:
+        rows.append(int(row["id"]))
+        called.release()
+        go_on.acquire()
+        return row
+
+    iterator = iter(Pipeline(built.url, executor="threads", workers=1).select("id").map(slow).batch(8))
+
+    def consume() -> None:
+        with pytest.raises(PipelineError, match="iteration was closed"):
+            next(iterator)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    called.acquire()
+    iterator.close()
+    for _ in range(len(rows) + 8):
+        go_on.release()
+    consumer.join()
+    assert len(rows) == 1
