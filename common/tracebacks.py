@@ -127,7 +127,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def missing_key(error: Exception, given: object) -> str:
+def missing_key(error: BaseException, given: object) -> str:
     """Returns the keys of a row or batch if a function asked for a missing key. Append it to a message."""
     if not isinstance(error, KeyError) or not isinstance(given, Mapping) or len(error.args) != 1:
         return ""

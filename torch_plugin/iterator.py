@@ -22,9 +22,8 @@ from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
-from .loader_memory import Placer, over_region, share_regions
+from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
-from .shared_packer import SharedPacker, block_bytes
 from .tensors import arrays_to_torch, batch_to_torch, parts_to_torch, rows_to_torch, split_for_torch
 
 
