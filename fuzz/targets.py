@@ -16,7 +16,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,6 +232,8 @@ def messages(data: bytes) -> None:
             body.unpack(data[protocol.HEADER.size :])
         except SidecarError:
             continue
+    with suppress(SidecarError):
+        protocol.BatchHeader.unpack_all(data[protocol.HEADER.size :])
     protocol.unpack(data, [0] * (data[36] if len(data) > 36 else 0))
 
 
