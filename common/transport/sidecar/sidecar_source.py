@@ -135,7 +135,8 @@ class SidecarSource:
         begin = time.perf_counter()
         if self._batched:
             parts = [
-                (columns, header.num_elements, header.num_rows // header.num_elements) for header, columns in received
+                (columns, header.num_elements, header.num_rows // max(header.num_elements, 1))
+                for header, columns in received
             ]
         else:
             parts = [(columns, 1, header.num_elements) for header, columns in received]
