@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -28,9 +29,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.multiprocessing import get_sharing_strategy
 from torch.multiprocessing.reductions import reduce_tensor
 
 from parquetry.common.engine.columns.batch import Dense, Ragged
+from parquetry.common.errors import ResourceError, limit_reached
 from parquetry.common.memory.arena import SHARED_REGIONS, Region
 
 from .mapped_regions import HEAD_BYTES, RETURNED, TOKEN, RegionMemory, borrow, copy_at, tensor_at, vector_at
@@ -80,12 +83,18 @@ class SharedRegion(Region):
         super().__init__()
 
     def map_memory(self, size_bytes: int) -> mmap.mmap:
-        descriptor = os.memfd_create("parquetry-loader", os.MFD_CLOEXEC)
+        """Returns new memory for the region.
+
+        Raises:
+            ResourceError: the limit on open files is reached. Without the region, torch would need a file for each
+                tensor, report that there is none in a thread of its queue, and leave the trainer waiting.
+            OSError: the system has no memory files, or no memory left.
+        """
         try:
-            os.ftruncate(descriptor, size_bytes)
-            memory = mmap.mmap(descriptor, size_bytes)
-        except BaseException:
-            os.close(descriptor)
+            descriptor, memory = _new_memory(size_bytes)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and get_sharing_strategy() == "file_descriptor":
+                raise ResourceError(f"loader worker {os.getpid()}: {error}. {limit_reached(error)}") from error
             raise
         self._head = np.frombuffer(memory, np.int64, HEAD_BYTES // 8)
         self._head[TOKEN] = secrets.randbits(63)
@@ -114,6 +123,16 @@ class SharedRegion(Region):
     def count(self) -> None:
         """Counts a message sent with the ticket."""
         self._sent += 1
+
+
+def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
+    descriptor = os.memfd_create("parquetry-loader", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+        return descriptor, mmap.mmap(descriptor, size_bytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 class _Ticket:
@@ -153,13 +172,21 @@ class _Sharing:
         self._latest: _Where = range(0), lambda: None  # the tensors of a batch are usually in one region
 
     def make(self) -> Region:
-        """Returns a region that other processes can map, unless there are too many."""
+        """Returns a region that other processes can map, unless there are too many.
+
+        Raises:
+            ResourceError: see `SharedRegion.map_memory`.
+        """
         with self._lock:
             self._keep([item for item in self._regions if item[1]() is not None])
             count = len(self._regions)
         if count < 2 * _MOST_REGIONS:
-            with contextlib.suppress(OSError):  # out of descriptors, or a sandbox forbids memory files
+            try:
                 return SharedRegion(is_copied=count >= _MOST_REGIONS)
+            except ResourceError:
+                raise
+            except OSError:  # a sandbox may forbid memory files
+                pass
         return Region()
 
     def add(self, region: SharedRegion, addresses: range) -> None:

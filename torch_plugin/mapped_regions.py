@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,9 +101,7 @@ class _Mappings:
 
 def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
     try:
-        # If the first message went to another process, only the worker's own descriptor identifies the memory.
-        path = f"/proc/{named.worker}/fd/{named.descriptor}"
-        opened = os.open(path, os.O_RDWR) if descriptor is None else descriptor.detach()
+        opened = _opened(named, descriptor)
         try:
             mapped = _Mapped(named, opened)
         finally:
@@ -115,6 +114,16 @@ def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
     if int(mapped.head[TOKEN]) != named.token:
         raise PipelineError(f"loader worker {named.worker}: expected the memory of a batch, got that of another batch.")
     return mapped
+
+
+def _opened(named: RegionMemory, descriptor: Any) -> int:
+    """Returns a descriptor of this process for a region."""
+    if descriptor is not None:
+        with suppress(OSError, EOFError):  # the worker has too many files open to send it
+            received: int = descriptor.detach()
+            return received
+    # Or the first message went to another process: then only the worker's own descriptor identifies the memory.
+    return os.open(f"/proc/{named.worker}/fd/{named.descriptor}", os.O_RDWR)
 
 
 def borrow(named: RegionMemory, descriptor: object) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -369,3 +371,26 @@ def _place() -> None:
     assert not (tensors[2] == 9).any()
     tensors[2].fill_(9)
     assert read_only.tolist() == [0, 1, 2, 3, 4]
+
+
+_FEW_FILES = """
+import resource, sys
+from torch.utils.data import DataLoader
+from parquetry.torch_plugin import ParquetIterable
+
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+held = []
+try:
+    for batch in DataLoader(ParquetIterable(sys.argv[1], ["id"]).repeat().batch(4), batch_size=None, num_workers=2):
+        held.append(batch["id"])
+except Exception as error:
+    print(type(error).__name__, "RLIMIT_NOFILE" in str(error))
+"""
+
+
+@pytest.mark.parametrize("limit", [28, 56])
+def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
+    program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout in ("ResourceError True\n", "DatasetError True\n"), done.stderr
