@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.errors import PipelineError, limit_reached
 from parquetry.common.memory.arena import LEAST_PAGES_BYTES, private_memory
 from parquetry.common.process.exit_watch import wait_for_end
 
@@ -109,7 +109,7 @@ def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
     except (OSError, ValueError) as error:
         raise PipelineError(
             f"loader worker {named.worker}: expected to map {named.size_bytes} bytes of its memory, got: {error}. "
-            "It has exited, or runs as another user."
+            f"{limit_reached(error) or 'It has exited, or runs as another user.'}"
         ) from error
     if int(mapped.head[TOKEN]) != named.token:
         raise PipelineError(f"loader worker {named.worker}: expected the memory of a batch, got that of another batch.")

@@ -7,7 +7,6 @@ The functions are pure. A rank's part is a ``shard`` stage; a loader worker's pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,45 +56,60 @@ def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dic
         StateError: not a state.
     """
     state, shard = read_state(given), shard_of(part)
+    if shard is not None and shard not in part.stages:
+        return part, given
+    own = _with_free_streams(part, shard)
+    if _names(own) == (state.order, state.pipeline):
+        return part, given
     of_ranks = state.canonical_shards > 1 or state.shards[1] > 1
     if shard is None:
         dealt = with_shard(part, 1, 0)
-        if of_ranks or state.order == plan_hash(dealt.plan(), order_only=True):
+        names = _names(dealt)
+        if names is not None and (of_ranks or names[0] == state.order):
             return dealt, _renamed(given, state, dealt, _with_shard_anywhere(part))
         return part, given
-    if shard not in part.stages:
-        return part, given
     whole = part.with_stages([stage for stage in part.stages if stage is not shard])
-    own = part.with_stages(
-        [replace(shard, canonical_shards=None) if stage is shard else stage for stage in part.stages]
-    )
     dealt = with_shard(whole, shard.num_shards, shard.index)
-    if plan_hash(dealt.plan(), order_only=True) != plan_hash(own.plan(), order_only=True):
+    mine, names = _names(own), _names(dealt)
+    if mine is None or names is None or mine[0] != names[0]:
         return part, given  # you wrote shard() elsewhere, which may give another order
-    return part, _renamed(given, state, own, [dealt] if of_ranks else [dealt, whole])
+    names = None if of_ranks else _names(whole)
+    if names is None or names[0] != state.order:
+        return part, _renamed(given, state, own, [dealt])
+    return part, {**given, "order": mine[0], "pipeline": mine[1] if names[1] == state.pipeline else state.pipeline}
+
+
+def _with_free_streams(part: Pipeline, shard: Shard | None) -> Pipeline:
+    """Returns the pipeline with a shard stage whose canonical shards are not set."""
+    if shard is None or shard.canonical_shards is None:
+        return part
+    free = replace(shard, canonical_shards=None)
+    return part.with_stages([free if stage is shard else stage for stage in part.stages])
+
+
+def _names(pipeline: Pipeline) -> tuple[str, str] | None:
+    """Returns the names that a state has of a pipeline's order and of all its stages; ``None`` if it is not valid."""
+    try:
+        plan = pipeline.plan()
+    except PipelineError:
+        return None
+    return plan_hash(plan, order_only=True), plan_hash(plan)
 
 
 def _with_shard_anywhere(part: Pipeline) -> Iterator[Pipeline]:
-    """Yields the pipeline with a shard stage at each place that it may have."""
+    """Yields the pipeline with a shard stage at each place before its rows are batched."""
     for number in range(_end_of_rows(part.stages) + 1):
-        with suppress(PipelineError):
-            dealt = part.with_stages([*part.stages[:number], Shard(1, 0), *part.stages[number:]])
-            dealt.plan()
-            yield dealt
+        yield part.with_stages([*part.stages[:number], Shard(1, 0), *part.stages[number:]])
 
 
 def _renamed(given: dict[str, Any], state: State, own: Pipeline, others: Iterable[Pipeline]) -> dict[str, Any]:
-    """Returns a state with the names of ``own``, if it has those of one of the other pipelines."""
-    for other in others:
-        changed = {}
-        for name, order_only in (("order", True), ("pipeline", False)):
-            if getattr(state, name) == plan_hash(other.plan(), order_only=order_only):
-                changed[name] = plan_hash(own.plan(), order_only=order_only)
-        if "order" in changed:
-            given = {**given, **changed}
-        if len(changed) == 2:
-            break
-    return given
+    """Returns a state with the name of ``own``, if it has that of another pipeline with exactly the same order."""
+    mine = _names(own)
+    for other in others if mine is not None and mine[0] == state.order else ():
+        names = _names(other)
+        if names is not None and names[0] == state.order and names[1] == state.pipeline:
+            return {**given, "pipeline": mine[1]}
+    return {**given}
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:

@@ -216,9 +216,10 @@ def _listening_file(path: str) -> socket.socket:
         try:
             os.chmod(unfinished, 0o600)  # before listen(), so that nobody can connect first
             result.listen(_BACKLOG)
-            os.link(unfinished, path)
+            _name(unfinished, path)
         finally:
-            os.unlink(unfinished)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(unfinished)
     except FileExistsError:
         result.close()
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
@@ -226,6 +227,15 @@ def _listening_file(path: str) -> socket.socket:
         result.close()
         raise
     return result
+
+
+def _name(unfinished: str, path: str) -> None:
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        os.rename(unfinished, path)
 
 
 def _user_of(connection: socket.socket) -> str:

@@ -194,12 +194,12 @@ class StepIterator(Generic[Source]):
 
         An interrupt in the middle of this leaves `_in_step` set, so the next call does it again.
         """
-        source, self._like = self._source, 0
+        if self._source is not None:
+            self._source.close()
+        self._like = 0
         self.begin_at(replace(self.cursor, start=self.position, skipped=self.skipped))
         self._source = None
         self._in_step = False
-        if source is not None:
-            source.close()
 
     def _next_step(self) -> tuple[int, Any]:
         like = self._like

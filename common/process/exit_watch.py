@@ -21,6 +21,7 @@ from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 1.0
+_serves = False  # whether this process called `end_with_parent`
 _watching: set[int] = set()  # ids of processes with the thread; a forked child has another id
 
 
@@ -59,11 +60,18 @@ def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
     return lambda: _wait(descriptor)
 
 
+def serves_a_trainer() -> bool:
+    """Returns whether this is a sidecar or one of its decode workers, in which no code of yours runs but functions."""
+    return _serves
+
+
 def end_with_parent() -> None:
     """Lets the kernel kill this process when the thread that started it ends, for example one of `start_child`.
 
     Linux only. Elsewhere, the process ends by itself, unless it is stopped.
     """
+    global _serves
+    _serves = True
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -116,6 +116,54 @@ def test_it_moves_from_one_process_to_several_and_back(
     assert sorted(taken) == sorted(ids_of(CHAINS[chain](built.pipeline("id"))))
 
 
+ELSEWHERE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "before the shuffle": (lambda rows: rows, lambda rows: rows.shuffle(20, seed=3)),
+    "before skip": (lambda rows: rows, lambda rows: rows.skip(40)),
+    "before take": (lambda rows: rows, lambda rows: rows.take(40)),
+    "between take and shuffle": (lambda rows: rows.take(80), lambda rows: rows.shuffle(20, seed=3)),
+    "after repeat": (lambda rows: rows.shuffle(20, seed=3).repeat(2), lambda rows: rows),
+}
+"""Places of ``shard()`` that give another order than the one that a process group gets."""
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_state_of_another_order_is_refused(built: Built, place: str) -> None:
+    before, after = ELSEWHERE[place]
+    parts = [after(before(ParquetIterable(built.url, ["id"])).shard(2, rank)).batch(BATCH) for rank in range(2)]
+    iterator = iter(parts[0])
+    for _ in range(3):
+        next(iterator)
+    alone = after(before(ParquetIterable(built.url, ["id"]))).batch(BATCH)
+    with pytest.raises(StateError):
+        alone.load_state_dict(parts[0].state_dict())
+    if place not in ("before the shuffle", "between take and shuffle"):
+        return  # no other number of ranks can resume it
+    one = after(before(ParquetIterable(built.url, ["id"])).shard(1, 0)).batch(BATCH)
+    one.load_state_dict(parts[0].state_dict())
+    next(iter(one))
+    with pytest.raises(StateError):
+        alone.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_chain_that_no_shard_may_follow_resumes_its_own_state(built: Built, ranks: int) -> None:
+    def keeps(row: Any) -> Any:
+        return row if row["id"] % 3 else None
+
+    def chain() -> ParquetIterable:
+        rows = ParquetIterable(built.url, ["id"], executor="threads")
+        rows = rows if ranks == 1 else rows.shard(ranks, 0)
+        return rows.transform(keeps, drops=True).shuffle(20, seed=1).batch(BATCH)
+
+    whole = ids_of(chain())
+    rows = chain()
+    iterator = iter(rows)
+    taken = ids_of(next(iterator) for _ in range(3))
+    again = chain()
+    again.load_state_dict(rows.state_dict())
+    assert taken + ids_of(again) == whole
+
+
 class Sharded:
     """A dataset to whose chains ``shard()`` is added before they are batched."""
 

@@ -519,6 +519,7 @@ Error Sidecar::AddBatches(const Packet& packet) {
   const int64_t slots = promised_slots_ > 0 ? promised_slots_ : static_cast<int64_t>(slots_.size());
   const bool scarce = slots - connection_->leases.load() <= 1;
   std::deque<std::shared_ptr<const Batch>> made;
+  uint64_t counted = 0;  // of the bytes in front of the tables: the tensors, with padding and earlier tables
   for (const BatchHeader& header : headers) {
     const uint64_t table_bytes = uint64_t{header.num_tensors} * sizeof(TensorEntry);
     uint64_t table_end = 0;
@@ -541,7 +542,10 @@ Error Sidecar::AddBatches(const Packet& packet) {
                       ": expected it aligned and inside the slot, as long as its shape, got " +
                       std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
       }
-      batch->num_bytes_ += static_cast<int64_t>(tensor.bytes);
+    }
+    if (header.table_offset > counted) {
+      batch->num_bytes_ = static_cast<int64_t>(header.table_offset - counted);
+      counted = header.table_offset;
     }
     made.push_back(std::move(batch));
   }

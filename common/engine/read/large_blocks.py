@@ -119,8 +119,9 @@ class LargeReader:
         if len(names) <= _FEWEST_AT_ONCE:
             return _FEWEST_AT_ONCE
         each = max(self._decoded_bytes(group, names) for group in row_groups) // len(names)
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _FILES_PER_FIELD
-        return max(min(_BYTES_AT_ONCE // max(each, 1), most, _MOST_AT_ONCE), _FEWEST_AT_ONCE)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = _MOST_AT_ONCE if files == resource.RLIM_INFINITY else min(files // _FILES_PER_FIELD, _MOST_AT_ONCE)
+        return max(min(_BYTES_AT_ONCE // max(each, 1), most), _FEWEST_AT_ONCE)
 
     def _in_files(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> dict[str, tuple[FileCells, ...]]:
         """Returns the values of the fields that can stay in the dataset's files."""

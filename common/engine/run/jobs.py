@@ -72,7 +72,7 @@ class JobPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One or more steps that are made at once: batches of equal size, or a chunk of rows.
+    """One or more steps that are made at once: batches, or a chunk of rows.
 
     Attributes:
         number: the number of the job, counted from the beginning of the iteration.
@@ -159,7 +159,7 @@ class JobPlanner:
     """The jobs of one iteration, in order.
 
     Args:
-        merging: how many steps a job may hold; ``None`` = one. Only full batches are merged.
+        merging: how many steps a job may hold; ``None`` = one. It merges full batches, and those that differ in size.
     """
 
     def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merging: Merging | None = None) -> None:

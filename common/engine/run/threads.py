@@ -123,7 +123,11 @@ class ThreadedEngine:
             DecodeError, NullValueError, TransformError: an element failed. The next call returns the element after it.
         """
         while not (run := self._run).left:
-            self._make_ready()
+            try:
+                self._make_ready()
+            except RuntimeError:  # of a pool that another thread has shut down
+                self._store.cancel_token.check()
+                raise
         step = run.take()
         if self._skipping is not None:
             job = self._run_of
@@ -139,11 +143,7 @@ class ThreadedEngine:
 
     def _make_ready(self) -> None:
         """Waits for the next job. Raises ``StopIteration`` at the end."""
-        try:
-            self._top_up()
-        except RuntimeError:  # of a pool that another thread has shut down
-            self._store.cancel_token.check()
-            raise
+        self._top_up()
         if not self._pending:
             self.close()
             self._plan.check_unchanged()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
+from ...process.exit_watch import serves_a_trainer
 from ...progress import check_cancelled
 from ...schema.element import flatten, nest
 from ...stages.functions import lock_of
@@ -146,9 +148,9 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
         shorten(error)
         error.frames = "".join(traceback.format_exception(error)).rstrip()
         raise
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if not isinstance(error, Exception) and _may_be_a_signal():
+            raise
         near = missing_key(error, argument)
         shorten(error)
         trace = "".join(traceback.format_exception(error)).rstrip()
@@ -156,6 +158,11 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
         if limit := limit_reached(error):
             raise ResourceError(f"{failed} {limit}\n{trace}") from error
         raise TransformError(f"{failed}{near}\n{trace}") from error
+
+
+def _may_be_a_signal() -> bool:
+    """Returns whether an error may come from a signal handler of yours. Python runs these in the main thread alone."""
+    return not serves_a_trainer() and threading.current_thread() is threading.main_thread()
 
 
 def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:

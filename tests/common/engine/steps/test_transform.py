@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -321,18 +323,34 @@ def test_an_error_of_ours_that_a_function_raises_names_the_function(built: Built
     assert "in refuse" in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("verb", ["map", "where"])
-def test_a_function_that_would_end_the_process_is_an_error_of_its_row(built: Built, executor: Any, verb: str) -> None:
+def test_a_function_that_would_end_the_process_is_an_error_of_its_row(
+    built: Built, executor: Any, verb: str, error: type[BaseException]
+) -> None:
     def leave(row: Any) -> Any:
         if row["id"] == 3:
-            raise SystemExit(3)
+            raise error(3)
         return row if verb == "map" else True
 
     pipeline = Pipeline(built.url, executor=executor, workers=1).select("id")
     pipeline = pipeline.map(leave) if verb == "map" else pipeline.where(leave, fields=["id"])
-    with pytest.raises(TransformError, match=r"row 3: SystemExit\(3\)"):
+    with pytest.raises(TransformError, match=rf"row 3: {error.__name__}\(3\)"):
         list(pipeline)
+
+
+def test_a_signal_handler_of_yours_may_end_the_process_inside_a_function(built: Built) -> None:
+    def told(row: Any) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return row
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+    try:
+        with pytest.raises(SystemExit, match="7"):
+            Pipeline(built.url, executor="threads").select("id").map(told)[3]  # in this thread
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_closed_iterator_calls_a_function_no_more(built: Built) -> None:
