@@ -277,8 +277,8 @@ class BasePlan:
     def merged_steps(self, most_bytes: int, workers: int = 1) -> int:
         """How many full batches the engine makes in one job if they are small. It affects only the speed.
 
-        It is 1 if a user function gets whole batches. For batches that differ in size, it is also 1 if there is any user
-        function or costly decoding.
+        It is 1 if a user function gets whole batches. For batches that differ in size, any user function, and costly
+        decoding, make it 1.
 
         Args:
             most_bytes: the memory that is left for them.
