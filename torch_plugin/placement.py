@@ -105,11 +105,10 @@ def _with_shard_anywhere(part: Pipeline) -> Iterator[Pipeline]:
 def _renamed(given: dict[str, Any], state: State, own: Pipeline, others: Iterable[Pipeline]) -> dict[str, Any]:
     """Returns a state with the name of ``own``, if it has that of another pipeline with exactly the same order."""
     mine = _names(own)
-    for other in others if mine is not None and mine[0] == state.order else ():
-        names = _names(other)
-        if names is not None and names[0] == state.order and names[1] == state.pipeline:
-            return {**given, "pipeline": mine[1]}
-    return {**given}
+    if mine is None or mine[0] != state.order:
+        return given
+    is_one = any(_names(other) == (state.order, state.pipeline) for other in others)
+    return {**given, "pipeline": mine[1]} if is_one else given
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:
