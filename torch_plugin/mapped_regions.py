@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ class _Mappings:
 
 def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
     try:
-        opened = _opened(named, descriptor)
+        opened = _opened(named, None if descriptor is None else descriptor.detach)
         try:
             mapped = _Mapped(named, opened)
         finally:
@@ -116,12 +117,11 @@ def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
     return mapped
 
 
-def _opened(named: RegionMemory, descriptor: Any) -> int:
+def _opened(named: RegionMemory, detach: Callable[[], int] | None) -> int:
     """Returns a descriptor of this process for a region."""
-    if descriptor is not None:
-        with suppress(OSError, EOFError):  # the worker has too many files open to send it
-            received: int = descriptor.detach()
-            return received
+    if detach is not None:
+        with suppress(OSError, EOFError):  # this process or the worker has too many files open
+            return detach()
     # Or the first message went to another process: then only the worker's own descriptor identifies the memory.
     return os.open(f"/proc/{named.worker}/fd/{named.descriptor}", os.O_RDWR)
 

@@ -27,6 +27,7 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
+from parquetry.common.engine.run import threads
 from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
 from parquetry.common.layout.footers import remedy
@@ -129,6 +130,16 @@ def test_an_iterator_that_meets_a_limit_says_which(
     pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
     monkeypatch.setattr(ThreadedEngine, "_top_up", fail)
     with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
+        next(iter(pipeline))
+
+
+def test_an_odd_error_of_a_job_is_not_hidden_by_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("an odd error")
+
+    pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
+    monkeypatch.setattr(threads, "assemble", fail)
+    with pytest.raises(RuntimeError, match="an odd error"):
         next(iter(pipeline))
 
 

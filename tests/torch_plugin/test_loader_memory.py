@@ -385,7 +385,7 @@ try:
     for batch in DataLoader(ParquetIterable(sys.argv[1], ["id"]).repeat().batch(4), batch_size=None, num_workers=2):
         held.append(batch["id"])
 except Exception as error:
-    print(type(error).__name__, "RLIMIT_NOFILE" in str(error))
+    print("ulimit -n" in str(error))
 """
 
 
@@ -393,4 +393,4 @@ except Exception as error:
 def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
     program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout in ("ResourceError True\n", "DatasetError True\n"), done.stderr
+    assert done.stdout == "True\n", done.stderr  # an error, not a wait for ever, and one that names the limit

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -123,11 +124,7 @@ class ThreadedEngine:
             DecodeError, NullValueError, TransformError: an element failed. The next call returns the element after it.
         """
         while not (run := self._run).left:
-            try:
-                self._make_ready()
-            except RuntimeError:  # of a pool that another thread has shut down
-                self._store.cancel_token.check()
-                raise
+            self._make_ready()
         step = run.take()
         if self._skipping is not None:
             job = self._run_of
@@ -203,7 +200,8 @@ class ThreadedEngine:
         for half, draws in reversed(job.halves()):
             mine = [handles[number] for number in draws]
             self._store.hold(mine)
-            self._pending.appendleft((self._pool.submit(self._make, half, mine), mine, half))
+            with self._unless_closed():
+                self._pending.appendleft((self._pool.submit(self._make, half, mine), mine, half))
         self._store.release(handles)
 
     def _plan_again(
@@ -238,7 +236,9 @@ class ThreadedEngine:
     def _failing_items(self, job: Job, error: BaseException, handles: list[BlockHandle]) -> list[FailedItem]:
         check_blocks(handles)
         # All in one thread: each time that threads take turns may cost a switch interval of the interpreter.
-        return self._pool.submit(failing_items, job, error, handles, self._make).result()
+        with self._unless_closed():
+            found = self._pool.submit(failing_items, job, error, handles, self._make)
+        return found.result()
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
@@ -257,10 +257,20 @@ class ThreadedEngine:
                 self._waiting = job
                 return
             self._waiting = None
-            handles = self._store.acquire(job)
-            self._pending.append((self._pool.submit(self._make, job, handles), handles, job))
+            with self._unless_closed():
+                handles = self._store.acquire(job)
+                self._pending.append((self._pool.submit(self._make, job, handles), handles, job))
         self._store.read_ahead()
         self._held.set(len(self._pending) * self._job_bytes)
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Raises `PipelineError` where a pool refuses work because another thread has closed the engine."""
+        try:
+            yield
+        except RuntimeError:
+            self._store.cancel_token.check()
+            raise
 
     def _make(self, job: Job, handles: list[BlockHandle]) -> list[list[Column]]:
         """Returns the columns of a job; if it has ``bounds``, those of each step."""
