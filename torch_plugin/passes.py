@@ -26,6 +26,7 @@ from parquetry.common import Pipeline
 from parquetry.common.order.cursor import SkipState
 
 from . import worker_failures
+from .conversion import convert
 from .dealers import TrainerEpoch, TrainerSharding, as_is, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
 from .worker_failures import explain, follow, watched
@@ -115,6 +116,8 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         _watch(type(self))
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
+        if isinstance(_own(loader), Announced) and self._collate_fn is default_convert:
+            self._collate_fn = convert
         try:
             _announce(self, loader)
         except BaseException:
@@ -173,7 +176,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
-    own = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
+    own = _own(loader)
     seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
     trainer_sharding = trainer_sharding_of(loader) if iterable else None
     try:
@@ -200,6 +203,10 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     except BaseException:
         iterator._shutdown = True  # no workers were started that __del__ would have to stop
         raise
+
+
+def _own(loader: DataLoader) -> object:
+    return getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
 
 
 def announced_in(dataset: object) -> Iterator[Announced]:
