@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
 from ...native.jpeg import Box
-from ...native.kernels import copy_value
 from ...process.forks import cached_property
 from ...schema.codec import DAMAGE, Codec
 from ...schema.codecs import NdarrayCodec
@@ -27,7 +26,7 @@ from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in, files
 from .list_column import strings_of
 from .plain_numbers import take_valid, validity_of
 from .protocols import Describe
-from .shared_rows import SharedRows
+from .shared_rows import SharedRows, decode_to_all
 
 _DECODER_COPIES = 4  # a decoder may need this many times the memory of a value
 _BATCH_VALUES = 16  # a batch may take as much memory as this many values of the largest size
@@ -123,14 +122,7 @@ class CodedColumn:
         Raises:
             DecodeError: the value cannot be decoded. The error names file, row group and row.
         """
-        data = self._bytes(row)
-        try:
-            if self._decoded is None or not keep:
-                self._codec.decode_into(self._field, data, out)
-            else:
-                self._decoded.copy_into(row, out, partial(self._codec.decode_into, self._field, data))
-        except DAMAGE as error:
-            raise self._undecodable(row, error, out.nbytes) from error
+        self._decode_to_all(row, [out], keep=keep)
 
     def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
         """Decodes one image at ``1 / factor`` of its size (rounded up) into ``out``.
@@ -154,6 +146,16 @@ class CodedColumn:
             return False
         return self._codec.decode_part_into(self._bytes(row), size, factor, box, out)
 
+    def _decode_to_all(self, row: int, places: Sequence[np.ndarray], *, keep: bool = True) -> None:
+        decode = partial(self._codec.decode_into, self._field, self._bytes(row))
+        try:
+            if self._decoded is None or not keep:
+                decode_to_all(decode, places)
+            else:
+                self._decoded.copy_into(row, places, decode)
+        except DAMAGE as error:
+            raise self._undecodable(row, error, places[0].nbytes) from error
+
     def _bytes(self, row: int) -> memoryview:
         """Returns the stored bytes of a row, valid until this thread requests another row. Raises as `FileData`."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
@@ -172,33 +174,24 @@ class CodedColumn:
         decode, field = self._codec.decode_into, self._field
         if isinstance(out, np.ndarray) and out.ndim == 1:
             out = [out[number, ...] for number in range(len(out))]  # views of the scalars, not their values
-        first: dict[int, int] = {}
-        later: dict[int, np.ndarray] = {}  # places for rows that another thread is decoding
-        copies: list[tuple[int, int]] = []
-        for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
+        places: dict[int, list[np.ndarray]] = {}  # of each row: n-gram windows share rows, and draws repeat them
+        for number, row in enumerate(rows.tolist()):
             if valid is not None and not valid[number]:
                 out[number][...] = 0
-                continue
-            if done is not None and done[number]:
-                continue
-            if first.setdefault(row, number) != number:  # n-gram windows share rows: decode once, then copy
-                if row in later:
-                    copies.append((number, first[row]))
-                else:
-                    copy_value(out[first[row]], out[number])
-                continue
+            elif done is None or not done[number]:
+                places.setdefault(row, []).append(out[number])
+        busy: list[int] = []  # rows that another thread is decoding
+        for (row, its), data in zip(places.items(), self._all_bytes(np.fromiter(places, np.int64)), strict=True):
+            decode_value = partial(decode, field, data)
             try:
                 if self._decoded is None:
-                    decode(field, data, out[number])
-                    continue
-                if not self._decoded.copy_into(row, out[number], partial(decode, field, data), wait=False):
-                    later[row] = out[number]
+                    decode_to_all(decode_value, its)
+                elif not self._decoded.copy_into(row, its, decode_value, wait=False):
+                    busy.append(row)
             except DAMAGE as error:
-                raise self._undecodable(row, error, out[number].nbytes) from error
-        for row, place in later.items():
-            self.decode(row, place)
-        for number, source in copies:
-            copy_value(out[source], out[number])
+                raise self._undecodable(row, error, its[0].nbytes) from error
+        for row in busy:
+            self._decode_to_all(row, places[row])
 
     def _decode_jpegs(self, rows: np.ndarray, out: np.ndarray, valid: np.ndarray | None) -> np.ndarray | None:
         """Decodes images of one size that are JPEG files. Returns which it has decoded; ``None`` for other columns."""

@@ -7,7 +7,7 @@ Memory is bounded: beyond the limit, a row is decoded for each request and not k
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -30,37 +30,40 @@ class SharedRows:
         self._lock = threading.Lock()
         self._free: list[np.ndarray] = []  # memory for further rows, uint8
 
-    def copy_into(self, row: int, out: np.ndarray, decode: Callable[[np.ndarray], None], *, wait: bool = True) -> bool:
-        """Copies the row's value into ``out``, calling ``decode`` if no thread has decoded it yet.
+    def copy_into(
+        self, row: int, places: Sequence[np.ndarray], decode: Callable[[np.ndarray], None], *, wait: bool = True
+    ) -> bool:
+        """Copies the row's value into all ``places``, calling ``decode`` if no thread has decoded it yet.
 
-        Returns False and does nothing if another thread is decoding the row and ``wait`` is false.
+        All copies are made at once, while the value is in the processor's cache. Returns False and does nothing if
+        another thread is decoding the row and ``wait`` is false.
         """
         while True:
             with self._lock:
                 value = self._rows.get(row)
                 event = self._making.get(row)
                 if value is None and event is None:
-                    keep = self._bytes + out.nbytes <= self._limit_bytes
+                    keep = self._bytes + places[0].nbytes <= self._limit_bytes
                     if keep:
-                        self._bytes += out.nbytes
+                        self._bytes += places[0].nbytes
                         event = self._making[row] = threading.Event()
                     break
             if value is not None:
-                copy_value(value, out)
+                copy_to_all(value, places)
                 return True
             if not wait:
                 return False
             assert event is not None
             event.wait()
         if not keep:
-            decode(out)
+            decode_to_all(decode, places)
             return True
         assert event is not None
         try:
-            kept = self._place(out)
+            kept = self._place(places[0])
             decode(kept)
             self._rows[row] = kept
-            copy_value(kept, out)
+            copy_to_all(kept, places)
         finally:  # after an error, the next request decodes again and raises the same error
             with self._lock:
                 del self._making[row]
@@ -77,3 +80,15 @@ class SharedRows:
                 self._free = list(region.allocate(np.dtype(np.uint8), (_ROWS_AT_ONCE, like.nbytes)))
                 region.end()
             return self._free.pop().view(like.dtype).reshape(like.shape)
+
+
+def decode_to_all(decode: Callable[[np.ndarray], None], places: Sequence[np.ndarray]) -> None:
+    """Decodes one value into the first place, and copies it to the others."""
+    decode(places[0])
+    copy_to_all(places[0], places[1:])
+
+
+def copy_to_all(value: np.ndarray, places: Sequence[np.ndarray]) -> None:
+    """Copies one value to several places."""
+    for place in places:
+        copy_value(value, place)

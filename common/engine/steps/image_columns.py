@@ -127,7 +127,7 @@ def _one(
     shape = column.shape(row)
     if column.reused and not step.random:  # the result is the same in every window that has this row
         kept = column.finished(step)
-        kept.copy_into(row, out, lambda place: _decoded(step, column, row, shape, numbers, place, describe))
+        kept.copy_into(row, [out], lambda place: _decoded(step, column, row, shape, numbers, place, describe))
     else:
         _decoded(step, column, row, shape, numbers, out, describe)
     return shape[0], shape[1]
