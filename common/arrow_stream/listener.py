@@ -209,7 +209,7 @@ def _listening_file(path: str) -> socket.socket:
     which fails if another server was faster.
     """
     _remove_left_over(path)
-    unfinished = os.path.join(os.path.dirname(path), f".{secrets.token_hex(3)}")  # short: Unix sockets limit the path
+    unfinished = _hidden_beside(path)
     result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         result.bind(unfinished)
@@ -253,12 +253,32 @@ def _user_of(connection: socket.socket) -> str:
 
 
 def _remove_left_over(path: str) -> None:
-    """Removes the socket of a server that was killed. If a server still listens on it, link() raises later."""
+    """Removes the socket of a server that was killed. If a server still listens on it, link() raises later.
+
+    Another server that starts at the same time may have removed it, too, and listen under the name by now. So the file
+    is renamed first, and gets its name back if somebody listens on it.
+    """
     with contextlib.suppress(OSError):
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
+        if not stat.S_ISSOCK(os.stat(path).st_mode) or _is_served(path):
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                os.unlink(path)
+        taken = _hidden_beside(path)
+        os.rename(path, taken)
+        try:
+            if _is_served(taken):
+                _name(taken, path)
+        finally:
+            os.unlink(taken)
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a stopped server may have a full backlog
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def _hidden_beside(path: str) -> str:
+    return os.path.join(os.path.dirname(path), f".{secrets.token_hex(3)}")  # short: Unix sockets limit the path

@@ -20,7 +20,7 @@ from builders import ALL_FIELDS, Built, build
 from processes import PATIENCE_S, settled
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.arrow_stream import ArrowServer, ServerAddress, serve
+from parquetry.common.arrow_stream import ArrowServer, ServerAddress, listener, serve
 from parquetry.common.arrow_stream.variants import with_added
 from parquetry.common.errors import (
     EmptySelectionError,
@@ -350,6 +350,31 @@ def test_a_socket_has_its_name_only_when_clients_can_connect(built: Built, monke
             listen(server, backlog)
 
         monkeypatch.setattr(socket.socket, "listen", listen_second)
+        with pytest.raises(PipelineError, match="Address already in use"):
+            serve(pipeline, url)
+        with faster[0] as server:
+            assert len(elements(Pipeline(address=server.address))) == len(pipeline)
+        assert not os.listdir(os.path.dirname(url.removeprefix("unix:")))
+
+
+def test_of_two_servers_that_find_a_left_over_socket_the_second_does_not_remove_the_first_ones(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = built.pipeline("id").batch(4)
+    is_served = listener._is_served
+    with socket_url() as url:
+        left = socket.socket(socket.AF_UNIX)
+        left.bind(url.removeprefix("unix:"))
+        left.close()
+        faster: list[ArrowServer] = []
+
+        def slowly(path: str) -> bool:
+            found = is_served(path)
+            monkeypatch.undo()
+            faster.append(serve(pipeline, url))  # a second server that found the same socket is faster
+            return found
+
+        monkeypatch.setattr(listener, "_is_served", slowly)
         with pytest.raises(PipelineError, match="Address already in use"):
             serve(pipeline, url)
         with faster[0] as server:
