@@ -6,7 +6,7 @@ reused only when every tensor over it is gone, in both processes.
 By itself, torch copies each batch into new shared memory, whose pages are new to both processes each time; for images
 that costs more than decoding them. It also needs space in ``/dev/shm``, which is scarce in containers; regions do not.
 
-A region is a memory file. The worker sends its descriptor once, and for each batch only the positions of its tensors
+A region is a memory file, which the trainer opens once. For each batch, the worker sends the positions of its tensors
 (`mapped_regions`). The trainer counts returned batches in the region's first bytes. If the trainer holds tensors of
 many batches, such as all labels of an epoch, it copies small tensors of further batches, so that their regions come
 back at once. Without memory files, a batch is sent in one block of torch's shared memory (`SharedPacker`).
@@ -135,6 +135,18 @@ def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
         raise
 
 
+def _is_visible() -> bool:
+    """Whether the trainer can open this process's files in ``/proc``; they belong to root if it may not.
+
+    multiprocessing's way to send a descriptor needs a thread, a socket and a directory in this process, which stay
+    behind if it is killed.
+    """
+    try:
+        return os.stat(f"/proc/{os.getpid()}/fd").st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
 class _Ticket:
     """One version of a region's memory; pickled once per message, regardless of the number of tensors."""
 
@@ -150,7 +162,7 @@ class _Ticket:
         assert region is not None
         region.count()
         descriptor = None
-        if not self._known:
+        if not self._known and not _is_visible():
             with contextlib.suppress(OSError):  # the queue's thread would lose the error, and the batch with it
                 descriptor = DupFd(self._descriptor)
         self._known = True

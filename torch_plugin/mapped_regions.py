@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -66,7 +67,10 @@ class _Mappings:
         return sum(len(mapped.memory) for mapped in list(self._mapped.values()))
 
     def get(self, named: RegionMemory, descriptor: object) -> _Mapped:
-        """Returns the memory that a message names; only the first message carries ``descriptor``."""
+        """Returns the memory that a message names.
+
+        The first message carries ``descriptor`` if this process cannot see the worker's files.
+        """
         with self._lock:
             known = self._mapped.get((named.worker, named.region))
             if known is None or known.token != named.token:
@@ -122,8 +126,16 @@ def _opened(named: RegionMemory, detach: Callable[[], int] | None) -> int:
     if detach is not None:
         with suppress(OSError, EOFError):  # this process or the worker has too many files open
             return detach()
-    # Or the first message went to another process: then only the worker's own descriptor identifies the memory.
-    return os.open(f"/proc/{named.worker}/fd/{named.descriptor}", os.O_RDWR)
+    return _visible(named)
+
+
+def _visible(named: RegionMemory) -> int:
+    """Opens the file that the worker has open. Another process may have taken the worker's number since."""
+    opened = os.open(f"/proc/{named.worker}/fd/{named.descriptor}", os.O_RDWR | os.O_NONBLOCK)
+    if os.fstat(opened).st_size < named.size_bytes:
+        os.close(opened)
+        raise FileNotFoundError(errno.ENOENT, "the file is another one")
+    return opened
 
 
 def borrow(named: RegionMemory, descriptor: object) -> Any:

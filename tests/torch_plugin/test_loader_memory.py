@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from processes import PATIENCE_S
@@ -278,9 +279,10 @@ def test_a_forked_child_gives_nothing_back(folder: str) -> None:
     del iterator
 
 
-def test_a_message_without_the_first_one_finds_the_memory_by_itself() -> None:
+def test_a_message_without_the_first_one_finds_the_memory_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_memory, "_is_visible", lambda: False)
     ours, theirs = get_context("fork").Pipe()
-    worker = get_context("fork").Process(target=_send_twice, args=(theirs,))
+    worker = get_context("fork").Process(target=_send_twice, args=(theirs,), daemon=True)
     worker.start()
     first, second = ours.recv()  # the first one had the descriptor and went elsewhere
     assert len(second) < len(first)
@@ -314,7 +316,7 @@ def _send_twice(connection: Connection) -> None:
 
 def test_a_region_waits_until_all_its_messages_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = get_context("fork").Pipe()
-    worker = get_context("fork").Process(target=_reuse, args=(theirs,))
+    worker = get_context("fork").Process(target=_reuse, args=(theirs,), daemon=True)
     worker.start()
     message, again = ours.recv()
     tensor, other = ForkingPickler.loads(message), ForkingPickler.loads(again)
@@ -350,7 +352,7 @@ def _reuse(connection: Connection) -> None:
 
 
 def test_arrays_from_elsewhere_are_copied_once() -> None:
-    worker = get_context("fork").Process(target=_place)
+    worker = get_context("fork").Process(target=_place, daemon=True)
     worker.start()
     worker.join(PATIENCE_S)
     assert worker.exitcode == 0
@@ -389,7 +391,41 @@ except Exception as error:
 """
 
 
-def test_too_few_open_files_are_an_error_that_says_so(folder: str) -> None:
-    program = [sys.executable, "-c", _FEW_FILES, folder, "56"]
+@pytest.mark.parametrize("limit", [32, 56])
+def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
+    program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "True\n", done.stderr  # an error, not a wait for ever, and one that names the limit
+
+
+_ENDLESS = """
+import sys
+from torch.utils.data import DataLoader
+from parquetry.torch_plugin import ParquetIterable
+
+pipe = ParquetIterable(sys.argv[1], ["id", "image"]).repeat().batch(4)
+for batch in DataLoader(pipe, batch_size=None, num_workers=2):
+    print("a batch", flush=True)
+"""
+
+
+def test_a_trainer_that_is_killed_leaves_no_files(folder: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", _ENDLESS, folder]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}) as trainer:
+        assert trainer.stdout is not None
+        for _ in range(20):
+            assert trainer.stdout.readline() == b"a batch\n"
+        workers = psutil.Process(trainer.pid).children(recursive=True)
+        assert workers
+        trainer.kill()
+    psutil.wait_procs(workers, PATIENCE_S)
+    assert os.listdir(tmp_path) == []
+
+
+def test_workers_whose_files_the_trainer_cannot_see_send_them(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_memory, "_is_visible", lambda: False)
+    monkeypatch.setattr(mapped_regions, "_visible", lambda named: pytest.fail("the descriptor was sent"))
+    batches = list(loader_of(ParquetPipe(folder).batch(BATCH)))
+    assert len(batches) == ROWS // BATCH
+    for batch in batches:
+        assert_whole(batch)
