@@ -14,26 +14,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.utils.data import default_collate
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
+from .conversion import as_is
 from .placement import rank_here
-
-Batch = TypeVar("Batch")
-
-
-def as_is(batch: Batch) -> Batch:
-    """Returns the batch unchanged: ``DataLoader(pipe, batch_size=None, collate_fn=as_is)``.
-
-    Without it the loader checks each value of each batch for arrays to convert, and turns tuples into lists. There are
-    no arrays: a pipe gives tensors, strings, and lists of them.
-    """
-    return batch
-
 
 _ASKING = 12  # frames between a trainer's wrapper and the length of its dataset
 _LOOPS = ("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop")  # Lightning's

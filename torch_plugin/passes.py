@@ -26,8 +26,8 @@ from parquetry.common import Pipeline
 from parquetry.common.order.cursor import SkipState
 
 from . import worker_failures
-from .conversion import convert
-from .dealers import TrainerEpoch, TrainerSharding, as_is, trainer_epoch, trainer_sharding_of
+from .conversion import as_is, convert
+from .dealers import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
 from .worker_failures import explain, follow, watched
 
