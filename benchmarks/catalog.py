@@ -66,6 +66,14 @@ _ALL = [
         workloads=tuple(key for key in _EVERY_RATE if key != "g"),  # a pass is shorter than one graph call
         ours=True,
     ),
+    Contender(
+        name="tf-graph-64",
+        title="ParquetDataset, graph, 64 batches a call",
+        module="ours_tf",
+        variant="graph-64",
+        workloads=("d", "d-pack", "d-weigh", "d-wide", "e", "k", "k-bucket"),  # small batches
+        ours=True,
+    ),
     _ours("pipe", "ParquetPipe", "ours_torch", "pipe"),
     _ours("pipe-loader", "ParquetPipe, loader workers", "ours_torch", "loader", ()),
     _ours("node", "ParquetNode", "ours_torch", "node"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from parquetry.tf_plugin import ParquetDataset
@@ -15,14 +16,16 @@ from .tf_loops import eager, graph
 SETTINGS = {
     "eager": "for batch in dataset",
     "graph": "inside a tf.function, 8 batches a call",
+    "graph-64": "inside a tf.function, 64 batches a call",
 }
+_LOOPS = {"eager": eager, "graph": graph, "graph-64": partial(graph, batches_per_call=64)}
 
 
 def batches(case: Case) -> Iterator[int]:
     """Yields the row count of each batch, or of each graph call."""
     dataset = ParquetDataset.from_pipeline(pipeline_of(case, workers=case.workers))
     for _ in passes_of(case):
-        yield from eager(dataset) if case.variant == "eager" else graph(dataset)
+        yield from _LOOPS[case.variant](dataset)
 
 
 def steps(case: Case) -> dict[str, Callable[[], Any]]:
