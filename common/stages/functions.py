@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import re
+import sys
 import threading
 import weakref
 from collections import ChainMap
@@ -29,6 +30,9 @@ _EXACT = (
     | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal
 )  # fmt: skip
 """Types whose ``repr`` identifies the value completely."""
+
+_SPAWNED_MAIN = "__mp_main__"
+"""What ``multiprocessing`` calls the main program in processes that it spawns."""
 
 
 class UserFunction:
@@ -72,7 +76,7 @@ class UserFunction:
     @classmethod
     def from_json(cls, value: dict[str, str]) -> UserFunction:
         """The inverse of `to_json`. Unpickling runs code, so only load pipelines that you created yourself."""
-        return cls(cloudpickle.loads(base64.b64decode(value["pickle"])), value.get("digest"))
+        return cls(_loaded(base64.b64decode(value["pickle"]), value["name"]), value.get("digest"))
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
@@ -134,7 +138,12 @@ def pickle_with_files(value: object) -> bytes:
     """Returns ``value``, serialized with cloudpickle; functions keep the names of their files, for tracebacks.
 
     Since version 3.1.3, cloudpickle itself leaves these names out.
+
+    What the trainer's own program defines travels by value, as other processes do not run that program.
     """
+    program = sys.modules.get(_SPAWNED_MAIN)
+    if program is not None and program.__name__ == _SPAWNED_MAIN:
+        cloudpickle.register_pickle_by_value(program)  # it knows "__main__" itself
     with io.BytesIO() as file:
         _Pickler(file).dump(value)
         return file.getvalue()
@@ -157,6 +166,22 @@ class _Pickler(cloudpickle.Pickler):
 
 def _unpickle(pickled: bytes, digest: str) -> UserFunction:
     return UserFunction(cloudpickle.loads(pickled), digest)
+
+
+def _loaded(pickled: bytes, name: str) -> Callable[..., Any]:
+    """Unpickles a function that another process sent.
+
+    Raises:
+        PipelineError: it cannot be unpickled here; the message gives the reason.
+    """
+    try:
+        function: Callable[..., Any] = cloudpickle.loads(pickled)
+    except Exception as error:
+        raise PipelineError(
+            f"user function {name}: cannot be loaded in another process: {error!r}. Define it, and what it uses, in "
+            "your program or in modules that can be imported there, or use executor='threads'."
+        ) from error
+    return function
 
 
 def digest_of(function: Callable[..., Any]) -> str:

@@ -1,0 +1,72 @@
+"""Functions on their way to a sidecar: what a program defines travels with it, and an error says what does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import Built, build
+
+from parquetry.common.errors import PipelineError
+
+PROGRAM = """
+import multiprocessing
+import sys
+
+import numpy as np
+
+from parquetry.common import Pipeline, UnischemaField
+
+
+class Scale:
+    factor = 3
+
+
+class Scaled:
+    def __call__(self, row):
+        return {"scaled": scale(row["id"])}
+
+
+def scale(number):
+    return number * Scale.factor
+
+
+def train(url):
+    fields = [UnischemaField("scaled", np.int64)]
+    pipeline = Pipeline(url, ["id"], executor="sidecar", workers=1).transform(Scaled(), fields, remove=["id"])
+    print(sum(int(row["scaled"]) for row in pipeline), flush=True)
+
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[2]).Process(target=train, args=(sys.argv[1],))
+    process.start()
+    process.join()
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("functions"), [[20, 13]])
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_the_program_of_a_spawned_trainer_defines_travels(built: Built, tmp_path: Path, method: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(built.url), method]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert finished.stdout == f"{3 * sum(range(33))}\n", finished.stderr
+
+
+def test_a_function_that_cannot_be_loaded_elsewhere_says_why(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("made_in_this_process")
+    exec("def same(row):\n    return row", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    same: Any = module.same
+    pipeline = built.pipeline("id", executor="sidecar", workers=1).transform(same)
+    with pytest.raises(PipelineError, match="user function same: cannot be loaded in another process: ModuleNotFound"):
+        next(iter(pipeline))
