@@ -520,7 +520,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             "stages": [stage.to_json() for stage in self.stages],
             "storage_options": dict(self.storage_options),
             **asdict(self.options),
-            "filesystem": None if self.filesystem is None else UserFunction(_Constant(self.filesystem)).to_json(),
+            "filesystem": None if self.filesystem is None else _filesystem_to_json(self.filesystem),
             "mixture": None if self.mixture is None else _mixture_to_json(self.mixture),
             "table": None if self.table is None else self.table.to_json(),
             "address": None if self.address is None else self.address.to_json(),
@@ -535,7 +535,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         pipeline = cls(
             value["urls"] if value.get("address") is None else None,
             address=value.get("address"),
-            filesystem=None if stored is None else UserFunction.from_json(stored)(),
+            filesystem=None if stored is None else _filesystem_from_json(stored),
             storage_options=value["storage_options"],
             **{option.name: value.get(option.name) for option in fields(Options)},
         )
@@ -695,6 +695,27 @@ class _Constant:
 
     def __call__(self) -> Any:
         return self._value
+
+
+def _filesystem_to_json(filesystem: object) -> dict[str, str]:
+    try:
+        return UserFunction(_Constant(filesystem)).to_json()
+    except PipelineError as error:
+        raise PipelineError(
+            f"filesystem {type(filesystem).__qualname__}: cannot travel to another process: {error.__cause__!r}. "
+            "Define its class in a module that can be imported there, without open files, locks and sessions, or use "
+            "executor='threads'."
+        ) from error.__cause__
+
+
+def _filesystem_from_json(value: dict[str, str]) -> Any:
+    try:
+        return UserFunction.from_json(value)()
+    except PipelineError as error:
+        raise PipelineError(
+            f"filesystem: cannot be loaded in another process: {error.__cause__!r}. Define its class in a module that "
+            "can be imported there, or use executor='threads'."
+        ) from error.__cause__
 
 
 def _count(verb: str, count: object) -> int:

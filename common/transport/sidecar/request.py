@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import SchemaError
+from ...errors import PipelineError, SchemaError
 from ...plan.plan import BasePlan
 from ...schema.element import Element
 from .runners import needs_workers
@@ -35,6 +35,9 @@ def open_request(
         versions: the versions of the datasets that it reads.
         plan: the plan of that pipeline.
         threads: the number of steps that are decoded at once.
+
+    Raises:
+        PipelineError: the pipeline has an option that JSON cannot hold.
     """
     return json.dumps(
         {
@@ -44,7 +47,16 @@ def open_request(
             "strict_nulls": strict_nulls,
             "start_workers": threads if needs_workers(plan.program, threads) else 0,
             **({} if element is None else {"outputs": _described(element)}),
-        }
+        },
+        default=_refuse,
+    )
+
+
+def _refuse(value: object) -> Any:
+    raise PipelineError(
+        f"storage_options: expected values that JSON can hold, because they travel to another process, got one of type "
+        f"{type(value).__qualname__}. Pass filesystem= with a file system that has these options, or use "
+        "executor='threads'."
     )
 
 

@@ -1,16 +1,20 @@
-"""Functions on their way to a sidecar: what a program defines travels with it, and an error says what does not."""
+"""What users pass on its way to a sidecar: functions, file systems and options travel, or an error says why not."""
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import Built, build
+from fsspec.implementations.local import LocalFileSystem
 
+from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
 PROGRAM = """
@@ -70,3 +74,35 @@ def test_a_function_that_cannot_be_loaded_elsewhere_says_why(built: Built, monke
     pipeline = built.pipeline("id", executor="sidecar", workers=1).transform(same)
     with pytest.raises(PipelineError, match="user function same: cannot be loaded in another process: ModuleNotFound"):
         next(iter(pipeline))
+
+
+def test_a_file_system_that_cannot_travel_says_why(built: Built) -> None:
+    class Locked(LocalFileSystem):
+        def __reduce__(self) -> Any:
+            return Locked, (threading.Lock(),)
+
+    pipeline = Pipeline(str(built.url), ["id"], filesystem=Locked())
+    assert len(list(pipeline)) == 33
+    with pytest.raises(PipelineError, match=r"filesystem .*Locked: cannot travel to another process: TypeError"):
+        next(iter(pipeline.with_options(executor="sidecar")))
+
+
+def test_a_file_system_that_cannot_be_loaded_elsewhere_says_why(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("made_in_this_process")
+    exec("from fsspec.implementations.local import LocalFileSystem\nclass Own(LocalFileSystem): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    pipeline = Pipeline(str(built.url), ["id"], filesystem=module.Own(), executor="sidecar", workers=1)
+    with pytest.raises(PipelineError, match="filesystem: cannot be loaded in another process: ModuleNotFound"):
+        next(iter(pipeline))
+
+
+def test_an_option_that_json_cannot_hold_says_what_to_do(built: Built) -> None:
+    url, options = f"local://{built.url}", {"of_requests": datetime.timedelta(seconds=1)}
+    pipeline = Pipeline(url, ["id"], storage_options=options)
+    assert len(list(pipeline)) == 33
+    with pytest.raises(
+        PipelineError, match=r"storage_options: expected values .* of type timedelta\. Pass filesystem="
+    ):
+        next(iter(pipeline.with_options(executor="sidecar")))
+    given = Pipeline(str(built.url), ["id"], filesystem=LocalFileSystem(**options), executor="sidecar", workers=1)
+    assert len(list(given)) == 33
