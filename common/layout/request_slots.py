@@ -4,8 +4,9 @@ A store's endpoint has as many slots as `most_requests` says. A read takes one b
 for ranges that it fetches at once, if some are free (`spare_slots`). So no read waits for a slot while it holds one.
 
 A slot is a byte of a file, locked by a process (POSIX record locks). The kernel unlocks it when the process ends,
-however it ends, and a forked child does not inherit the lock. The file is in memory where there is ``/dev/shm``.
-Without such a file, each process counts for itself.
+however it ends, and a forked child does not inherit the lock. One file, which stays empty, serves all endpoints: bytes
+beyond its end can be locked, too. It is in ``/dev/shm`` if there is one. Without the file, each process counts for
+itself.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ MOST_REQUESTS = 64
 """The requests to one store at a time; ``PARQUETRY_STORE_REQUESTS`` replaces it."""
 PATIENCE_S = 150.0
 """How long to wait for a slot. Reads take no longer, so by then a stopped process must be holding the slots."""
+_SLOT_BITS = 20
+_ENDPOINT_BITS = 42  # with those of a slot, less than a file offset has
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _POLL_S, _LONGEST_POLL_S = 0.002, 0.02
 _known: dict[tuple[str, str], Slots] = {}
@@ -41,7 +44,7 @@ _here = threading.local()
 def most_requests() -> int:
     """Returns how many requests one store may have at a time; 0 = any number."""
     with suppress(ValueError):
-        return max(0, int(os.environ.get("PARQUETRY_STORE_REQUESTS", MOST_REQUESTS)))
+        return min(max(0, int(os.environ.get("PARQUETRY_STORE_REQUESTS", MOST_REQUESTS))), 1 << _SLOT_BITS)
     return MOST_REQUESTS
 
 
@@ -81,7 +84,7 @@ class Slots:
     """The slots of one endpoint. Thread-safe.
 
     Args:
-        directory: where the file of the slots is; empty = this process counts for itself.
+        directory: where the file of slots is; empty = this process counts for itself.
         endpoint: see `stores.endpoint_of`.
     """
 
@@ -91,12 +94,9 @@ class Slots:
         self._taken: set[int] = set()
         self._pid = os.getpid()
         self._none_before_s = 0.0  # when to ask the kernel again
-        self._file: int | None = None
-        if directory:
-            name = hashlib.blake2b(endpoint.encode(), digest_size=16).hexdigest()
-            with suppress(OSError):
-                # Never closed: closing any descriptor of the file would unlock all slots of this process.
-                self._file = os.open(f"{directory}/{name}", _FLAGS, 0o600)
+        self._file = _file_in(directory) if directory else None
+        digest = hashlib.blake2b(endpoint.encode(), digest_size=8).digest()
+        self._begin = int.from_bytes(digest, "little") % (1 << _ENDPOINT_BITS) << _SLOT_BITS
 
     @contextmanager
     def taken(self) -> Iterator[SlotLease]:
@@ -141,13 +141,13 @@ class Slots:
                 self._none_before_s = 0.0
                 if self._file is not None:
                     with suppress(OSError):
-                        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, slot)
+                        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._begin + slot)
 
     def _locks(self, slot: int) -> bool:
         if self._file is None:
             return True
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._begin + slot)
         except (BlockingIOError, PermissionError):  # POSIX allows either
             return False
         except OSError:  # locks do not work here, so this process counts for itself
@@ -209,6 +209,15 @@ class SlotLease:
             numbers, self._numbers = self._numbers, []
         for slot in numbers:
             self._slots.release(slot)
+
+
+@lru_cache(maxsize=None)
+def _file_in(directory: str) -> int | None:
+    """Opens the file of slots. It is never closed, because that would unlock all slots of this process."""
+    try:
+        return os.open(f"{directory}/requests", _FLAGS, 0o600)
+    except OSError:
+        return None
 
 
 @lru_cache(maxsize=1)

@@ -77,6 +77,13 @@ def child_with(endpoint: str, slots: int) -> Iterator[int]:
         os.close(says)
 
 
+def test_endpoints_share_a_file_but_no_slots(endpoint: str, tmp_path: Path) -> None:
+    both = [slots_of(endpoint), slots_of(f"{endpoint}, another one")]
+    with child_with(endpoint, 1):
+        assert [slots.try_one() is not None for slots in both * 3] == [True, True, False, True, False, False]
+    assert os.listdir(tmp_path) == ["requests"]
+
+
 def eventually_takes(slots: Slots) -> int:
     until = time.monotonic() + WITHIN_S
     while (found := slots.try_one()) is None:
