@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from ..process.forks import ForkLock
 from ..progress import pause, warning_seconds
@@ -211,7 +211,7 @@ class SlotLease:
             self._slots.release(slot)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _file_in(directory: str) -> int | None:
     """Opens the file of slots. It is never closed, because that would unlock all slots of this process."""
     try:
