@@ -64,6 +64,8 @@ Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 8 << 20
+_MERGED_FIELDS = 64  # each field of a job costs time, so jobs of more fields make more batches, up to:
+_MOST_MERGED_BYTES = 32 << 20
 _MOST_MERGED = 128
 _GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed among this many rows
 
@@ -291,7 +293,9 @@ class BasePlan:
 
     def merged_bytes(self, most_bytes: int, workers: int = 1) -> int:
         """How many bytes the steps may take that the engine makes at once. See `merged_steps`."""
-        return min((_MERGED_BYTES // 2 if self._is_slow else _MERGED_BYTES) // workers, most_bytes)
+        wanted = _MERGED_BYTES * max(1, len(self.element.outputs) // _MERGED_FIELDS)
+        bytes_at_once = _MERGED_BYTES // 2 if self._is_slow else min(wanted, _MOST_MERGED_BYTES)
+        return min(bytes_at_once // workers, most_bytes)
 
     @property
     def _is_slow(self) -> bool:
