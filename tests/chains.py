@@ -573,7 +573,7 @@ class Chain:
         lists = [name for name in chosen if name in padded]
         assume(not (lists and self.formed))
         assume(all(f"{name}__length" not in self.names for name in lists))
-        texts = [name for name in lists if self.was(name) == "tags"]
+        texts = [name for name in lists if self.was(name) == "tags" and "tags" not in self.encoded]
         if lists and len(texts) in (0, len(lists)) and self.draw(st.booleans()):
             options["pad_value"] = "none" if texts else 4
         given = options.get("pad_value")

@@ -40,7 +40,8 @@ def ids(url: object, **options: object) -> list[int]:
 def found_by_glob(root: Path, pattern: str) -> set[str]:
     """The files that match, and those in directories that match."""
     found = set()
-    for path in map(Path, glob.glob(f"{root}/{pattern}", recursive=True)):
+    matches = glob.glob(f"{root}/{pattern}", recursive=True)
+    for path in (Path(match) for match in matches if match[-1] != "/" or os.path.isdir(match)):  # glob does not check
         found.update(str(file) for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
     return found
 
