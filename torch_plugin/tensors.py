@@ -146,8 +146,17 @@ def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: in
     if Jagged is None:
         return torch.nested.nested_tensor_from_jagged(rows, offsets, min_seqlen=shortest, max_seqlen=longest)
     made = Jagged(rows, offsets)
-    made._metadata_cache.update(min_seqlen=torch.empty(shortest, 0), max_seqlen=torch.empty(longest, 0))
+    made._metadata_cache.update(min_seqlen=_length_as_shape(shortest), max_seqlen=_length_as_shape(longest))
     return cast(torch.Tensor, made)
+
+
+def _length_as_shape(length: int) -> torch.Tensor:
+    """Returns ``torch.empty(length, 0)``, as which torch keeps the length of a row.
+
+    An op of torch releases the interpreter lock, and then waits for the threads that take it. `torch.from_numpy` keeps
+    it.
+    """
+    return torch.from_numpy(np.empty((length, 1), np.float32)[:, 1:])
 
 
 def reduce_jagged(tensor: Any) -> Any:
