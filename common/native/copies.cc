@@ -11,12 +11,9 @@
 namespace {
 
 [[maybe_unused]] constexpr int64_t kLine = 64;  // bytes of a cache line
+constexpr int64_t kPart = 256 * kLine;          // bytes that stay in the first-level cache from row to row
 
-}  // namespace
-
-// Copies bytes that do not overlap, and that nobody reads soon.
-extern "C" __attribute__((visibility("default"))) void parquetry_copy_around_cache(char* target, const char* source,
-                                                                                   int64_t bytes) {
+void copy_around_cache(char* target, const char* source, int64_t bytes) {
 #if defined(__SSE2__)
   int64_t head = (kLine - static_cast<int64_t>(reinterpret_cast<uintptr_t>(target) % kLine)) % kLine;
   if (head > bytes) head = bytes;
@@ -30,7 +27,21 @@ extern "C" __attribute__((visibility("default"))) void parquetry_copy_around_cac
     auto* const line = reinterpret_cast<__m128i*>(target);
     for (int part = 0; part < 4; ++part) _mm_stream_si128(line + part, parts[part]);
   }
-  _mm_sfence();
 #endif
   std::memcpy(target, source, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+// Copies a value to some rows of `target`, which are as long as the value and do not overlap it, and which nobody reads
+// soon.
+extern "C" __attribute__((visibility("default"))) void parquetry_copy_to_rows(char* target, const char* value,
+                                                                              int64_t bytes, const int64_t* rows,
+                                                                              int64_t count) {
+  for (int64_t at = 0; at < bytes; at += kPart)
+    for (int64_t each = 0; each < count; ++each)
+      copy_around_cache(target + rows[each] * bytes + at, value + at, bytes - at < kPart ? bytes - at : kPart);
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,23 @@ _MOST_WORDS = 1 << 20  # of more words, two are too likely to differ only in the
 _MOST_BITS = 18  # more counters do not fit into the processor's cache
 
 
-def copy_value(value: np.ndarray, out: np.ndarray) -> None:
-    """Copies ``value`` into ``out``, as ``out[...] = value`` does. The two must not overlap.
+def copy_value(value: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> None:
+    """Copies ``value`` into some rows of ``out``, as ``out[rows] = value`` does. The two must not overlap.
 
     A large value is copied around the cache, which is up to twice as fast: batches of such values do not fit into the
     cache anyway.
+
+    Args:
+        rows: numbers of rows, at least 0 and less than ``len(out)``.
     """
-    core = library() if out.nbytes >= _LARGE_BYTES else None
-    same = value.dtype == out.dtype and value.shape == out.shape and not out.dtype.hasobject
+    core = library() if value.nbytes >= _LARGE_BYTES else None
+    same = value.dtype == out.dtype and value.shape == out.shape[1:] and not out.dtype.hasobject
     if core is None or not (same and value.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable):
-        out[...] = value
+        for row in rows:
+            out[row, ...] = value
         return
-    core.parquetry_copy_around_cache(address_of(out), address_of(value), out.nbytes)
+    numbers = np.array(rows, np.int64)
+    core.parquetry_copy_to_rows(address_of(out), address_of(value), value.nbytes, address_of(numbers), len(numbers))
 
 
 def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:

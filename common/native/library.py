@@ -22,7 +22,7 @@ _FUNCTIONS = {
     "runs": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER),
     "pieces": (_NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER),
     "pad": (_NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
-    "copy_around_cache": (None, _POINTER, _POINTER, _NUMBER),
+    "copy_to_rows": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER),
     "word_order": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
     "normalize": (None, _POINTER, _POINTER, _POINTER),
     "check_footer": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),

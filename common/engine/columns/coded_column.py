@@ -26,7 +26,7 @@ from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in, files
 from .list_column import strings_of
 from .plain_numbers import take_valid, validity_of
 from .protocols import Describe
-from .shared_rows import SharedRows, decode_to_all
+from .shared_rows import Places, SharedRows
 
 _DECODER_COPIES = 4  # a decoder may need this many times the memory of a value
 _BATCH_VALUES = 16  # a batch may take as much memory as this many values of the largest size
@@ -122,7 +122,7 @@ class CodedColumn:
         Raises:
             DecodeError: the value cannot be decoded. The error names file, row group and row.
         """
-        self._decode_to_all(row, [out], keep=keep)
+        self._decode_to(row, Places([out], [0]), keep=keep)
 
     def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
         """Decodes one image at ``1 / factor`` of its size (rounded up) into ``out``.
@@ -146,15 +146,15 @@ class CodedColumn:
             return False
         return self._codec.decode_part_into(self._bytes(row), size, factor, box, out)
 
-    def _decode_to_all(self, row: int, places: Sequence[np.ndarray], *, keep: bool = True) -> None:
+    def _decode_to(self, row: int, places: Places, *, keep: bool = True) -> None:
         decode = partial(self._codec.decode_into, self._field, self._bytes(row))
         try:
             if self._decoded is None or not keep:
-                decode_to_all(decode, places)
+                places.decode(decode)
             else:
                 self._decoded.copy_into(row, places, decode)
         except DAMAGE as error:
-            raise self._undecodable(row, error, places[0].nbytes) from error
+            raise self._undecodable(row, error, places.first.nbytes) from error
 
     def _bytes(self, row: int) -> memoryview:
         """Returns the stored bytes of a row, valid until this thread requests another row. Raises as `FileData`."""
@@ -174,24 +174,25 @@ class CodedColumn:
         decode, field = self._codec.decode_into, self._field
         if isinstance(out, np.ndarray) and out.ndim == 1:
             out = [out[number, ...] for number in range(len(out))]  # views of the scalars, not their values
-        places: dict[int, list[np.ndarray]] = {}  # of each row: n-gram windows share rows, and draws repeat them
+        numbers: dict[int, list[int]] = {}  # of each row: n-gram windows share rows, and draws repeat them
         for number, row in enumerate(rows.tolist()):
             if valid is not None and not valid[number]:
                 out[number][...] = 0
             elif done is None or not done[number]:
-                places.setdefault(row, []).append(out[number])
-        busy: list[int] = []  # rows that another thread is decoding
-        for (row, its), data in zip(places.items(), self._all_bytes(np.fromiter(places, np.int64)), strict=True):
+                numbers.setdefault(row, []).append(number)
+        busy: list[tuple[int, Places]] = []  # rows that another thread is decoding
+        for (row, its), data in zip(numbers.items(), self._all_bytes(np.fromiter(numbers, np.int64)), strict=True):
+            places = Places(out, its)
             decode_value = partial(decode, field, data)
             try:
                 if self._decoded is None:
-                    decode_to_all(decode_value, its)
-                elif not self._decoded.copy_into(row, its, decode_value, wait=False):
-                    busy.append(row)
+                    places.decode(decode_value)
+                elif not self._decoded.copy_into(row, places, decode_value, wait=False):
+                    busy.append((row, places))
             except DAMAGE as error:
-                raise self._undecodable(row, error, its[0].nbytes) from error
-        for row in busy:
-            self._decode_to_all(row, places[row])
+                raise self._undecodable(row, error, places.first.nbytes) from error
+        for row, places in busy:
+            self._decode_to(row, places)
 
     def _decode_jpegs(self, rows: np.ndarray, out: np.ndarray, valid: np.ndarray | None) -> np.ndarray | None:
         """Decodes images of one size that are JPEG files. Returns which it has decoded; ``None`` for other columns."""

@@ -72,8 +72,11 @@ class FixedColumn:
             if isinstance(values, FileValues):
                 values.read(local[first:last], out[first:last])
             else:
+                numbers: dict[int, list[int]] = {}
                 for number, row in enumerate(local[first:last].tolist(), first):
-                    copy_value(values[row], out[number, ...])
+                    numbers.setdefault(row, []).append(number)
+                for row, its in numbers.items():
+                    copy_value(values[row], out, its)
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,34 @@ from ...native.kernels import copy_value
 LIMIT_BYTES = 512 << 20
 _LARGE_BYTES = 1 << 16  # rows from this size on reuse memory of earlier blocks
 _ROWS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one value goes in a batch: into ``out[number]`` for each of the numbers."""
+
+    out: np.ndarray | Sequence[np.ndarray]
+    numbers: list[int]
+
+    @property
+    def first(self) -> np.ndarray:
+        """The first place."""
+        return self.out[self.numbers[0]]
+
+    def fill(self, value: np.ndarray, *, after: int = 0) -> None:
+        """Copies a value to all places, or to those after the first ``after``."""
+        numbers = self.numbers[after:]
+        if isinstance(self.out, np.ndarray):
+            copy_value(value, self.out, numbers)
+            return
+        for number in numbers:
+            self.out[number][...] = value
+
+    def decode(self, decode: Callable[[np.ndarray], None]) -> None:
+        """Decodes a value into the first place, and copies it to the others."""
+        decode(self.first)
+        if len(self.numbers) > 1:
+            self.fill(self.first, after=1)
 
 
 class SharedRows:
@@ -30,40 +59,39 @@ class SharedRows:
         self._lock = threading.Lock()
         self._free: list[np.ndarray] = []  # memory for further rows, uint8
 
-    def copy_into(
-        self, row: int, places: Sequence[np.ndarray], decode: Callable[[np.ndarray], None], *, wait: bool = True
-    ) -> bool:
-        """Copies the row's value into all ``places``, calling ``decode`` if no thread has decoded it yet.
+    def copy_into(self, row: int, places: Places, decode: Callable[[np.ndarray], None], *, wait: bool = True) -> bool:
+        """Copies the row's value to its places, calling ``decode`` if no thread has decoded it yet.
 
         All copies are made at once, while the value is in the processor's cache. Returns False and does nothing if
         another thread is decoding the row and ``wait`` is false.
         """
+        first = places.first
         while True:
             with self._lock:
                 value = self._rows.get(row)
                 event = self._making.get(row)
                 if value is None and event is None:
-                    keep = self._bytes + places[0].nbytes <= self._limit_bytes
+                    keep = self._bytes + first.nbytes <= self._limit_bytes
                     if keep:
-                        self._bytes += places[0].nbytes
+                        self._bytes += first.nbytes
                         event = self._making[row] = threading.Event()
                     break
             if value is not None:
-                copy_to_all(value, places)
+                places.fill(value)
                 return True
             if not wait:
                 return False
             assert event is not None
             event.wait()
         if not keep:
-            decode_to_all(decode, places)
+            places.decode(decode)
             return True
         assert event is not None
         try:
-            kept = self._place(places[0])
+            kept = self._place(first)
             decode(kept)
             self._rows[row] = kept
-            copy_to_all(kept, places)
+            places.fill(kept)
         finally:  # after an error, the next request decodes again and raises the same error
             with self._lock:
                 del self._making[row]
@@ -80,15 +108,3 @@ class SharedRows:
                 self._free = list(region.allocate(np.dtype(np.uint8), (_ROWS_AT_ONCE, like.nbytes)))
                 region.end()
             return self._free.pop().view(like.dtype).reshape(like.shape)
-
-
-def decode_to_all(decode: Callable[[np.ndarray], None], places: Sequence[np.ndarray]) -> None:
-    """Decodes one value into the first place, and copies it to the others."""
-    decode(places[0])
-    copy_to_all(places[0], places[1:])
-
-
-def copy_to_all(value: np.ndarray, places: Sequence[np.ndarray]) -> None:
-    """Copies one value to several places."""
-    for place in places:
-        copy_value(value, place)

@@ -19,6 +19,7 @@ from ...stages.image_base import ImageStep
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.coded_column import CodedColumn
 from ..columns.fixed_column import FixedColumn
+from ..columns.shared_rows import Places
 from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
 from .random_numbers import ItemKeys
@@ -127,7 +128,9 @@ def _one(
     shape = column.shape(row)
     if column.reused and not step.random:  # the result is the same in every window that has this row
         kept = column.finished(step)
-        kept.copy_into(row, [out], lambda place: _decoded(step, column, row, shape, numbers, place, describe))
+        kept.copy_into(
+            row, Places([out], [0]), lambda place: _decoded(step, column, row, shape, numbers, place, describe)
+        )
     else:
         _decoded(step, column, row, shape, numbers, out, describe)
     return shape[0], shape[1]

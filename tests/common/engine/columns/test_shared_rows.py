@@ -10,7 +10,7 @@ import pytest
 from processes import PATIENCE_S
 
 from parquetry.common.engine.columns import shared_rows
-from parquetry.common.engine.columns.shared_rows import SharedRows
+from parquetry.common.engine.columns.shared_rows import Places, SharedRows
 
 
 class Decoder:
@@ -33,7 +33,7 @@ class Decoder:
                 assert self.gate.wait(PATIENCE_S)
             place[...] = row
 
-        return out.reshape(-1)[:3].tolist() if rows.copy_into(row, [out], decode, wait=wait) else None
+        return out.reshape(-1)[:3].tolist() if rows.copy_into(row, Places(out[None], [0]), decode, wait=wait) else None
 
 
 def test_others_are_decoded_while_one_is_being_made() -> None:
@@ -62,7 +62,7 @@ def test_a_row_that_failed_is_made_again() -> None:
 
     for _ in range(2):
         with pytest.raises(ValueError, match="damaged"):
-            rows.copy_into(1, [np.zeros(3)], fail, wait=False)
+            rows.copy_into(1, Places(np.zeros((1, 3)), [0]), fail, wait=False)
     assert Decoder().put(rows, 1) == [1, 1, 1]
 
 
@@ -88,13 +88,13 @@ def test_past_the_limit_rows_are_decoded_for_each_asker() -> None:
 @pytest.mark.parametrize("limit_bytes", [24, 1 << 20])
 def test_a_row_is_decoded_once_for_all_its_places(limit_bytes: int) -> None:
     rows, calls = SharedRows(limit_bytes), []
-
-    def decode(place: np.ndarray) -> None:
-        calls.append(place)
-        place[...] = len(calls)
-
     for number in range(1, 4):
-        places = list(np.zeros((number, 3)))
-        assert rows.copy_into(number, places, decode)
-        assert np.array_equal(places, np.full((number, 3), number))
-    assert len(calls) == 3
+
+        def decode(place: np.ndarray, number: int = number) -> None:
+            calls.append(place)
+            place[...] = number
+
+        for out in (np.zeros((5, 3)), [np.zeros(3) for _ in range(5)]):
+            assert rows.copy_into(number, Places(out, list(range(number))), decode)
+            assert np.array_equal(out, [[number] * 3] * number + [[0] * 3] * (5 - number))
+    assert len(calls) == (5 if limit_bytes == 24 else 3)  # one row has 24 bytes
