@@ -43,6 +43,6 @@ def _nested(field: Any) -> bool:
 
 def _touch_last(field: Any) -> Any:
     if _nested(field):
-        return field.values()[-1].item()
+        return field._values[-1].item()  # asking a nested tensor for them takes a tenth of the time of a batch
     last = field[-1]
     return last[-1] if isinstance(last, np.ndarray) and last.ndim == 1 and len(last) else last
