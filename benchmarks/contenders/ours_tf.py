@@ -18,7 +18,11 @@ SETTINGS = {
     "graph": "inside a tf.function, 8 batches a call",
     "graph-64": "inside a tf.function, 64 batches a call",
 }
-_LOOPS = {"eager": eager, "graph": graph, "graph-64": partial(graph, batches_per_call=64)}
+_LOOPS: dict[str, Callable[[Any], Iterator[int]]] = {
+    "eager": eager,
+    "graph": graph,
+    "graph-64": partial(graph, batches_per_call=64),
+}
 
 
 def batches(case: Case) -> Iterator[int]:
