@@ -18,8 +18,8 @@ _LEAVES = {str, bytes, type(None)}
 def as_is(batch: Batch) -> Batch:
     """Returns the batch unchanged: ``DataLoader(pipe, batch_size=None, collate_fn=as_is)``.
 
-    Without it the loader checks each value of each batch for arrays to convert, and turns tuples into lists. There are
-    no arrays: a pipe gives tensors, strings, and lists of them.
+    Without it the loader looks for arrays to convert, and turns tuples into lists. There are no arrays: a pipe gives
+    tensors, strings, and lists of them.
     """
     return batch
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import ctypes
 import errno
 import itertools
 import mmap
@@ -24,6 +25,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, TypeAlias
 
@@ -36,10 +38,21 @@ from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.common.errors import ResourceError, limit_reached
 from parquetry.common.memory.arena import SHARED_REGIONS, Region
 
-from .mapped_regions import HEAD_BYTES, RETURNED, TOKEN, RegionMemory, borrow, copy_at, tensor_at, vector_at
+from .mapped_regions import (
+    HEAD_BYTES,
+    MEMORY_NAME,
+    RETURNED,
+    TOKEN,
+    RegionMemory,
+    borrow,
+    copy_at,
+    tensor_at,
+    vector_at,
+)
 from .tensors import Jagged, JaggedPart, Part, reduce_jagged
 
 _ALIGNMENT = 64
+_PR_GET_DUMPABLE = 3  # linux/prctl.h
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
 _MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it sends all tensors of batches beyond them
 
@@ -126,7 +139,7 @@ class SharedRegion(Region):
 
 
 def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
-    descriptor = os.memfd_create("parquetry-loader", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size_bytes)
         return descriptor, mmap.mmap(descriptor, size_bytes)
@@ -135,15 +148,17 @@ def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
         raise
 
 
+@lru_cache(maxsize=1)
 def _is_visible() -> bool:
-    """Whether the trainer can open this process's files in ``/proc``; they belong to root if it may not.
+    """Whether the trainer can open this process's files in ``/proc``.
 
-    multiprocessing's way to send a descriptor needs a thread, a socket and a directory in this process, which stay
-    behind if it is killed.
+    Not if the system has no such files, or if this process asked the kernel to hide it (prctl(2), ``PR_SET_DUMPABLE``).
+    Otherwise multiprocessing sends the descriptor. It needs a thread, a socket and a directory in this process, which
+    stays behind if the process is killed.
     """
     try:
-        return os.stat(f"/proc/{os.getpid()}/fd").st_uid == os.geteuid()
-    except OSError:
+        return os.path.exists("/proc/self/fd") and ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 1
+    except (OSError, AttributeError):
         return False
 
 

@@ -23,6 +23,8 @@ from parquetry.common.process.exit_watch import wait_for_end
 HEAD_BYTES = 64
 RETURNED = 0  # the words of the head, int64
 TOKEN = 1
+MEMORY_NAME = "parquetry-loader"
+"""The name of a region's memory file, as the system shows it."""
 
 
 class RegionMemory(NamedTuple):
@@ -46,7 +48,7 @@ class _Mapped:
 
     def __init__(self, named: RegionMemory, descriptor: int) -> None:
         self.token = named.token
-        self.memory = mmap.mmap(descriptor, named.size_bytes)
+        self.memory = mmap.mmap(descriptor, named.size_bytes)  # raises ValueError if the file is shorter
         self.head = np.frombuffer(self.memory, np.int64, HEAD_BYTES // 8)
         self.pid = os.getpid()
 
@@ -130,12 +132,11 @@ def _opened(named: RegionMemory, detach: Callable[[], int] | None) -> int:
 
 
 def _visible(named: RegionMemory) -> int:
-    """Opens the file that the worker has open. Another process may have taken the worker's number since."""
-    opened = os.open(f"/proc/{named.worker}/fd/{named.descriptor}", os.O_RDWR | os.O_NONBLOCK)
-    if os.fstat(opened).st_size < named.size_bytes:
-        os.close(opened)
-        raise FileNotFoundError(errno.ENOENT, "the file is another one")
-    return opened
+    """Opens the file that the worker has open. Another process may have the worker's number by now."""
+    path = f"/proc/{named.worker}/fd/{named.descriptor}"
+    if not os.readlink(path).startswith(f"/memfd:{MEMORY_NAME} "):
+        raise FileNotFoundError(errno.ENOENT, "another file", path)
+    return os.open(path, os.O_RDWR)
 
 
 def borrow(named: RegionMemory, descriptor: object) -> Any:

@@ -116,7 +116,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         _watch(type(self))
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
-        if isinstance(_own(loader), Announced) and self._collate_fn is default_convert:
+        if isinstance(_own(loader), Announced) and getattr(self, "_collate_fn", None) is default_convert:
             self._collate_fn = convert
         try:
             _announce(self, loader)

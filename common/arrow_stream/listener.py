@@ -256,7 +256,8 @@ def _remove_left_over(path: str) -> None:
     """Removes the socket of a server that was killed. If a server still listens on it, link() raises later.
 
     Another server that starts at the same time may have removed it, too, and listen under the name by now. So the file
-    is renamed first, and gets its name back if somebody listens on it.
+    is renamed first, and gets its name back if somebody listens on it. Only a third server could take the name in
+    between.
     """
     with contextlib.suppress(OSError):
         if not stat.S_ISSOCK(os.stat(path).st_mode) or _is_served(path):
@@ -277,6 +278,8 @@ def _is_served(path: str) -> bool:
             probe.connect(path)
         except ConnectionRefusedError:
             return False
+        except OSError:  # it has too many clients, or is not ours
+            return True
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import SidecarError
 from ..transport.processes import python_command, report, start_vital
 from ..transport.served.address import ServerAddress
+from ..transport.sidecar.request import request_text
 
 if TYPE_CHECKING:
     from ..pipeline.pipeline import Pipeline
@@ -25,9 +25,11 @@ class OwnServer:
 
     Raises:
         SidecarError: the server could not be started.
+        PipelineError: the pipeline cannot travel to another process.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
+        request = request_text({"pipeline": pipeline.to_json(), "sys_path": sys.path, "versions": pipeline.versions})
         command = python_command("parquetry.common.sidecar", "serve", "-")
         try:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -37,8 +39,7 @@ class OwnServer:
         assert self._process.stdout is not None
         self._closed = False
         with contextlib.suppress(BrokenPipeError):
-            request = {"pipeline": pipeline.to_json(), "sys_path": sys.path, "versions": pipeline.versions}
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(request + "\n")
             self._process.stdin.flush()
         with self._process.stdout as output:
             line = output.readline()

@@ -94,7 +94,10 @@ class Slots:
         self._taken: set[int] = set()
         self._pid = os.getpid()
         self._none_before_s = 0.0  # when to ask the kernel again
-        self._file = _file_in(directory) if directory else None
+        self._file: int | None = None
+        if directory:
+            with suppress(OSError):
+                self._file = _file_in(directory)
         digest = hashlib.blake2b(endpoint.encode(), digest_size=8).digest()
         self._begin = int.from_bytes(digest, "little") % (1 << _ENDPOINT_BITS) << _SLOT_BITS
 
@@ -212,12 +215,9 @@ class SlotLease:
 
 
 @cache
-def _file_in(directory: str) -> int | None:
+def _file_in(directory: str) -> int:
     """Opens the file of slots. It is never closed, because that would unlock all slots of this process."""
-    try:
-        return os.open(f"{directory}/requests", _FLAGS, 0o600)
-    except OSError:
-        return None
+    return os.open(f"{directory}/requests", _FLAGS, 0o600)
 
 
 @lru_cache(maxsize=1)

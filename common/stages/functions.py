@@ -14,7 +14,9 @@ import threading
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from multiprocessing.context import get_spawning_popen
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
@@ -54,13 +56,24 @@ class UserFunction:
         """The callable's qualified name."""
         return getattr(self.function, "__qualname__", type(self.function).__qualname__)
 
-    @cached_property
+    @property
     def pickled(self) -> bytes:
         """The callable, serialized with cloudpickle.
 
         Raises:
             PipelineError: the callable cannot be pickled; the message gives the reason.
         """
+        return self._pickled_again if _runs_this_program() else self._pickled
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return self._pickle()
+
+    @cached_property
+    def _pickled_again(self) -> bytes:
+        return self._pickle()
+
+    def _pickle(self) -> bytes:
         try:
             return pickle_with_files(self.function)
         except Exception as error:
@@ -120,6 +133,7 @@ class _FunctionLocks:
     def reset(self) -> None:
         """Starts afresh in a forked child, where the threads that held locks do not exist."""
         self._guard = threading.Lock()
+        self.by_value = threading.RLock()  # held while modules that cloudpickle takes by value are not the usual ones
         self._locks: weakref.WeakValueDictionary[int, FunctionLock] = weakref.WeakValueDictionary()
 
     def of(self, function: Callable[..., Any]) -> FunctionLock:
@@ -139,14 +153,33 @@ def pickle_with_files(value: object) -> bytes:
 
     Since version 3.1.3, cloudpickle itself leaves these names out.
 
-    What the trainer's own program defines travels by value, as other processes do not run that program.
+    What the trainer's own program defines travels by value to processes that do not run that program.
     """
-    program = sys.modules.get(_SPAWNED_MAIN)
-    if program is not None and program.__name__ == _SPAWNED_MAIN:
-        cloudpickle.register_pickle_by_value(program)  # it knows "__main__" itself
-    with io.BytesIO() as file:
+    with _program_by_value(), io.BytesIO() as file:
         _Pickler(file).dump(value)
         return file.getvalue()
+
+
+def _runs_this_program() -> bool:
+    """Whether this thread pickles for a process that ``multiprocessing`` starts, which runs the program again."""
+    return get_spawning_popen() is not None
+
+
+@contextmanager
+def _program_by_value() -> Iterator[None]:
+    """Lets cloudpickle treat the main program of a spawned process as it treats ``__main__``."""
+    program = sys.modules.get(_SPAWNED_MAIN)
+    if program is None or program.__name__ != _SPAWNED_MAIN or _runs_this_program():
+        yield
+        return
+    with _LOCKS.by_value:
+        before = _SPAWNED_MAIN in cloudpickle.list_registry_pickle_by_value()
+        cloudpickle.register_pickle_by_value(program)
+        try:
+            yield
+        finally:
+            if not before:  # others use cloudpickle, too
+                cloudpickle.unregister_pickle_by_value(program)
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:

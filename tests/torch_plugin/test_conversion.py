@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, default_convert
+from torch.utils.data import DataLoader, IterableDataset, default_convert
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
@@ -77,8 +78,28 @@ def test_batches_of_a_loader_do_not_depend_on_who_converts_them(url: str, face: 
     assert batches() != batches(collate_fn=as_is)  # torch turns tuples into lists
 
 
-def test_strings_are_not_walked_through(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr("parquetry.torch_plugin.conversion.default_convert", seen.append)
-    assert len(list(DataLoader(ParquetIterable(url, ["id", "drive"]).batch(16), batch_size=None))) == 4
-    assert not seen
+class Foreign(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([np.arange(3)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_only_loaders_of_own_datasets_convert_without_walking_through_strings(
+    url: str, kind: Any, workers: int
+) -> None:
+    for dataset, function in (
+        (ParquetIterable(url, ["id", "drive"]).batch(16), convert),
+        (ParquetPipe(url, ["id", "drive"]).batch(16), convert),
+        (ParquetPipe(url, ["id", "drive"]).batch(16).map(as_is), default_convert),
+        (Foreign(), default_convert),
+    ):
+        iterator = iter(kind(dataset, batch_size=None, num_workers=workers))
+        assert iterator._collate_fn is function
+        assert next(iterator) is not None
+        del iterator
+
+
+def test_lists_of_strings_are_not_copied() -> None:
+    texts = ["a", "b", None]
+    assert convert({"texts": texts})["texts"] is texts  # type: ignore[index]

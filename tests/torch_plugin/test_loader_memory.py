@@ -429,3 +429,28 @@ def test_workers_whose_files_the_trainer_cannot_see_send_them(folder: str, monke
     assert len(batches) == ROWS // BATCH
     for batch in batches:
         assert_whole(batch)
+
+
+def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(1 << 16))
+    with (tmp_path / "large").open("r+b") as file:
+        named = mapped_regions.RegionMemory(os.getpid(), 0, 1, 1 << 12, file.fileno())
+        with pytest.raises(PipelineError, match="another file"):
+            mapped_regions.borrow(named, None)
+    shorter = os.memfd_create(mapped_regions.MEMORY_NAME)
+    try:
+        named = mapped_regions.RegionMemory(os.getpid(), 0, 1, 1 << 12, shorter)
+        with pytest.raises(PipelineError, match="expected to map 4096 bytes of its memory, got"):
+            mapped_regions.borrow(named, None)
+    finally:
+        os.close(shorter)
+
+
+def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
+    program = (
+        "import ctypes; from parquetry.torch_plugin.loader_memory import _is_visible; "
+        "seen = _is_visible(); _is_visible.cache_clear(); ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); "
+        "print(seen, _is_visible())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True False\n"

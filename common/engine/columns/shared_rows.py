@@ -39,7 +39,7 @@ class Places:
             copy_value(value, self.out, numbers)
             return
         for number in numbers:
-            self.out[number][...] = value
+            copy_value(value, self.out[number][None], [0])
 
     def decode(self, decode: Callable[[np.ndarray], None]) -> None:
         """Decodes a value into the first place, and copies it to the others."""
@@ -91,11 +91,11 @@ class SharedRows:
             kept = self._place(first)
             decode(kept)
             self._rows[row] = kept
-            places.fill(kept)
         finally:  # after an error, the next request decodes again and raises the same error
             with self._lock:
                 del self._making[row]
             event.set()
+        places.fill(kept)
         return True
 
     def _place(self, like: np.ndarray) -> np.ndarray:

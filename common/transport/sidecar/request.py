@@ -37,9 +37,9 @@ def open_request(
         threads: the number of steps that are decoded at once.
 
     Raises:
-        PipelineError: the pipeline has an option that JSON cannot hold.
+        PipelineError: as `request_text`.
     """
-    return json.dumps(
+    return request_text(
         {
             "pipeline": pipeline,
             "versions": list(versions),
@@ -47,17 +47,23 @@ def open_request(
             "strict_nulls": strict_nulls,
             "start_workers": threads if needs_workers(plan.program, threads) else 0,
             **({} if element is None else {"outputs": _described(element)}),
-        },
-        default=_refuse,
+        }
     )
 
 
-def _refuse(value: object) -> Any:
-    raise PipelineError(
-        f"storage_options: expected values that JSON can hold, because they travel to another process, got one of type "
-        f"{type(value).__qualname__}. Pass filesystem= with a file system that has these options, or use "
-        "executor='threads'."
-    )
+def request_text(request: Mapping[str, Any]) -> str:
+    """Returns a request to another process as JSON.
+
+    Raises:
+        PipelineError: ``storage_options``, which are passed on as they are, hold something that JSON cannot hold.
+    """
+    try:
+        return json.dumps(request)
+    except (TypeError, ValueError) as error:
+        raise PipelineError(
+            f"storage_options: expected what JSON can hold, because it travels to another process, got: {error}. Pass "
+            "filesystem= with a file system that has these options, or use executor='threads'."
+        ) from error
 
 
 def may_share_process(request: str) -> bool:

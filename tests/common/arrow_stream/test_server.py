@@ -382,6 +382,19 @@ def test_of_two_servers_that_find_a_left_over_socket_the_second_does_not_remove_
         assert not os.listdir(os.path.dirname(url.removeprefix("unix:")))
 
 
+def test_the_socket_of_a_server_with_too_many_clients_is_not_removed(built: Built) -> None:
+    with socket_url() as url:
+        path = url.removeprefix("unix:")
+        busy, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+        with busy, client:
+            busy.bind(path)
+            busy.listen(0)
+            client.connect(path)
+            with pytest.raises(PipelineError, match="Address already in use"):
+                serve(built.pipeline("id").batch(4), url)
+            assert os.listdir(os.path.dirname(path)) == ["s"]
+
+
 @pytest.mark.parametrize(
     "said", [b"GET / HTTP/1.1\r\n\r\n", b"PQA1\xff\xff\xff\x7f", b"PQA1\x02\x00\x00\x00[]", b'PQA1\x05\x00\x00\x00{"do']
 )

@@ -84,6 +84,13 @@ def test_endpoints_share_a_file_but_no_slots(endpoint: str, tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["requests"]
 
 
+def test_a_file_that_could_not_be_opened_once_is_opened_later(tmp_path: Path) -> None:
+    directory = tmp_path / "later"
+    assert Slots(str(directory), "a")._file is None
+    directory.mkdir()
+    assert Slots(str(directory), "a")._file is not None
+
+
 def eventually_takes(slots: Slots) -> int:
     until = time.monotonic() + WITHIN_S
     while (found := slots.try_one()) is None:

@@ -15,6 +15,7 @@ from builders import Built, build
 from fsspec.implementations.local import LocalFileSystem
 
 from parquetry.common import Pipeline
+from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.errors import PipelineError
 
 PROGRAM = """
@@ -96,13 +97,62 @@ def test_a_file_system_that_cannot_be_loaded_elsewhere_says_why(built: Built, mo
         next(iter(pipeline))
 
 
-def test_an_option_that_json_cannot_hold_says_what_to_do(built: Built) -> None:
-    url, options = f"local://{built.url}", {"of_requests": datetime.timedelta(seconds=1)}
+@pytest.mark.parametrize("value", [datetime.timedelta(seconds=1), {(1, 2): 3}])
+def test_an_option_that_json_cannot_hold_says_what_to_do(built: Built, value: Any) -> None:
+    url, options = f"local://{built.url}", {"of_requests": value}
     pipeline = Pipeline(url, ["id"], storage_options=options)
     assert len(list(pipeline)) == 33
-    with pytest.raises(
-        PipelineError, match=r"storage_options: expected values .* of type timedelta\. Pass filesystem="
-    ):
+    refusal = "storage_options: expected what JSON can hold, .* Pass filesystem="
+    with pytest.raises(PipelineError, match=refusal):
         next(iter(pipeline.with_options(executor="sidecar")))
+    with pytest.raises(PipelineError, match=refusal):
+        OwnServer(pipeline.batch(4))
     given = Pipeline(str(built.url), ["id"], filesystem=LocalFileSystem(**options), executor="sidecar", workers=1)
     assert len(list(given)) == 33
+
+
+LOADING = """
+import multiprocessing
+import sys
+import threading
+
+import cloudpickle
+from torch.utils.data import DataLoader
+
+from parquetry import ParquetIterable
+
+LOCK = threading.Lock()
+
+
+def double(row):
+    with LOCK:
+        return {"id": 2 * row["id"]}
+
+
+def single(row):
+    return row
+
+
+def train(url):
+    rows = ParquetIterable(url, ["id"]).transform(double)
+    loader = DataLoader(rows, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    print(sum(int(row["id"]) for row in loader), flush=True)
+    next(iter(ParquetIterable(url, ["id"]).transform(single)))  # in a sidecar
+    print(cloudpickle.list_registry_pickle_by_value(), flush=True)
+
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=train, args=(sys.argv[1],))
+    process.start()
+    process.join()
+"""
+
+
+def test_loader_workers_that_a_spawned_trainer_spawns_run_its_program(built: Built, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "loading.py"
+    program.write_text(LOADING)
+    finished = subprocess.run(
+        [sys.executable, str(program), str(built.url)], capture_output=True, text=True, timeout=120
+    )
+    assert finished.stdout == f"{2 * sum(range(33))}\nset()\n", finished.stderr
