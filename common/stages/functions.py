@@ -63,14 +63,14 @@ class UserFunction:
         Raises:
             PipelineError: the callable cannot be pickled; the message gives the reason.
         """
-        return self._pickled_again if _runs_this_program() else self._pickled
+        return self._pickled_for_this_program if _runs_this_program() else self._pickled
 
     @cached_property
     def _pickled(self) -> bytes:
         return self._pickle()
 
     @cached_property
-    def _pickled_again(self) -> bytes:
+    def _pickled_for_this_program(self) -> bytes:
         return self._pickle()
 
     def _pickle(self) -> bytes:
