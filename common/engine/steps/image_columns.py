@@ -10,6 +10,7 @@ overlapping windows share are decoded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -100,6 +101,8 @@ def _finish(
     describe: Describe,
 ) -> np.ndarray:
     """Puts stored images through the step, into ``out[places]``. Returns their stored sizes (int64 ``[n, 2]``)."""
+    if isinstance(column, CodedColumn) and column.reused and not step.random:
+        return _finish_shared(step, column, rows, numbers, out, places, describe)
     sizes = np.zeros((len(rows), 2), np.int64)
     done: np.ndarray | None = None
     if isinstance(column, CodedColumn) and column.jpegs is not None:
@@ -109,6 +112,34 @@ def _finish(
     for number in range(len(rows)) if done is None else np.flatnonzero(~done).tolist():
         place = out[int(places[number])]
         sizes[number] = _one(step, column, int(rows[number]), numbers[number], place, describe)
+    return sizes
+
+
+def _finish_shared(
+    step: ImageStep,
+    column: CodedColumn,
+    rows: np.ndarray,
+    numbers: Sequence[Numbers],
+    out: np.ndarray,
+    places: np.ndarray,
+    describe: Describe,
+) -> np.ndarray:
+    """As `_finish`, for images that are the same in several windows: each is made once, and copied to its places."""
+    sizes = np.zeros((len(rows), 2), np.int64)
+    kept = column.finished(step)
+    shared: dict[int, list[int]] = {}
+    for number, row in enumerate(rows.tolist()):
+        shared.setdefault(row, []).append(number)
+    busy: list[partial[bool]] = []  # images that another thread is making
+    for row, its in shared.items():
+        shape = column.shape(row)
+        sizes[its] = shape[:2]
+        make = partial(_decoded, step, column, row, shape, numbers[its[0]], describe=describe)
+        put = partial(kept.copy_into, row, Places(out, places[its].tolist()), make)
+        if not put(wait=False):
+            busy.append(put)
+    for put in busy:
+        put()
     return sizes
 
 
@@ -126,13 +157,7 @@ def _one(
         _process(step, image, numbers, out, lambda: describe(row))
         return image.shape[0], image.shape[1]
     shape = column.shape(row)
-    if column.reused and not step.random:  # the result is the same in every window that has this row
-        kept = column.finished(step)
-        kept.copy_into(
-            row, Places([out], [0]), lambda place: _decoded(step, column, row, shape, numbers, place, describe)
-        )
-    else:
-        _decoded(step, column, row, shape, numbers, out, describe)
+    _decoded(step, column, row, shape, numbers, out, describe)
     return shape[0], shape[1]
 
 
