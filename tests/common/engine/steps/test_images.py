@@ -493,15 +493,17 @@ def test_windows_with_fields_for_each_offset_are_cut_alike_too(url: Path) -> Non
         assert np.array_equal(window[0]["places"], window[1]["places"])
 
 
-@pytest.mark.parametrize("name", ["jpeg", "free"])
-def test_frames_that_windows_share_come_out_as_single_ones(url: Path, name: str) -> None:
-    single = values(Pipeline(url, [name]).resize(name, (8, 9)).normalize(name), name)
-    for pipeline in (
-        Pipeline(url, [name]).ngram(length=3).resize(name, (8, 9)).normalize(name),
-        Pipeline(url, [name]).resize(name, (8, 9)).normalize(name).ngram(length=3),
-    ):
-        windows = values(pipeline, name)
-        assert_same(windows, [np.stack(single[first : first + 3]) for first in range(len(windows))])
+@pytest.mark.parametrize("size", [(8, 9), (150, 160)], ids=["small", "large"])  # the core copies large values
+@pytest.mark.parametrize("name", ["jpeg", "free", "hidden"])
+def test_frames_that_windows_share_come_out_as_single_ones(url: Path, name: str, size: tuple[int, int]) -> None:
+    single = values(Pipeline(url, [name]).resize(name, size).normalize(name).nulls("mask", name), name)
+    wanted = [np.stack(single[first : first + 3]) for first in range(len(single) - 2)]
+    windows = Pipeline(url, [name], workers=3, executor="threads").nulls("mask", name).ngram(length=3)
+    assert_same(values(windows.resize(name, size).normalize(name), name), wanted)
+    batches = [batch[name] for batch in windows.resize(name, size).normalize(name).batch(4)]
+    assert_same(list(np.concatenate(batches)), wanted)
+    before = Pipeline(url, [name]).resize(name, size).normalize(name).nulls("mask", name).ngram(length=3)
+    assert_same(values(before, name), wanted)
 
 
 def test_a_missing_image_stays_missing_and_is_zero(url: Path) -> None:
