@@ -148,6 +148,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_loader_workers_that_a_spawned_trainer_spawns_run_its_program(built: Built, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = tmp_path / "loading.py"
