@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from parquetry.common.errors import needs_framework
 
 with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
-    from .conversion import as_is
+    from .collation import as_is
     from .functional import mix, read_parquet
     from .iterable import ParquetIterable
     from .loader_state import rank_state

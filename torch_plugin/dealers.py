@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
-from .conversion import as_is
+from .collation import as_is
 from .placement import rank_here
 
 _ASKING = 12  # frames between a trainer's wrapper and the length of its dataset

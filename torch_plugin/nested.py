@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import register_pytree_node
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 Values = torch.Tensor | list[Any]
 
@@ -84,21 +83,6 @@ class NestedTensors:
         return f"NestedTensors({len(self)} lists, levels={len(self.offsets)}, {kind})"
 
 
-def _collated(rows: Sequence[NestedTensors], *, collate_fn_map: object = None) -> NestedTensors:
-    """Collates rows into a batch, with one more level."""
-    counts = torch.tensor([0, *map(len, rows)], dtype=torch.int64)
-    offsets = [counts.cumsum(0), *(_end_to_end(level) for level in zip(*(row.offsets for row in rows), strict=True))]
-    values = [row.values for row in rows]
-    if all(isinstance(each, torch.Tensor) for each in values):
-        return NestedTensors(torch.cat(values), offsets)  # type: ignore[arg-type]  # tensors
-    return NestedTensors([item for each in values for item in each], offsets)
-
-
-def _end_to_end(offsets: Sequence[torch.Tensor]) -> torch.Tensor:
-    lengths = torch.cat([each.diff() for each in offsets])
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-
-
 def _flattened(nested: NestedTensors) -> tuple[list[Any], None]:
     return [nested.values, *nested.offsets], None
 
@@ -108,5 +92,4 @@ def _unflattened(parts: Iterable[Any], _: object) -> NestedTensors:
     return NestedTensors(values, offsets)
 
 
-default_collate_fn_map[NestedTensors] = _collated
 register_pytree_node(NestedTensors, _flattened, _unflattened)

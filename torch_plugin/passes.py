@@ -26,7 +26,7 @@ from parquetry.common import Pipeline
 from parquetry.common.order.cursor import SkipState
 
 from . import worker_failures
-from .conversion import as_is, convert
+from .collation import as_is, convert
 from .dealers import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
 from .worker_failures import explain, follow, watched

@@ -151,10 +151,9 @@ def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: in
 
 
 def _length_as_shape(length: int) -> torch.Tensor:
-    """Returns ``torch.empty(length, 0)``, as which torch keeps the length of a row.
+    """Returns ``torch.empty(length, 0)``: torch keeps the lengths of the shortest and longest row in this form.
 
-    An op of torch releases the interpreter lock, and then waits for the threads that take it. `torch.from_numpy` keeps
-    it.
+    `torch.empty` releases the interpreter lock, and may wait long to get it back. `torch.from_numpy` keeps it.
     """
     return torch.from_numpy(np.empty((length, 1), np.float32)[:, 1:])
 

@@ -391,7 +391,7 @@ except Exception as error:
 """
 
 
-@pytest.mark.parametrize("limit", [32, 56])
+@pytest.mark.parametrize("limit", [28, 56])
 def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
     program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)

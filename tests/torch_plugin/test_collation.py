@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_convert
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
-from parquetry.torch_plugin.conversion import convert
+from parquetry.torch_plugin.collation import convert
 
 Pair = namedtuple("Pair", ["left", "right"])
 LEAVES = st.one_of(
