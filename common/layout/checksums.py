@@ -7,6 +7,7 @@ Source of the rule: ``crc`` of PageHeader in parquet.thrift, which is the CRC-32
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -46,8 +47,14 @@ class ChunkBytes(Protocol):
     def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
         """Returns the ``size`` bytes after each start as uint8 ``[starts, size]``. Raises like `read`."""
 
-    def checksum(self, begin: int, end: int) -> int:
-        """Returns the CRC-32 of the bytes from ``begin`` to ``end``. Raises like `read`."""
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """A page that has a checksum: offsets in its chunk of the first byte after the header and after the last byte."""
+
+    begin: int
+    end: int
+    checksum: int
 
 
 class PageCheck:
@@ -55,35 +62,34 @@ class PageCheck:
 
     Args:
         required: whether a page without a checksum fails.
-        rows: the wanted rows of the chunk, ascending. Pages without any of them pass unchecked. ``None`` = all rows.
-        passed: start offsets of pages that passed before and are not checked again. Pages that pass are added to it.
     """
 
-    def __init__(
-        self, *, required: bool = False, rows: np.ndarray | None = None, passed: set[int] | None = None
-    ) -> None:
+    def __init__(self, *, required: bool = False) -> None:
         self._required = required
-        self._rows = rows
-        self._passed = passed
 
-    def passes(self, chunk: ChunkBytes, page: DataPage, first_row: int = 0) -> bool:
-        """Whether a page is intact, or need not be checked.
-
-        Args:
-            first_row: the number of the page's first value in the chunk.
-        """
+    def passes(self, chunk: ChunkBytes, page: DataPage) -> bool:
+        """Whether a page is intact, or need not be checked."""
         if page.checksum is None:
             return not self._required
-        if self._passed is not None and page.begin in self._passed:
-            return True
-        if self._rows is not None:
-            first, last = np.searchsorted(self._rows, (first_row, first_row + page.values))
-            if first == last:
-                return True
-        if chunk.checksum(page.begin, page.end) != page.checksum:
-            return False
-        if self._passed is not None:
-            self._passed.add(page.begin)
+        return self._matches(chunk, StoredPage(page.begin, page.end, page.checksum))
+
+    def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
+        return crc32(chunk.read(page.begin, page.end)) == page.checksum
+
+
+class LaterCheck(PageCheck):
+    """Collects the pages of one column chunk that have checksums, to be checked when they are read.
+
+    Attributes:
+        pages: in the order of the chunk.
+    """
+
+    def __init__(self, *, required: bool = False) -> None:
+        super().__init__(required=required)
+        self.pages: list[StoredPage] = []
+
+    def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
+        self.pages.append(page)
         return True
 
 
@@ -100,9 +106,14 @@ class PassedPages:
         return self._pages.setdefault((version, chunk), set())
 
 
-def page_check(verify: Verify, *, rows: np.ndarray | None = None, passed: set[int] | None = None) -> PageCheck | None:
-    """The check that the option ``verify`` requires for a chunk, or ``None``. See `PageCheck` for the arguments."""
-    return None if verify == "never" else PageCheck(required=verify == "always", rows=rows, passed=passed)
+def page_check(verify: Verify) -> PageCheck | None:
+    """The check that the option ``verify`` requires for a chunk in memory, or ``None``."""
+    return None if verify == "never" else PageCheck(required=verify == "always")
+
+
+def later_check(verify: Verify) -> LaterCheck | None:
+    """The check that the option ``verify`` requires for a chunk that stays in its file, or ``None``."""
+    return None if verify == "never" else LaterCheck(required=verify == "always")
 
 
 def require_checksums(

@@ -12,12 +12,11 @@ import struct
 
 import numpy as np
 
-from .checksums import ChunkBytes, PageCheck, crc32
+from .checksums import ChunkBytes, PageCheck
 from .page_header import DataPage, data_page, unsigned
 
 _LENGTH = struct.Struct("<i")
 _PREFIX = _LENGTH.size
-_CHECKED_BYTES = 128 << 10  # per step, so that the bytes stay in the processor's cache
 
 
 class MemoryBytes:
@@ -35,9 +34,6 @@ class MemoryBytes:
 
     def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
         return self._chunk[starts[:, None] + np.arange(size)]
-
-    def checksum(self, begin: int, end: int) -> int:
-        return crc32(self._view[begin:end])
 
 
 class FileBytes:
@@ -61,12 +57,6 @@ class FileBytes:
     def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
         read = b"".join([self._pread(start, size) for start in starts.tolist()])
         return np.frombuffer(read, np.uint8).reshape(len(starts), size)
-
-    def checksum(self, begin: int, end: int) -> int:
-        value = 0
-        for start in range(begin, end, _CHECKED_BYTES):
-            value = crc32(self._pread(start, min(_CHECKED_BYTES, end - start)), value)
-        return value
 
     def _pread(self, begin: int, size: int) -> bytes:
         try:
@@ -106,7 +96,7 @@ def find_values(
             if begin is None or found + values > count:
                 return None
             first = _fixed(begin, end, values, width) if width is not None else _prefixed(chunk, begin, end, values)
-            if first is None or (check is not None and not check.passes(chunk, page, found)):
+            if first is None or (check is not None and not check.passes(chunk, page)):
                 return None
             starts.append(first[0])
             ends.append(first[1])

@@ -1,4 +1,5 @@
 // Finds the values of column chunks of byte strings, which stay where they are: uncompressed plain pages without nulls.
+// Reads some of the values of a page, and the page's checksum.
 // The functions keep no state, start no threads, and allocate nothing.
 
 #include <cstdint>
@@ -87,6 +88,50 @@ bool find_cells(const Cells& cells) {
   return found == cells.count;
 }
 
+// A value of a page: where it is in the file, and where it is wanted.
+struct Place {
+  int64_t begin, size;
+  uint8_t* target;
+};
+static_assert(sizeof(Place) == 24, "Python describes places by the same layout");
+
+// A page: where it is in the file, and how many of its values are wanted.
+struct WantedPage {
+  int64_t begin, end, count, checksum;
+};
+static_assert(sizeof(WantedPage) == 32, "Python describes pages by the same layout");
+
+// Reads a part of a file a piece at a time, so that the bytes are still in the processor's cache when they are added to
+// the checksum. Each piece goes to the same place if `target` is null.
+bool read_and_check(int descriptor, int64_t begin, int64_t size, uint8_t* target, uint8_t* spare, int64_t spare_size,
+                    uint32_t* state) {
+  for (int64_t done = 0; done < size;) {
+    const int64_t step = size - done < spare_size ? size - done : spare_size;
+    uint8_t* const to = target ? target + done : spare;
+    if (!read_file(descriptor, begin + done, step, to)) return false;
+    *state = checksum(to, step, *state);
+    done += step;
+  }
+  return true;
+}
+
+// Reads some values of a page. Returns its checksum, or -1 if it cannot be read.
+int64_t read_page(int descriptor, const WantedPage& page, const Place* places, uint8_t* spare, int64_t spare_size) {
+  int64_t begin = page.begin;
+  uint32_t state = 0;
+  const auto read = [&](int64_t size, uint8_t* target) {
+    const bool done = read_and_check(descriptor, begin, size, target, spare, spare_size, &state);
+    begin += size;
+    return done;
+  };
+  for (int64_t number = 0; number < page.count; ++number) {
+    const Place& place = places[number];
+    if (place.begin < begin || place.size > page.end - place.begin) return -1;
+    if (!read(place.begin - begin, nullptr) || !read(place.size, place.target)) return -1;
+  }
+  return read(page.end - begin, nullptr) ? int64_t{state} : -1;
+}
+
 }  // namespace
 
 // Reads a chunk of byte strings from a file into memory, and finds each value there. Returns whether it did, and tells
@@ -98,4 +143,15 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(c
   if (descriptor >= 0) close(descriptor);
   *status = status_of(path);
   return read && find_cells(*cells);
+}
+
+// Reads some values of pages, in the order of the file, and sets the checksum of each page, to -1 if it cannot be read.
+extern "C" __attribute__((visibility("default"))) void parquetry_read_pages(int64_t descriptor, WantedPage* pages,
+                                                                            int64_t count, const Place* places,
+                                                                            uint8_t* spare, int64_t spare_size) {
+  for (int64_t number = 0; number < count; ++number) {
+    WantedPage& page = pages[number];
+    page.checksum = read_page(static_cast<int>(descriptor), page, places, spare, spare_size);
+    places += page.count;
+  }
 }

@@ -30,6 +30,7 @@ _FUNCTIONS = {
     "longest_value": (_NUMBER, _TEXT, _NUMBER),
     "decode_chunks": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _POINTER, _POINTER),
     "find_cells": (_NUMBER, _POINTER, _TEXT, _POINTER),
+    "read_pages": (None, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER, _NUMBER),
     "checksum": (_NUMBER, _TEXT, _NUMBER),
     "jpeg_library": (_POINTER, _TEXT),
     "jpeg_parts": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _POINTER),
@@ -61,9 +62,9 @@ def is_compiled() -> bool:
     return library() is not None
 
 
-def address_of(array: np.ndarray[Any, Any]) -> int:
+def address_of(array: np.ndarray[Any, Any] | memoryview) -> int:
     """Returns the address of an array's first byte."""
     try:
         return int(pa.py_buffer(array).address)  # five times as fast as numpy's own ways
     except (BufferError, ValueError, TypeError, pa.ArrowException):  # rows that are apart from each other, or times
-        return int(array.ctypes.data)
+        return int(np.asarray(array).ctypes.data)

@@ -6,6 +6,7 @@ Each function takes bytes as stored, which may be damaged. Without the core, the
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -165,3 +166,35 @@ def read_cells(
     cells = np.array([*numbers, *checks, address, address + places.strides[0]], np.int64)  # `Cells` in cells.cc
     found = core.parquetry_find_cells(address_of(cells), os.fsencode(path), address_of(status))
     return (places[0], places[1]) if found else None, FileStatus(*status.tolist())
+
+
+class WantedPage(NamedTuple):
+    """A page of a file of which some values are wanted.
+
+    Attributes:
+        begin, end: the file offsets of its first byte and of the byte after its last.
+        places: the file offset of each wanted value, in ascending order, and memory for it.
+    """
+
+    begin: int
+    end: int
+    places: Sequence[tuple[int, memoryview]]
+
+
+def read_pages(descriptor: int, pages: Sequence[WantedPage], spare: np.ndarray) -> list[int | None]:
+    """Reads the wanted values of some pages. Returns the CRC-32 of each page, or ``None`` if it cannot be read.
+
+    Args:
+        spare: memory for the bytes around the values, uint8. No more than this is read at a time.
+    """
+    core = library()
+    if core is None:
+        return [None] * len(pages)
+    described = [(page.begin, page.end, len(page.places), -1) for page in pages]
+    table = np.array(described, np.int64).reshape(-1, 4)  # `WantedPage` in cells.cc
+    values = [(begin, len(memory), address_of(memory)) for page in pages for begin, memory in page.places]
+    places = np.array(values, np.int64)  # `Place` there
+    core.parquetry_read_pages(
+        descriptor, address_of(table), len(table), address_of(places), address_of(spare), len(spare)
+    )
+    return [None if found < 0 else found for found in table[:, 3].tolist()]

@@ -17,18 +17,21 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...layout.checksums import PassedPages, Verify, page_check
+from ...layout.checksums import PassedPages, Verify, later_check, page_check
 from ...layout.file_versions import local_version
 from ...layout.files import DataFile
 from ...layout.pages import FileBytes, MemoryBytes, find_values
+from ...layout.row_groups import describe_row_group
 from ...memory.arena import block_memory
 from ...native.library import is_compiled
 from ...native.parquet import read_cells
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
-from .file_cells import FileCells, OpenFile, OpenFiles, read_values, stays_in_file
+from .file_cells import FileCells, stays_in_file
+from .open_file import OpenFile, OpenFiles, read_values
 from .stored_cells import StoredCells, read_bytes
+from .unchecked_pages import UncheckedPages
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -41,7 +44,7 @@ _VALUE_BYTES_TO_STAY = 16 << 10  # locating a value in its file costs as much as
 _FEW = 0.25  # read values one by one if at most this share of a row group is wanted
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # the last two encode levels
 _PASSED = PassedPages()
-"""Checked pages of values that stay in their file. A check takes an extra read, so each process checks a page once."""
+"""Pages of values in files that passed their check, so that each process checks a page once."""
 
 
 class CellReader:
@@ -72,10 +75,10 @@ class CellReader:
         """Returns the values of some rows that can stay in their file, by field name."""
         found = {}
         for field in self._fields:
-            file, chunk = self._chunk(row_group, field)
+            _, chunk = self._chunk(row_group, field)
             if chunk is None or not chunk.has_large_values:
                 continue
-            cells = self._in_file(file, chunk, np.asarray(rows, np.int64))
+            cells = self._in_file(row_group, field, chunk, np.asarray(rows, np.int64))
             if cells is not None:
                 found[field.name] = cells
         return found
@@ -87,7 +90,7 @@ class CellReader:
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._shared_by_workers or stays_in_file(field)
         if (few or stays) and chunk.has_large_values:
-            found = self._in_file(file, chunk, rows)
+            found = self._in_file(row_group, field, chunk, rows)
             if found is not None:
                 return found if stays else found.loaded()
         cells = _in_memory(file, chunk, self._dataset.verify)
@@ -104,18 +107,25 @@ class CellReader:
             return file, None
         return file, chunk
 
-    def _in_file(self, file: DataFile, chunk: _Chunk, rows: np.ndarray | None) -> FileCells | None:
+    def _in_file(
+        self, row_group: int, field: UnischemaField, chunk: _Chunk, rows: np.ndarray | None
+    ) -> FileCells | None:
         """Locates the values in their file and asks the kernel to read them ahead."""
+        file = self._dataset.files[int(self._dataset.row_groups.file[row_group])]
         opened = self._open.open(file)
         if opened is None:
             return None
         stored = FileBytes(opened.descriptor, chunk.begin, chunk.size_bytes)
-        passed = _PASSED.of(file.version.key, chunk.begin)
-        check = page_check(self._dataset.verify, rows=rows, passed=passed)
+        check = later_check(self._dataset.verify)
         places = find_values(stored, chunk.values, width=chunk.width, nullable=chunk.nullable, check=check)
         if places is None:
             return None
-        cells = FileCells(places[0] + chunk.begin, places[1] + chunk.begin, opened)
+        pages = None
+        if check is not None and check.pages:
+            passed = _PASSED.of(file.version.key, chunk.begin)
+            where = f"{describe_row_group(self._dataset, row_group)}: expected readable columns ['{field.name}']"
+            pages = UncheckedPages(opened, check.pages, begin=chunk.begin, passed=passed, place=where)
+        cells = FileCells(places[0] + chunk.begin, places[1] + chunk.begin, opened, pages)
         if rows is not None:
             cells = cells.take(rows)
         cells.expect()

@@ -2,7 +2,7 @@
 
 `FileCells` holds the offsets of values in an open local file. Arrays that share one layout are read directly into their
 places in a batch, which saves the copy through a block (`FileValues`). Other values are read one by one for their
-decoder (`FileData`). The file is always the listed version. If it is truncated in the meantime, reads raise an error.
+decoder (`FileData`). Pages are compared with their checksums when one of their values is first read (`UncheckedPages`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...layout.file_versions import FileVersion, check_version, local_version
-from ...layout.files import DataFile
+from ...layout.file_versions import FileVersion
 from ...layout.pages import FileBytes
 from ...memory.arena import SCRATCH
 from ...memory.arrow_views import is_number
@@ -30,57 +28,13 @@ from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
+from .open_file import MOST_GAP_BYTES, OpenFile, read_values
 from .stored_cells import StoredCells, read_bytes
+from .unchecked_pages import UncheckedPages
 
-_MOST_FILES = 64
-_MOST_GAP_BYTES = 4096  # the largest gap between two values that one call reads
 _ADVICE_BYTES = 128 << 10
 _MOST_AHEAD_BYTES = 1 << 30
-_MOST_BUFFERS = 512  # per call; Linux allows 1024
 _HEADER_BYTES = 256  # enough for the header of any .npy file that numpy writes for numbers
-
-
-class OpenFile:
-    """A local file open for reading. It is closed when the last object that refers to it is gone."""
-
-    def __init__(self, version: FileVersion) -> None:
-        self._version = version
-        self.path = version.path
-        self.descriptor = os.open(version.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        weakref.finalize(self, os.close, self.descriptor).atexit = False
-
-    def current(self) -> FileVersion:
-        """Returns the current version of the file."""
-        return local_version(self._version.store, self.path, os.fstat(self.descriptor))
-
-    def is_as_listed(self) -> bool:
-        """Returns whether the file is still the listed version."""
-        return not self._version.became(self.current())
-
-    def check(self) -> None:
-        """Raises `DatasetError` if the file changed since it was listed. Call this after every read."""
-        check_version(self._version, self.current())
-
-
-class OpenFiles:
-    """The open files that loaded blocks refer to, limited in number. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._files: weakref.WeakValueDictionary[FileVersion, OpenFile] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
-
-    def open(self, file: DataFile) -> OpenFile | None:
-        """Opens a file. Returns ``None`` if too many are open, or if it is unreadable or not the listed version."""
-        try:
-            with self._lock:
-                opened = self._files.get(file.version)
-                if opened is None:
-                    if len(self._files) >= _MOST_FILES:
-                        return None
-                    opened = self._files[file.version] = OpenFile(file.version)
-            return opened if opened.is_as_listed() else None
-        except OSError:
-            return None  # the next reader of the file reports the cause
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,22 +58,32 @@ class FileCells(_Ranges):
     """Values of a column as byte ranges of a file: the offsets of each value's first byte and after its last."""
 
     file: OpenFile
+    pages: UncheckedPages | None
 
     @property
     def data(self) -> FileData:
-        """The content of the file, read by slices."""
+        """The content of the file, read by slices. Checks the pages of all values first, and raises as `loaded`."""
+        if self.pages is not None:
+            self.pages.check(self.starts)
         return FileData(self.file)
 
-    def take(self, rows: np.ndarray) -> FileCells:
+    def take(self, rows: np.ndarray | slice) -> FileCells:
         """Returns the values of some rows."""
-        return FileCells(self.starts[rows], self.ends[rows], self.file)
+        return FileCells(self.starts[rows], self.ends[rows], self.file, self.pages)
+
+    def read(self, starts: np.ndarray, places: list[memoryview]) -> None:
+        """Fills each of ``places`` from the file offset in ``starts``, which is inside a value. Raises as `loaded`."""
+        if self.pages is None:
+            read_values(self.file, starts, places)
+        else:
+            self.pages.read(starts, places)
 
     def expect(self) -> None:
         """Asks the kernel to read the first values ahead, up to `_MOST_AHEAD_BYTES`; they will be needed soon."""
         if not hasattr(os, "posix_fadvise") or not len(self):
             return
         descriptor, ahead = self.file.descriptor, 0
-        far = np.flatnonzero(self.starts[1:] - self.ends[:-1] > _MOST_GAP_BYTES)
+        far = np.flatnonzero(self.starts[1:] - self.ends[:-1] > MOST_GAP_BYTES)
         for first, last in zip([0, *(far + 1).tolist()], [*far.tolist(), len(self) - 1], strict=True):
             begin, end = int(self.starts[first]), int(self.ends[last])
             if ahead > _MOST_AHEAD_BYTES:
@@ -136,13 +100,13 @@ class FileCells(_Ranges):
         """Reads the values into memory.
 
         Raises:
-            DatasetError: the file was truncated or changed since it was opened, or cannot be read.
+            DatasetError: the file is damaged, was truncated or changed since it was opened, or cannot be read.
         """
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.ends - self.starts)])
         places = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
 
         def read(view: memoryview) -> None:
-            read_values(self.file, self.starts, [view[begin:end] for begin, end in places])
+            self.read(self.starts, [view[begin:end] for begin, end in places])
 
         return StoredCells(bounds[:-1], bounds[1:], read_bytes(int(bounds[-1]), read))
 
@@ -246,11 +210,12 @@ class FileValues:
     """Arrays of one dtype and shape in a file, used like one array ``[n, *shape]``.
 
     Args:
+        cells: the stored values.
         starts: the file offset of each array's data.
     """
 
-    def __init__(self, file: OpenFile, starts: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._file = file
+    def __init__(self, cells: FileCells, starts: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._cells = cells
         self._starts = starts
         self.dtype = dtype
         self.shape = (len(starts), *shape)
@@ -268,7 +233,7 @@ class FileValues:
         """Reads some of the arrays into ``out``, ``[len(numbers), *shape]``.
 
         Raises:
-            DatasetError: the file was truncated or changed since it was opened, or cannot be read.
+            DatasetError: as `FileCells.loaded`.
         """
         if not out.flags.c_contiguous or out.dtype.itemsize != self.dtype.itemsize:
             for number, place in zip(numbers, out, strict=True):
@@ -279,7 +244,7 @@ class FileValues:
         view = memoryview(out.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # an array is a buffer
         size = out.nbytes // len(numbers)
         places = [view[number * size : (number + 1) * size] for number in range(len(numbers))]
-        read_values(self._file, self._starts[numbers], places)
+        self._cells.read(self._starts[numbers], places)
 
 
 def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileValues | None:
@@ -290,7 +255,7 @@ def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileVa
     shape = tuple(axis or 0 for axis in field.shape)
     if isinstance(codec, TensorCodec):
         fits = length == codec.value_bytes(field)
-        return FileValues(cells.file, cells.starts, delivered_dtype(field.dtype), shape) if fits else None
+        return FileValues(cells, cells.starts, delivered_dtype(field.dtype), shape) if fits else None
     stored = FileBytes(cells.file.descriptor, 0, int(cells.ends.max()))
     try:
         first = stored.read(int(cells.starts[0]), int(cells.starts[0]) + min(length, _HEADER_BYTES))
@@ -301,53 +266,7 @@ def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileVa
     same = header.shape == shape and header.dtype == field.dtype and not header.fortran_order
     if not same or not header.data_bytes or (heads != heads[0]).any():
         return None
-    return FileValues(cells.file, cells.starts + header.data_offset, delivered_dtype(field.dtype), shape)
-
-
-def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) -> None:
-    """Fills each of ``places`` from the file offset in ``starts``. One call reads values that are close together.
-
-    Raises:
-        DatasetError: the file was truncated or changed since it was opened, or cannot be read.
-    """
-    if not places:
-        return
-    scratch = memoryview(bytearray(_MOST_GAP_BYTES))
-    begins = starts.tolist()
-    try:
-        buffers, begin, end = [places[0]], begins[0], begins[0] + len(places[0])
-        for start, place in zip(begins[1:], places[1:], strict=True):
-            gap = start - end
-            if not 0 <= gap <= _MOST_GAP_BYTES or len(buffers) >= _MOST_BUFFERS:
-                _read_all(file, buffers, begin)
-                buffers, begin = [place], start
-            else:
-                buffers += [scratch[:gap], place] if gap else [place]
-            end = start + len(place)
-        _read_all(file, buffers, begin)
-        file.check()
-    except DatasetError:
-        raise
-    except OSError as error:
-        raise DatasetError(f"file {file.path}: expected to read the open file, got: {error}.") from error
-
-
-def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
-    wanted = sum(map(len, buffers))
-    while True:
-        read = os.preadv(file.descriptor, buffers, begin)
-        wanted -= read
-        if wanted == 0:
-            return
-        if read == 0:
-            file.check()
-            raise DatasetError(
-                f"file {file.path}: expected {wanted} more bytes at {begin}, got the end of the file. Write it again."
-            )
-        begin += read
-        while read >= len(buffers[0]):
-            read -= len(buffers.pop(0))
-        buffers[0] = buffers[0][read:]
+    return FileValues(cells, cells.starts + header.data_offset, delivered_dtype(field.dtype), shape)
 
 
 InMemory: TypeAlias = pa.Array | StoredCells

@@ -186,7 +186,7 @@ def _loaded(parts: Sequence[Part]) -> Iterator[StoredCells]:
             piece = np.cumsum(part.ends - part.starts) // _PIECE_BYTES
             cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(part)]
             for first, last in pairwise(cuts):
-                yield FileCells(part.starts[first:last], part.ends[first:last], part.file).loaded()
+                yield part.take(slice(first, last)).loaded()
         elif isinstance(part, WholeFiles):
             yield part.loaded()
         elif isinstance(part, StoredCells):

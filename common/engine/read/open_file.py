@@ -1,0 +1,115 @@
+"""`OpenFile`: a local file of the dataset that stays open while values are read from it.
+
+The file is always the listed version. If it is truncated or changed in the meantime, reads raise an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+import numpy as np
+
+from ...errors import DatasetError
+from ...layout.file_versions import FileVersion, check_version, local_version
+from ...layout.files import DataFile
+
+MOST_GAP_BYTES = 4096  # the largest gap between two values that one call reads
+MOST_BUFFERS = 512  # per call; Linux allows 1024
+_MOST_FILES = 64
+
+
+class OpenFile:
+    """A local file open for reading. It is closed when the last object that refers to it is gone."""
+
+    def __init__(self, version: FileVersion) -> None:
+        self._version = version
+        self.path = version.path
+        self.descriptor = os.open(version.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+
+    def current(self) -> FileVersion:
+        """Returns the current version of the file."""
+        return local_version(self._version.store, self.path, os.fstat(self.descriptor))
+
+    def is_as_listed(self) -> bool:
+        """Returns whether the file is still the listed version."""
+        return not self._version.became(self.current())
+
+    def check(self) -> None:
+        """Raises `DatasetError` if the file changed since it was listed. Call this after every read."""
+        check_version(self._version, self.current())
+
+
+class OpenFiles:
+    """The open files that loaded blocks refer to, limited in number. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._files: weakref.WeakValueDictionary[FileVersion, OpenFile] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def open(self, file: DataFile) -> OpenFile | None:
+        """Opens a file. Returns ``None`` if too many are open, or if it is unreadable or not the listed version."""
+        try:
+            with self._lock:
+                opened = self._files.get(file.version)
+                if opened is None:
+                    if len(self._files) >= _MOST_FILES:
+                        return None
+                    opened = self._files[file.version] = OpenFile(file.version)
+            return opened if opened.is_as_listed() else None
+        except OSError:
+            return None  # the next reader of the file reports the cause
+
+
+def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) -> None:
+    """Fills each of ``places`` from the file offset in ``starts``. One call reads values that are close together.
+
+    Raises:
+        DatasetError: the file was truncated or changed since it was opened, or cannot be read.
+    """
+    if not places:
+        return
+    scratch = memoryview(bytearray(MOST_GAP_BYTES))
+    begins = starts.tolist()
+    try:
+        buffers, begin, end = [places[0]], begins[0], begins[0] + len(places[0])
+        for start, place in zip(begins[1:], places[1:], strict=True):
+            gap = start - end
+            if not 0 <= gap <= MOST_GAP_BYTES or len(buffers) >= MOST_BUFFERS:
+                read_all(file, buffers, begin)
+                buffers, begin = [place], start
+            else:
+                buffers += [scratch[:gap], place] if gap else [place]
+            end = start + len(place)
+        read_all(file, buffers, begin)
+        file.check()
+    except DatasetError:
+        raise
+    except OSError as error:
+        raise DatasetError(f"file {file.path}: expected to read the open file, got: {error}.") from error
+
+
+def read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
+    """Fills the buffers, one after the other, from a file offset on. Changes the list.
+
+    Raises:
+        DatasetError: the file was truncated or changed since it was opened.
+        OSError: it cannot be read.
+    """
+    wanted = sum(map(len, buffers))
+    while True:
+        read = os.preadv(file.descriptor, buffers, begin)
+        wanted -= read
+        if wanted == 0:
+            return
+        if read == 0:
+            file.check()
+            raise DatasetError(
+                f"file {file.path}: expected {wanted} more bytes at {begin}, got the end of the file. Write it again."
+            )
+        begin += read
+        while read >= len(buffers[0]):
+            read -= len(buffers.pop(0))
+        buffers[0] = buffers[0][read:]

@@ -1,0 +1,136 @@
+"""`UncheckedPages`: reads values from a file and compares their pages with the checksums, in the same pass.
+
+A value is delivered only after its whole page matched. What lies around the wanted values of a page is read too, once:
+each process remembers which pages passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ...errors import DatasetError
+from ...layout.checksums import StoredPage, crc32
+from ...memory.arena import SCRATCH
+from ...native.parquet import WantedPage, read_pages
+from .open_file import MOST_BUFFERS, OpenFile, read_all, read_values
+
+_PIECE_BYTES = 256 << 10  # so that the bytes are still in the processor's cache when their checksum is computed
+
+
+class UncheckedPages:
+    """Pages of a column chunk in a file, each checked when one of its values is first read. Thread-safe.
+
+    Args:
+        pages: the pages that have checksums, in the order of the file, with offsets in the chunk.
+        begin: the offset of the chunk in the file.
+        passed: the pages of this chunk that passed before, by their ``begin``. Pages that pass are added.
+        place: names the file, row group and column in errors.
+    """
+
+    def __init__(
+        self, file: OpenFile, pages: Sequence[StoredPage], *, begin: int, passed: set[int], place: str
+    ) -> None:
+        self._file = file
+        self._pages = pages
+        self._begin = begin
+        self._begins = np.array([page.begin for page in pages], np.int64) + begin
+        self._ends = np.array([page.end for page in pages], np.int64) + begin
+        self._passed = passed
+        self._busy: set[int] = set()
+        self._place = place
+
+    def read(self, starts: np.ndarray, places: Sequence[memoryview]) -> None:
+        """Fills each of ``places`` from the file offset in ``starts``.
+
+        Raises:
+            DatasetError: a page does not match its checksum; or as `read_values`.
+        """
+        pages, offsets = self._pages_of(starts), starts.tolist()
+        left = list(range(len(offsets)))
+        for even_busy in (False, True):  # pages that other threads read come last, because they may have passed by then
+            wanted: dict[int, dict[int, int]] = {}  # for each page, the number of the value at each offset
+            for number in left:
+                page = pages[number]
+                if self._is_unchecked(page) and (even_busy or page not in self._busy):
+                    wanted.setdefault(page, {})[offsets[number]] = number
+            self._read_pages(
+                {
+                    page: [(offset, places[number]) for offset, number in sorted(here.items())]
+                    for page, here in wanted.items()
+                }
+            )
+            read = {number for here in wanted.values() for number in here.values()}
+            left = [number for number in left if number not in read]
+        read_values(self._file, starts[left], [places[number] for number in left])
+
+    def check(self, starts: np.ndarray) -> None:
+        """Checks the pages with values at these file offsets. Raises like `read`."""
+        self._read_pages({page: [] for page in self._pages_of(starts) if self._is_unchecked(page)})
+
+    def _pages_of(self, starts: np.ndarray) -> list[int]:
+        """Returns the number of each value's page; -1 for values in pages without a checksum."""
+        pages = np.searchsorted(self._begins, starts, side="right") - 1
+        pages[(pages >= 0) & (starts >= self._ends[pages])] = -1
+        found: list[int] = pages.tolist()
+        return found
+
+    def _is_unchecked(self, page: int) -> bool:
+        return page >= 0 and self._pages[page].begin not in self._passed
+
+    def _read_pages(self, wanted: Mapping[int, Sequence[tuple[int, memoryview]]]) -> None:
+        """Reads some pages and checks them. ``wanted`` has the places of values in each page, as `WantedPage` does."""
+        if not wanted:
+            return
+        pages = [WantedPage(int(self._begins[page]), int(self._ends[page]), places) for page, places in wanted.items()]
+        spare = SCRATCH.array("unwanted", (_PIECE_BYTES,), np.dtype(np.uint8))
+        self._busy.update(wanted)
+        try:
+            checksums = read_pages(self._file.descriptor, pages, spare)
+            for number, page, checksum in zip(wanted, pages, checksums, strict=True):
+                self._compare(number, self._read_pieces(page, spare) if checksum is None else checksum)
+        finally:
+            self._busy.difference_update(wanted)
+
+    def _compare(self, page: int, checksum: int) -> None:
+        stored = self._pages[page]
+        self._file.check()
+        if checksum != stored.checksum:
+            raise DatasetError(
+                f"{self._place}, got: the page at byte {self._begin + stored.begin} does not match the CRC checksum in "
+                "its header. The file is damaged: write it again."
+            )
+        self._passed.add(stored.begin)
+
+    def _read_pieces(self, page: WantedPage, spare: np.ndarray) -> int:
+        """Does the work of `read_pages` for one page. Raises like `read`."""
+        checksum, begin = 0, page.begin
+        try:
+            for buffers in _pieces(page, memoryview(spare)):  # type: ignore[arg-type]  # an array is a buffer
+                read_all(self._file, list(buffers), begin)
+                for buffer in buffers:
+                    checksum = crc32(buffer, checksum)
+                begin += sum(map(len, buffers))
+        except OSError as error:
+            raise DatasetError(f"{self._place}, got: {error}. Check the disk.") from error
+        return checksum
+
+
+def _pieces(page: WantedPage, spare: memoryview) -> Iterator[list[memoryview]]:
+    """Yields the memory for a page in pieces as long as ``spare``, which each of them uses for unwanted bytes."""
+    piece: list[memoryview] = []
+    begin, room = page.begin, len(spare)
+    for start, memory in [*page.places, (page.end, memoryview(b""))]:
+        for size, target in ((start - begin, None), (len(memory), memory)):
+            done = 0
+            while done < size:
+                step = min(size - done, room)
+                piece.append(spare[room - step : room] if target is None else target[done : done + step])
+                done, room = done + step, room - step
+                if not room or len(piece) == MOST_BUFFERS:
+                    yield piece
+                    piece, room = [], len(spare)
+        begin = start + len(memory)
+    if piece:
+        yield piece
