@@ -41,7 +41,7 @@ _LEAST_BYTES = 1 << 20  # which are always allocated
 _MOST_KEPT = 1 << 16  # columns of row groups
 _BYTES = np.dtype(np.uint8)
 _WIDE_BYTES = 8  # of an offset
-_ADDRESSES = [CHUNK.names.index(name) for name in ("target", "offsets", "validity")]  # type: ignore[union-attr]
+_ADDRESSES = ("target", "offsets", "validity")
 _VALUE_BYTES, _OFFSETS = (CHUNK.names.index(name) for name in ("value_bytes", "offset_bytes"))  # type: ignore[union-attr]
 
 
@@ -144,8 +144,8 @@ class CoreColumns:
             places[mine] = ends.reshape(-1, 3) - room[mine]
             for number in mine.tolist():
                 self._part_of[number] = len(self._parts)
-            self._parts.append((mine[:, None], int(ends[-1])))
-        for number, name in enumerate(("target", "offsets", "validity")):
+            self._parts.append(((kinds == kind).astype(np.int64), int(ends[-1])))
+        for number, name in enumerate(_ADDRESSES):
             chunks[name] = places[:, number]  # to which the address of the memory is added
         chunks["found"] = -1
         self._places = places
@@ -214,12 +214,14 @@ class CoreColumns:
     def _begun(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """Returns the chunks, which point to memory of earlier row groups, and that memory (uint8)."""
         chunks, blocks = self._chunks.copy(), []
-        addresses = chunks.view(np.int64).reshape(len(chunks), -1)
+        addresses: np.ndarray | int = 0
         for mine, size in self._parts:
             block = block_memory(size)
-            addresses[mine, _ADDRESSES] += address_of(block)
+            addresses = addresses + mine * address_of(block)
             block.flags.writeable = False
             blocks.append(block)
+        for name in _ADDRESSES:
+            chunks[name] += addresses
         return chunks, blocks
 
     def _in_memory(self, source: pa.NativeFile | str, chunks: np.ndarray) -> Iterator[tuple[int, int, _Place]]:

@@ -117,9 +117,16 @@ class RowItems:
     def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:
         """Returns the rows of a block whose items are rows: contiguous ranges of row groups, without sorting rows."""
         row_group, first, length = order.block_segments(key.stream, key.block)
+        rows = self._selection.rows
+        permutation = order.block_permutation(key.stream, key.block, int(length.sum()))
+        if len(row_group) == 1:  # without arrays of segments
+            group, begin = int(row_group[0]), int(first[0] - rows.before[row_group[0]])
+            return BlockRows(
+                row_groups=(group,),
+                rows=(rows.numbers(group)[begin : begin + int(length[0])],),
+                item_rows=None if permutation is None else permutation[:, None],
+            )
         by_place = np.argsort(first)
-        count = int(length.sum())
-        permutation = order.block_permutation(key.stream, key.block, count)
         if (np.diff(by_place) == 1).all():  # in storage order: before the shuffle, item n is row n
             item_rows = permutation
         else:
@@ -127,7 +134,6 @@ class RowItems:
             begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
             item_rows = concat_ranges(begins, length)
             item_rows = item_rows if permutation is None else item_rows[permutation]
-        rows = self._selection.rows
         skipped = (first - rows.before[row_group]).tolist()
         chosen = [
             (u, rows.numbers(u)[s : s + n])

@@ -47,6 +47,7 @@ _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
+_NO_COLUMNS = pa.table({})
 _SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
 
 
@@ -259,7 +260,7 @@ class Fetcher:
 
     def _canonical_numbers(self, stored: pa.Table) -> dict[str, pa.Array]:
         """Returns the columns of numbers that are stored in canonical form, most columns of a wide table."""
-        if not self._numbers:
+        if not self._numbers or not stored.num_columns:
             return {}
         batches = stored.to_batches()
         if len(batches) != 1:
@@ -332,7 +333,7 @@ class Fetcher:
         wanted = [field for field in self._stored if field.name not in but]
         size = self._bytes(row_group)
         if not wanted:
-            return pa.table({}), size
+            return _NO_COLUMNS, size
         if self._cache is not None:
             table, is_new = self._read_once(self._cache, row_group, self._stored, wanted)
             return table, size if is_new else 0

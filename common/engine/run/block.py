@@ -140,7 +140,7 @@ class LoadedBlock:
                         packed.update(numbers)
             finally:
                 region.end()
-        by_item = program.fields_by_item if program is not None and order is not None and not large else ()
+        by_item = program.fields_by_item if program is not None and not large else ()
         joins = shared_by_workers or order is None or len(order) > _MOST_REPEATS * rows_inside
         numbers_by_item: dict[int, Sequence[np.ndarray]] = {}
         for number in () if joins else by_item:  # a wide table has many, which need no column before
@@ -159,6 +159,8 @@ class LoadedBlock:
             self._join_parts(by_item)
         elif order is not None and not joins:
             self._put_in_item_order(by_item, order, numbers_by_item)
+        elif order is None and len(rows) == 1:
+            self.by_row = self._small(by_item)
 
     def column(self, number: int) -> BlockColumn:
         """Returns the column of the program's ``number``-th field."""
