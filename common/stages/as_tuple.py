@@ -20,6 +20,9 @@ class AsTuple(Stage):
 
     verb: ClassVar[str] = "as_tuple"
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.FORM
+    decides_order: ClassVar[bool] = False
+    changes_names: ClassVar[bool] = True
     form: Any
 
     @classmethod
@@ -34,18 +37,6 @@ class AsTuple(Stage):
     def check(self) -> None:
         if not leaves_of(self.form):
             raise PipelineError("as_tuple: expected at least one field, got none.")
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.FORM
-
-    @property
-    def decides_order(self) -> bool:
-        return False
-
-    @property
-    def changes_names(self) -> bool:
-        return True
 
     def apply(self, columns: Columns) -> None:
         columns.form = self.form

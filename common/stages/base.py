@@ -63,11 +63,15 @@ class Stage(PlainFields):
         verb: the stage's name in JSON and in messages.
         sendable: whether a client may add it to a pipeline that a server holds. Such a stage must carry no code.
         repeatable: whether its JSON says exactly what it selects, so that another process may use a stored result.
+        makes_batches: whether its items are batches of rows, which may differ in size.
+        reads_lengths: whether it needs only the lengths of the fields that it `reads`, and rejects nulls.
     """
 
     verb: ClassVar[str]
     sendable: ClassVar[bool] = False
     repeatable: ClassVar[bool] = True
+    makes_batches: ClassVar[bool] = False
+    reads_lengths: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -90,11 +94,6 @@ class Stage(PlainFields):
     def decides_order(self) -> bool:
         """Whether replacing the stage could change which rows come, or in which order."""
         return self.decides is not Decision.FIELDS
-
-    @property
-    def makes_batches(self) -> bool:
-        """Whether its items are batches of rows, which may differ in size."""
-        return False
 
     def endless_after(self, endless: bool) -> bool:
         """Whether the rows after this stage never end; ``endless`` says whether those before it do not."""
@@ -129,11 +128,6 @@ class Stage(PlainFields):
     @property
     def keeps_lengths(self) -> bool:
         """Whether every non-null value keeps its stored length."""
-        return False
-
-    @property
-    def reads_lengths(self) -> bool:
-        """Whether it needs only the lengths of the fields that it `reads`, and rejects nulls."""
         return False
 
     def apply(self, columns: Columns) -> None:

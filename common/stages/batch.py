@@ -15,6 +15,8 @@ class Batch(Stage):
 
     verb: ClassVar[str] = "batch"
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.BATCHES
+    unnamed: ClassVar[frozenset[str]] = frozenset({"batch_size"})
     batch_size: int
     drop_remainder: bool = False
 
@@ -24,14 +26,6 @@ class Batch(Stage):
 
     def check(self) -> None:
         positive_integer("batch", "batch_size", self.batch_size)
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.BATCHES
-
-    @property
-    def unnamed(self) -> frozenset[str]:
-        return frozenset({"batch_size"})
 
     @property
     def shortened_identity(self) -> str | None:

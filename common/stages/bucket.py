@@ -88,6 +88,10 @@ class Bucket(Stage):
 
     verb: ClassVar[str] = "bucket"
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.JOINS
+    makes_batches: ClassVar[bool] = True
+    reads_lengths: ClassVar[bool] = True
+    shortened_identity: ClassVar[str | None] = None
     field: StoredName
     boundaries: tuple[int, ...] = ()
     buckets: int | None = None
@@ -139,18 +143,6 @@ class Bucket(Stage):
                 "read. To pad to buckets, pass the boundaries that explain() shows as boundaries=[...]."
             )
 
-    @property
-    def decides(self) -> Decision:
-        return Decision.JOINS
-
-    @property
-    def makes_batches(self) -> bool:
-        return True
-
-    @property
-    def reads_lengths(self) -> bool:
-        return True
-
     def check_fields(self, resolve: ResolveFields) -> None:
         [found] = resolve([re.escape(self.field)])
         if found.storage.coded:
@@ -162,10 +154,6 @@ class Bucket(Stage):
     @property
     def measure(self) -> Stage:
         return RowLengths(self.field, self.max_tokens)
-
-    @property
-    def shortened_identity(self) -> str | None:
-        return None
 
     def apply(self, columns: Columns) -> None:
         columns.open()

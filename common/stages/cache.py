@@ -13,6 +13,7 @@ class Cache(Stage):
     """Keeps fetched columns on local disk. It changes no element; the last cache stage of a pipeline wins."""
 
     verb: ClassVar[str] = "cache"
+    decides: ClassVar[Decision] = Decision.BYTES
     directory: str
     max_bytes: int | None = None
 
@@ -23,7 +24,3 @@ class Cache(Stage):
     def check(self) -> None:
         if self.max_bytes is not None:
             positive_integer("cache", "max_bytes", self.max_bytes)
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.BYTES

@@ -24,14 +24,11 @@ class CastStep(Step):
         time: the time unit to convert to from ``field.time``, such as ``"datetime64[s]"``; ``None`` = no conversion.
     """
 
+    changes_one_column: ClassVar[bool] = True
     number: int
     dtype: np.dtype[Any]
     field: OutputField
     time: str | None = None
-
-    @property
-    def changes_one_column(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

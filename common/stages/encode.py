@@ -29,15 +29,12 @@ class EncodeStep(Step):
         unknown: the code of values that are not in the vocabulary; ``None`` = raise an error for them.
     """
 
+    changes_one_column: ClassVar[bool] = True
     number: int
     field: OutputField
     vocabulary: Vocabulary | None
     learned: int
     unknown: int | None
-
-    @property
-    def changes_one_column(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ class Encode(Stage):
     """Replaces the values of a field by codes; if ``vocabulary`` is ``None``, learns it from the selected rows."""
 
     verb: ClassVar[str] = "encode"
+    shortened_identity: ClassVar[str | None] = None
     field: StoredName
     vocabulary: tuple[Any, ...] | None = None
     unknown: int | Literal["error"] = "error"
@@ -119,10 +117,6 @@ class Encode(Stage):
                 f"encode: field '{output.name}': expected a vocabulary of {wanted.__name__} values, got "
                 f"{self.vocabulary[0]!r}."
             )
-
-    @property
-    def shortened_identity(self) -> str | None:
-        return None
 
     def to_json(self) -> dict[str, Any]:
         values = self.vocabulary

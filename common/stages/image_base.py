@@ -73,20 +73,14 @@ class ImageStep(Step):
         together: numbers of the calls that apply one crop to several fields, whose images must then have equal sizes.
     """
 
+    changes_one_column: ClassVar[bool] = True
+    reads_stored: ClassVar[bool] = True
     number: int
     ops: tuple[ImageOp, ...]
     axes: tuple[int, ...] | None
     field: OutputField
     output: OutputField
     together: tuple[int, ...] = ()
-
-    @property
-    def changes_one_column(self) -> bool:
-        return True
-
-    @property
-    def reads_stored(self) -> bool:
-        return True
 
     def __str__(self) -> str:
         names = [*(op.name for op in self.ops), *(["permute"] if self.axes is not None else [])]

@@ -32,6 +32,7 @@ class Ngram(Stage):
     """
 
     verb: ClassVar[str] = "ngram"
+    decides: ClassVar[Decision] = Decision.WINDOWS
     length: int | None = None
     offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
     timestamp: StoredName | None = None
@@ -55,10 +56,6 @@ class Ngram(Stage):
         positive_integer("ngram", "stride", self.stride)
         if self.max_gap is not None and self.timestamp is None:
             raise PipelineError("ngram: max_gap needs timestamp=, the field whose gaps are measured.")
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.WINDOWS
 
     @property
     def changes_names(self) -> bool:

@@ -19,13 +19,10 @@ from .image_base import ImageOp, ImageStage, Key, is_number
 class NormalizeOp(ImageOp):
     """Computes ``value * multiply - subtract`` for each channel in float32, then casts to ``dtype``."""
 
+    name: ClassVar[str] = "normalize"
     multiply: tuple[float, ...]
     subtract: tuple[float, ...]
     dtype: str
-
-    @property
-    def name(self) -> str:
-        return "normalize"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class PackStep(Step):
         keep: which columns remain before the new one.
     """
 
+    reads_stored: ClassVar[bool] = True
     numbers: tuple[int, ...]
     fields: tuple[OutputField, ...]
     output: OutputField
@@ -42,10 +43,6 @@ class PackStep(Step):
     @property
     def kept(self) -> tuple[int, ...]:
         return self.keep
-
-    @property
-    def reads_stored(self) -> bool:
-        return True
 
     def on_columns(self, chosen: Sequence[int]) -> PackStep:
         new = {number: place for place, number in enumerate(chosen)}
@@ -67,6 +64,7 @@ class Pack(Stage):
     """Joins many numeric fields into one vector."""
 
     verb: ClassVar[str] = "pack"
+    changes_names: ClassVar[bool] = True
     name: str
     patterns: tuple[str, ...]
     dtype: str | None = None
@@ -90,10 +88,6 @@ class Pack(Stage):
 
     def changes(self, name: str) -> bool:
         return self.name == name
-
-    @property
-    def changes_names(self) -> bool:
-        return True
 
     def apply(self, columns: Columns) -> None:
         columns.open()

@@ -18,12 +18,9 @@ from .steps import Step
 class PermuteStep(Step):
     """Reorders the axes of column ``number``; ``axes`` applies to one value, as for ``numpy.transpose``."""
 
+    changes_one_column: ClassVar[bool] = True
     number: int
     axes: tuple[int, ...]
-
-    @property
-    def changes_one_column(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,15 @@ from .image_base import FLIPS, ImageOp, Key, RandomImageStage, check_seed, is_nu
 class FlipOp(ImageOp):
     """Mirrors an image along ``axis`` with a given probability."""
 
+    name: ClassVar[str] = "random_flip"
+    draws: ClassVar[int] = 1
     axis: int
     probability: float
     seed: Key
 
     @property
-    def name(self) -> str:
-        return "random_flip"
-
-    @property
     def key(self) -> Key:
         return (FLIPS + self.axis, *self.seed)
-
-    @property
-    def draws(self) -> int:
-        return 1
 
 
 @dataclass(frozen=True)

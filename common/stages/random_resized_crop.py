@@ -36,6 +36,7 @@ class ResizedCropOp(ImageOp):
     """Crops an image to a random area and aspect ratio, then resizes it."""
 
     cuts: ClassVar[bool] = True
+    draws: ClassVar[int] = 2 + 2 * TRIES
     height: int
     width: int
     scale: tuple[float, float]
@@ -50,10 +51,6 @@ class ResizedCropOp(ImageOp):
     @property
     def key(self) -> Key:
         return (CROPS, *self.seed)
-
-    @property
-    def draws(self) -> int:
-        return 2 + 2 * TRIES
 
     def size(self, height: int, width: int) -> Size:
         return self.height, self.width

@@ -21,6 +21,7 @@ class Rename(Stage):
 
     verb: ClassVar[str] = "rename"
     sendable: ClassVar[bool] = True
+    changes_names: ClassVar[bool] = True
     names: tuple[tuple[str, str], ...]
 
     @classmethod
@@ -43,10 +44,6 @@ class Rename(Stage):
         twice = next((name for name, count in new.items() if count > 1), None)
         if twice is not None:
             raise PipelineError(f"rename: expected a different new name for each field, got '{twice}' for several.")
-
-    @property
-    def changes_names(self) -> bool:
-        return True
 
     def name_before(self, name: str) -> str:
         return NewNames(self.names).before(name)

@@ -14,6 +14,7 @@ class Repeat(Stage):
 
     verb: ClassVar[str] = "repeat"
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.PASSES
     count: int | None = None
 
     @classmethod
@@ -23,10 +24,6 @@ class Repeat(Stage):
     def check(self) -> None:
         if self.count is not None:
             count_or_zero("repeat", "count", self.count)
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.PASSES
 
     def endless_after(self, endless: bool) -> bool:
         return endless or self.count is None

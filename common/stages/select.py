@@ -18,22 +18,16 @@ from .steps import Step
 class Projection(Step):
     """Keeps only the columns at positions ``keep``."""
 
+    taken: ClassVar[tuple[int, ...]] = ()
+    projects: ClassVar[bool] = True
     keep: tuple[int, ...]
 
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
         return [columns[number] for number in self.keep]
 
     @property
-    def taken(self) -> tuple[int, ...]:
-        return ()
-
-    @property
     def kept(self) -> tuple[int, ...]:
         return self.keep
-
-    @property
-    def projects(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,7 @@ class Select(Stage):
 
     verb: ClassVar[str] = "select"
     sendable: ClassVar[bool] = True
+    changes_names: ClassVar[bool] = True
     patterns: tuple[str, ...]
     declared: tuple[UnischemaField, ...] = ()  # a field in place of the base's property
 
@@ -62,10 +57,6 @@ class Select(Stage):
     def check(self) -> None:
         if not self.patterns or not all(isinstance(name, str) for name in self.patterns):
             raise PipelineError(f"select: expected at least one field name or regex, got {self.patterns!r}.")
-
-    @property
-    def changes_names(self) -> bool:
-        return True
 
     def apply(self, columns: Columns) -> None:
         if columns.fields is None:

@@ -23,6 +23,8 @@ class Shard(Stage):
 
     verb: ClassVar[str] = "shard"
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.PART
+    unnamed: ClassVar[frozenset[str]] = frozenset({"num_shards", "index", "canonical_shards"})
     num_shards: int
     index: int
     even: Even = "pad"
@@ -53,14 +55,6 @@ class Shard(Stage):
             positive_integer("shard", "canonical_shards", self.canonical_shards)
 
     @property
-    def decides(self) -> Decision:
-        return Decision.PART
-
-    @property
-    def unnamed(self) -> frozenset[str]:
-        return frozenset({"num_shards", "index", "canonical_shards"})
-
-    @property
     def shortened_identity(self) -> str | None:
         return f"shard {self.even}"
 
@@ -74,11 +68,5 @@ class ShardRowGroups(Shard):
 
     verb: ClassVar[str] = "shard_row_groups"
     sendable: ClassVar[bool] = False
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.ROW_GROUPS
-
-    @property
-    def shortened_identity(self) -> str | None:
-        return None
+    decides: ClassVar[Decision] = Decision.ROW_GROUPS
+    shortened_identity: ClassVar[str | None] = None

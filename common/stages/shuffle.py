@@ -16,6 +16,8 @@ class Shuffle(Stage):
 
     verb: ClassVar[str] = "shuffle"
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.ORDER
+    unnamed: ClassVar[frozenset[str]] = frozenset({"seed"})
     buffer_size: int
     seed: Seed
     reshuffle_each_iteration: bool = True
@@ -31,16 +33,8 @@ class Shuffle(Stage):
             raise PipelineError(f"shuffle: expected an integer seed or None, got {self.seed!r}.")
 
     @property
-    def decides(self) -> Decision:
-        return Decision.ORDER
-
-    @property
     def drawn_seed(self) -> int | None:
         return self.seed if self.drawn else None
-
-    @property
-    def unnamed(self) -> frozenset[str]:
-        return frozenset({"seed"})
 
     @property
     def shortened_identity(self) -> str | None:

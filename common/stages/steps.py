@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ..schema.element import Path
 
@@ -13,10 +14,16 @@ class Step:
 
     Attributes:
         number: the column that the step changes or describes, if there is one.
+        projects: whether it only chooses columns.
+        reads_stored: whether it can read stored values directly, on the way into the batch.
+        runs_user_code: whether it calls a function passed by the user.
     """
 
     __slots__ = ()
     number: int
+    projects: ClassVar[bool] = False
+    reads_stored: ClassVar[bool] = False
+    runs_user_code: ClassVar[bool] = False
 
     @property
     def changes_one_column(self) -> bool:
@@ -39,23 +46,8 @@ class Step:
         return None
 
     @property
-    def projects(self) -> bool:
-        """Whether it only chooses columns."""
-        return False
-
-    @property
-    def reads_stored(self) -> bool:
-        """Whether it can read stored values directly, on the way into the batch."""
-        return False
-
-    @property
     def needs_whole_batch(self) -> bool:
         """Whether its output depends on which rows share a batch."""
-        return False
-
-    @property
-    def runs_user_code(self) -> bool:
-        """Whether it calls a function passed by the user."""
         return False
 
     @property

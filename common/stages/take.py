@@ -13,6 +13,7 @@ class Cut(Stage):
     """Base of both: keeps the elements from ``start`` to ``stop``."""
 
     sendable: ClassVar[bool] = True
+    decides: ClassVar[Decision] = Decision.CUT
     count: int
 
     @classmethod
@@ -21,10 +22,6 @@ class Cut(Stage):
 
     def check(self) -> None:
         count_or_zero(self.verb, "count", self.count)
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.CUT
 
     @property
     def bounds(self) -> tuple[int, int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +134,9 @@ def _lengths(lists: pa.Array) -> np.ndarray:
 class TokenStage(Stage):
     """Base of stages that join rows; subclasses are dataclasses with ``length`` and ``fields``."""
 
+    decides: ClassVar[Decision] = Decision.JOINS
+    changes_names: ClassVar[bool] = True
+    reads_lengths: ClassVar[bool] = True
     length: int
     fields: tuple[StoredName, ...]
 
@@ -148,18 +151,6 @@ class TokenStage(Stage):
         twice = next((name for name in self.fields if self.fields.count(name) > 1), None)
         if twice is not None:
             raise PipelineError(f"{self.verb}: expected each field once, got '{twice}' several times.")
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.JOINS
-
-    @property
-    def changes_names(self) -> bool:
-        return True
-
-    @property
-    def reads_lengths(self) -> bool:
-        return True
 
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.fields:

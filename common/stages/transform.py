@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from ..errors import PipelineError
 from ..schema.element import OutputField, output_of
 from ..schema.field import UnischemaField
-from .base import Decision, Stage
+from .base import Stage
 from .columns import Columns
 from .functions import UserFunction
 from .steps import Step
@@ -30,6 +30,7 @@ class TransformStep(Step):
         name: the function's name, for messages.
     """
 
+    runs_user_code: ClassVar[bool] = True
     function: Callable[[Any], Any]
     inputs: tuple[OutputField, ...]
     outputs: tuple[OutputField, ...]
@@ -54,10 +55,6 @@ class TransformStep(Step):
         return self.form != "row"
 
     @property
-    def runs_user_code(self) -> bool:
-        return True
-
-    @property
     def drops_rows(self) -> bool:
         return self.drops
 
@@ -67,6 +64,8 @@ class Transform(Stage):
     """Applies a user function to rows or batches."""
 
     verb: ClassVar[str] = "transform"
+    changes_names: ClassVar[bool] = True
+    shortened_identity: ClassVar[str | None] = None
     function: UserFunction
     output: tuple[UnischemaField, ...] | None = None
     remove: tuple[str, ...] = ()
@@ -90,10 +89,6 @@ class Transform(Stage):
                 raise PipelineError(f"transform: expected UnischemaField values in output, got {item!r}.")
 
     @property
-    def decides(self) -> Decision:
-        return Decision.FIELDS
-
-    @property
     def decides_order(self) -> bool:
         return self.drops
 
@@ -103,10 +98,6 @@ class Transform(Stage):
 
     def changes(self, name: str) -> bool:
         return self.output is None or any(field.name == name for field in self.output)
-
-    @property
-    def changes_names(self) -> bool:
-        return True
 
     def apply(self, columns: Columns) -> None:
         columns.open()
@@ -138,7 +129,3 @@ class Transform(Stage):
                 )
             return "arrow"
         return "batch" if self.batched or columns.batched else "row"
-
-    @property
-    def shortened_identity(self) -> str | None:
-        return None

@@ -32,9 +32,7 @@ _MOST_SHOWN = 5
 class Weights(Measure):
     """Base of the sources of row weights: finite numbers >= 0, at least one of them positive."""
 
-    @property
-    def called(self) -> str:
-        return "weigh"
+    called: ClassVar[str] = "weigh"
 
     def combine(self, parts: Sequence[Any]) -> np.ndarray:
         return _some_positive(super().combine(parts), str(self))
@@ -181,6 +179,8 @@ class Weigh(Stage):
     """Draws rows by weight; ``drawn`` marks a seed that the user did not give and that follows the shuffle's seed."""
 
     verb: ClassVar[str] = "weigh"
+    decides: ClassVar[Decision] = Decision.WEIGHTS
+    shortened_identity: ClassVar[str | None] = None
     weights: Annotated[Weights, STORED_PART]
     num_items: int | None = None
     seed: Seed = 0
@@ -197,10 +197,6 @@ class Weigh(Stage):
                 raise PipelineError(f"weigh: expected num_items to be at most {_MOST_ITEMS}, got {self.num_items}.")
         if not is_integer(self.seed):
             raise PipelineError(f"weigh: expected an integer seed or None, got {self.seed!r}.")
-
-    @property
-    def decides(self) -> Decision:
-        return Decision.WEIGHTS
 
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.reads:
@@ -225,10 +221,6 @@ class Weigh(Stage):
     @property
     def unnamed(self) -> frozenset[str]:
         return frozenset({"seed"} if self.drawn else ())
-
-    @property
-    def shortened_identity(self) -> str | None:
-        return None
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:

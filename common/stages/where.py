@@ -25,13 +25,8 @@ _LINE_BREAK = re.compile(r"\n *")
 class Filter(Stage):
     """Base of the three forms of filter."""
 
-    @property
-    def decides(self) -> Decision:
-        return Decision.ITEMS
-
-    @property
-    def called(self) -> str:
-        return "where"
+    decides: ClassVar[Decision] = Decision.ITEMS
+    called: ClassVar[str] = "where"
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,7 @@ class WhereFunction(Filter):
 
     verb: ClassVar[str] = "where_function"
     repeatable: ClassVar[bool] = False  # nothing shows whether a function still does the same
+    shortened_identity: ClassVar[str | None] = None
     function: RowFunction
     fields: tuple[StoredPattern, ...]
     batched: bool = False
@@ -91,10 +87,6 @@ class WhereFunction(Filter):
 
     def check_fields(self, resolve: ResolveFields) -> None:
         resolve(self.fields)
-
-    @property
-    def shortened_identity(self) -> str | None:
-        return None
 
     def __str__(self) -> str:
         return f"where({self.function!r}, fields={list(self.fields)})"
