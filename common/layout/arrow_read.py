@@ -8,7 +8,6 @@ If `read_group` is told how much memory it may use, it first checks whether the 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -18,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
-from ..process.forks import ForkLock, cached_property
+from ..memory.recent import RecentValues
+from ..process.forks import cached_property
 from ..urls import clean_cause
 from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
@@ -185,8 +185,7 @@ class _OpenGroup:
 
 
 _Schemas = tuple[pa.Schema, pa.Schema, Leaves]
-_schemas: OrderedDict[tuple[Any, ...], _Schemas] = OrderedDict()
-_lock = ForkLock()
+_schemas: RecentValues[tuple[Any, ...], _Schemas] = RecentValues(_MOST_SCHEMAS)
 
 
 def _schemas_of(key: tuple[Any, ...], footer: pq.FileMetaData, arrow: Callable[[], pa.Schema]) -> _Schemas:
@@ -194,18 +193,13 @@ def _schemas_of(key: tuple[Any, ...], footer: pq.FileMetaData, arrow: Callable[[
 
     They are kept, unless they depend on the extension types that this process has registered so far.
     """
-    with _lock:
-        if key in _schemas:
-            _schemas.move_to_end(key)
-            return _schemas[key]
+    known = _schemas.get(key)
+    if known is not None:
+        return known
     schema = arrow()
     schemas = schema, stored_schema(schema), leaves_of(footer, schema)
-    if any(map(has_extensions, schema)):
-        return schemas
-    with _lock:
-        _schemas[key] = schemas
-        while len(_schemas) > _MOST_SCHEMAS:
-            _schemas.popitem(last=False)
+    if not any(map(has_extensions, schema)):
+        _schemas.keep(key, schemas)
     return schemas
 
 

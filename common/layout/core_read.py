@@ -8,7 +8,7 @@ codes of a dictionary. A column whose bytes are not as expected is left to Arrow
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from ..memory.arena import ALIGNMENT, SCRATCH, block_memory
 from ..memory.arrow_views import as_arrow, is_number, number_dtype
+from ..memory.recent import RecentValues
 from ..native.library import address_of, is_compiled
 from ..native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus, decode_chunks
 from ..native.zstd import has_zstd
-from ..process.forks import ForkLock
 from .nested import has_extensions, wide
 
 _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
@@ -250,9 +250,9 @@ class _Place(TypedDict, total=False):
     chunk: np.ndarray
 
 
-_known: OrderedDict[tuple[str, tuple[str, ...]], CoreColumns] = OrderedDict()
-_kept = 0
-_lock = ForkLock()
+_known: RecentValues[tuple[str, tuple[str, ...]], CoreColumns] = RecentValues(
+    _MOST_KEPT, lambda known: 1 + len(known.columns)
+)
 
 
 def core_compressions() -> frozenset[str]:
@@ -321,12 +321,9 @@ def core_columns(
         kinds: for each column, the type that it must have once its offsets have 64 bits, as they then get; ``None`` for
             columns of any type, with the offsets of their types.
     """
-    global _kept
-    known = key, names
-    with _lock:
-        if known in _known:
-            _known.move_to_end(known)
-            return _known[known]
+    known = _known.get((key, names))
+    if known is not None:
+        return known
     found = []
     if is_compiled():
         here, wanted = leaves(), repeat(None) if kinds is None else kinds
@@ -337,12 +334,7 @@ def core_columns(
         ]
     columns = tuple(sorted((column for column in found if column is not None), key=lambda column: column.begin))
     made = CoreColumns(columns, footer.row_group(group).num_rows)
-    with _lock:
-        if known not in _known:
-            _known[known] = made
-            _kept += 1 + len(columns)
-        while _kept > _MOST_KEPT and len(_known) > 1:
-            _kept -= 1 + len(_known.popitem(last=False)[1].columns)
+    _known.keep((key, names), made)
     return made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import resource
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -15,7 +14,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, limit_reached
-from ..process.forks import ForkLock
+from ..memory.recent import RecentValues
 from ..progress import progress, thread_pool
 from ..urls import clean_cause
 from .files import DataFile
@@ -31,9 +30,7 @@ _UNSUPPORTED = re.compile(r"not (yet )?implemented|unsupported|not supported|sup
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
 REMOVED = "no longer exists. It was removed after it was listed. Create the pipeline again"
 CLEANED = ", with a newer version of the table if it was cleaned up (vacuum, expired snapshots)"
-_kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
-_kept_bytes = 0
-_lock = ForkLock()
+_kept: RecentValues[str, pq.FileMetaData] = RecentValues(_MOST_KEPT_BYTES, lambda footer: int(footer.serialized_size))
 Found = TypeVar("Found")
 
 
@@ -55,18 +52,14 @@ def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     footer = kept_footer(file)
     if footer is None:
         footer = load_footer(filesystem, file)
-        _keep(file.version.key, footer)
+        if footer.serialized_size <= _MOST_KEPT_BYTES:
+            _kept.keep(file.version.key, footer)
     return footer
 
 
 def kept_footer(file: DataFile) -> pq.FileMetaData | None:
     """Returns the footer of a file if `read_footer` has kept it."""
-    key = file.version.key
-    with _lock:
-        if key not in _kept:
-            return None
-        _kept.move_to_end(key)
-        return _kept[key]
+    return _kept.get(file.version.key)
 
 
 def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
@@ -207,16 +200,3 @@ def remedy(error: BaseException, otherwise: str, *, stored: str = "it", is_rare:
     if isinstance(error, pa.ArrowNotImplementedError) or _UNSUPPORTED.search(str(error)):
         return unable
     return f"{otherwise} If it is whole: {unable}" if is_rare and "CRC" not in str(error) else otherwise
-
-
-def _keep(key: str, footer: pq.FileMetaData) -> None:
-    """Caches a footer, and evicts the least recently used ones beyond the size limit."""
-    global _kept_bytes
-    with _lock:
-        if key in _kept:
-            return
-        _kept[key] = footer
-        _kept_bytes += footer.serialized_size
-        while _kept_bytes > _MOST_KEPT_BYTES:
-            _, dropped = _kept.popitem(last=False)
-            _kept_bytes -= dropped.serialized_size

@@ -7,15 +7,13 @@ gets a checked footer with only the wanted row group.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from ..memory.recent import RecentValues
 from ..native.parquet import passes, row_group_places
-from ..process.forks import ForkLock
 from .files import DataFile
 from .footers import footer_tail, from_footer, is_signed, kept_footer, naming_file, read_footer
 
@@ -24,10 +22,10 @@ _MOST_STORED_BYTES = 32 << 20
 _MOST_PARSED = 256
 _ONE_STRUCT = b"\x1c"  # the head of a list of one struct, in the Thrift compact protocol
 
-_stored: OrderedDict[str, tuple[bytes, np.ndarray]] = OrderedDict()
-_stored_bytes = 0
-_parsed: OrderedDict[tuple[str, int], pq.FileMetaData] = OrderedDict()
-_lock = ForkLock()
+_stored: RecentValues[str, tuple[bytes, np.ndarray]] = RecentValues(
+    _MOST_STORED_BYTES, lambda found: len(found[0]) + found[1].nbytes
+)
+_parsed: RecentValues[tuple[str, int], pq.FileMetaData] = RecentValues(_MOST_PARSED)
 
 
 def read_group_footer(
@@ -47,22 +45,18 @@ def read_group_footer(
     if whole is not None or groups <= _FEW_ROW_GROUPS:
         return whole or read_footer(filesystem, file), group
     key = file.version.key, group
-    with _lock:
-        if key in _parsed:
-            _parsed.move_to_end(key)
-            return _parsed[key], 0
-    found = _kept(key[0])
+    footer = _parsed.get(key)
+    if footer is not None:
+        return footer, 0
+    found = _stored.get(key[0])
     if found is None:
         found = _read(filesystem, file, groups)
         if found is not None:
-            _keep(key[0], *found)
+            _stored.keep(key[0], found)
     footer = None if found is None else _of_group(*found, group, file.size_bytes)
     if footer is None:
         return read_footer(filesystem, file), group  # it says what is wrong, if anything is
-    with _lock:
-        _parsed[key] = footer
-        while len(_parsed) > _MOST_PARSED:
-            _parsed.popitem(last=False)
+    _parsed.keep(key, footer)
     return footer, 0
 
 
@@ -85,23 +79,3 @@ def _of_group(tail: bytes, places: np.ndarray, group: int, file_bytes: int) -> p
         return None
     sound = not is_signed(whole, footer) and passes(stored, footer.num_columns, file_bytes - len(tail) + 8)
     return footer if sound else None
-
-
-def _kept(key: str) -> tuple[bytes, np.ndarray] | None:
-    with _lock:
-        if key in _stored:
-            _stored.move_to_end(key)
-        return _stored.get(key)
-
-
-def _keep(key: str, tail: bytes, places: np.ndarray) -> None:
-    """Keeps a footer, and drops the least recently used ones beyond the size limit."""
-    global _stored_bytes
-    with _lock:
-        if key in _stored:
-            return
-        _stored[key] = tail, places
-        _stored_bytes += len(tail) + places.nbytes
-        while _stored_bytes > _MOST_STORED_BYTES and len(_stored) > 1:
-            _, (dropped, its_places) = _stored.popitem(last=False)
-            _stored_bytes -= len(dropped) + its_places.nbytes

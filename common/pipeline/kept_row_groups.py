@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple
 
 from ..counting.counters import Count, add_time, counters_here
 from ..engine.read.fetch import fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.block import LoadedBlock
 from ..layout.arrow_read import TooLargeError
+from ..memory.recent import RecentValues
 from ..plan.plan import BasePlan
 from ..progress import thread_pool
 from ..selection.rows import RowNumbers
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 class RowGroupRun(NamedTuple):
@@ -47,24 +44,24 @@ class KeptRowGroups:
         self._parts = plan.parts
         self._fetchers = fetchers_of(plan, shared_by_workers=True)
         self._columns: RecentValues[tuple[int, int], RowGroupColumns] = RecentValues(
-            self._fetch, lambda columns: columns.nbytes, memory_limit // 2
+            memory_limit // 2, lambda columns: columns.nbytes
         )
         self._memory_limit = memory_limit
         self._loaded: RecentValues[RowGroupRun, LoadedRun] = RecentValues(
-            self._load, lambda loaded: loaded.num_bytes, memory_limit // 2
+            memory_limit // 2, lambda loaded: loaded.num_bytes
         )
 
     def load(self, runs: Sequence[RowGroupRun]) -> list[LoadedRun]:
         """Loads the rows of each run."""
         if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
-            return [self._loaded(run) for run in runs]
+            return [self._loaded.made(run, partial(self._load, run)) for run in runs]
         counters = counters_here()
         begin = time.perf_counter()
 
         def load(run: RowGroupRun) -> LoadedRun:
             if counters is not None:
                 counters.bind()
-            return self._loaded(run)
+            return self._loaded.made(run, partial(self._load, run))
 
         with thread_pool(min(self.threads, len(runs)), "parquetry-fetch") as pool:
             loaded = list(pool.map(load, runs))
@@ -74,10 +71,11 @@ class KeptRowGroups:
     @property
     def nbytes(self) -> int:
         """Bytes in use; loaded rows share memory with the columns."""
-        return max(self._columns.nbytes, self._loaded.nbytes)
+        return max(self._columns.size, self._loaded.size)
 
     def _load(self, run: RowGroupRun) -> LoadedRun:
-        columns = [self._columns((run.source, row_group)) for row_group in run.row_groups]
+        keys = [(run.source, row_group) for row_group in run.row_groups]
+        columns = [self._columns.made(key, partial(self._fetch, key)) for key in keys]
         rows = [self._wanted(run.source, row_group) for row_group in run.row_groups]
         block = LoadedBlock(
             columns,
@@ -100,33 +98,3 @@ class KeptRowGroups:
     def _wanted(self, source: int, row_group: int) -> RowNumbers:
         rows = self._parts[source].selection.rows
         return rows.numbers(row_group) if rows.whole[row_group] else rows.of(row_group)
-
-
-class RecentValues(Generic[Key, Value]):
-    """A thread-safe cache of the most recently used values, limited in bytes; always keeps at least one value."""
-
-    def __init__(self, make: Callable[[Key], Value], size_of: Callable[[Value], int], max_bytes: int) -> None:
-        self._make = make
-        self._size_of = size_of
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self.nbytes = 0
-        self._lock = threading.Lock()
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._kept
-
-    def __call__(self, key: Key) -> Value:
-        """Returns the value, and makes it if it is not cached; two threads may make it at the same time."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        value = self._make(key)
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = value
-                self.nbytes += self._size_of(value)
-            while self.nbytes > self._max_bytes and len(self._kept) > 1:
-                self.nbytes -= self._size_of(self._kept.popitem(last=False)[1])
-        return value

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, overload
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import BatchSource
 from ..errors import PipelineError
 from ..memory.arena import Heap
+from ..memory.recent import RecentValues
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
@@ -34,7 +36,7 @@ from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
 from .element_numbers import drawn_numbers, numbers_of
 from .iteration import Given
-from .kept_row_groups import KeptRowGroups, LoadedRun, RecentValues, RowGroupRun
+from .kept_row_groups import KeptRowGroups, LoadedRun, RowGroupRun
 from .step_iterator import Iterated
 
 _KEPT_BYTES = 256 << 20
@@ -123,9 +125,7 @@ class ElementReader(Generic[Given]):
         self._row_groups = KeptRowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._lock = threading.Lock()
         self._held: tuple[Counters, Gauge] | None = None  # the gauge for the counters of the latest read
-        self._block_rows: RecentValues[BlockKey, BlockRows] = RecentValues(
-            plan.block_rows, _block_rows_bytes, memory_limit // 4
-        )
+        self._block_rows: RecentValues[BlockKey, BlockRows] = RecentValues(memory_limit // 4, _block_rows_bytes)
 
     @property
     def length(self) -> int | None:
@@ -216,7 +216,7 @@ class ElementReader(Generic[Given]):
 
     def _taken(self, draw: Draw) -> Iterator[_Taken]:
         """Splits the items of a draw by the row groups that they lie in."""
-        block = self._block_rows(draw.key)
+        block = self._block_rows.made(draw.key, partial(self._plan.block_rows, draw.key))
         starts = np.cumsum([0, *map(len, block.rows)])
         item_rows, repeats = block.rows_of_items(draw.items), block.repeats_of(draw.items)
         parts = np.searchsorted(starts, item_rows, side="right") - 1

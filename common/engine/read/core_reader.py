@@ -11,7 +11,6 @@ looks whether the file is still the listed one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -26,22 +25,19 @@ from ...layout.nested import wide
 from ...layout.retries import is_local
 from ...layout.stores import without_subtrees
 from ...memory.arrow_views import as_arrow, is_number
+from ...memory.recent import RecentValues
 from ...native.library import is_compiled
-from ...process.forks import ForkLock
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField
 from .canonical import number_type, to_canonical
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
     from ...layout.dataset import StoredDataset
 
 _MOST_FILES = 64  # of which the columns are known; those that were read last
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
-_leaves: OrderedDict[str, Leaves] = OrderedDict()
-_lock = ForkLock()
+_leaves: RecentValues[str, Leaves] = RecentValues(_MOST_FILES)
 
 
 class CoreReader:
@@ -111,7 +107,7 @@ class CoreReader:
         file_key = self._place(int(groups.file[row_group]))[1]
 
         def leaves() -> Leaves:
-            return _leaves_in(footer, file_key)
+            return _leaves.made(file_key, lambda: leaves_of(footer, footer.schema.to_arrow_schema()))
 
         footer, group = self._dataset.group_footer(row_group)
         kinds, text = self._all_kinds, self._kinds_text
@@ -121,20 +117,6 @@ class CoreReader:
         key = f"{file_key}\0{groups.group[row_group]}\0{text}"
         columns = core_columns(footer, group, names, leaves, key, kinds=kinds)
         return columns if columns.columns and columns.rows == groups.rows[row_group] else None
-
-
-def _leaves_in(footer: pq.FileMetaData, key: str) -> Leaves:
-    """Returns the `leaves_of` a file, whose version has this key."""
-    with _lock:
-        if key in _leaves:
-            _leaves.move_to_end(key)
-            return _leaves[key]
-    made = leaves_of(footer, footer.schema.to_arrow_schema())
-    with _lock:
-        _leaves[key] = made
-        while len(_leaves) > _MOST_FILES:
-            _leaves.popitem(last=False)
-    return made
 
 
 def _type_of(dataset: StoredDataset, field: UnischemaField) -> pa.DataType | None:

@@ -19,14 +19,12 @@ ROWS = 120
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_kept() -> None:
     if not is_compiled():
         pytest.skip("no compiled core")
     footers._kept.clear()
     group_footers._stored.clear()
     group_footers._parsed.clear()
-    monkeypatch.setattr(group_footers, "_stored_bytes", 0)
-    monkeypatch.setattr(footers, "_kept_bytes", 0)
 
 
 def written(folder: Path, files: int = 3) -> Path:
@@ -63,8 +61,8 @@ def test_the_rows_are_those_without_an_index(name: str, tmp_path: Path) -> None:
 
 
 def test_few_footers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_footers, "_MOST_STORED_BYTES", 1)
-    monkeypatch.setattr(group_footers, "_MOST_PARSED", 5)
+    monkeypatch.setattr(group_footers._stored, "limit", 1)
+    monkeypatch.setattr(group_footers._parsed, "limit", 5)
     dataset = StoredDataset([str(written(tmp_path))])
     for number in range(0, 180, 7):
         assert dataset.group_footer(number)[0].num_row_groups == 1
