@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ..native.parquet import passes
+from .thrift import Wanted, parse_struct
 
 # The field numbers in parquet.thrift of the fields that are checked.
 _ROW_GROUPS = 4  # of FileMetaData
@@ -27,8 +28,6 @@ _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY",
 _WIDTHS = (1, 4, 8, 12, 4, 8, 0, 0)
 _CODECS = 8
 _BYTE_ARRAY, _FIXED = 6, 7
-_STOP, _BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
-_MOST_NESTED = 32
 
 
 def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
@@ -55,7 +54,7 @@ def check_slowly(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
         width = _WIDTHS[kind] if kind != _FIXED else 0 if has_no_known_bounds(column) else column.length
         leaves.append((kind, width, column.max_repetition_level, column.max_definition_level))
     try:
-        groups = _Footer(data).struct(0, {_ROW_GROUPS: {_COLUMNS: _CHUNK}})[0].get(_ROW_GROUPS, [])
+        groups = parse_struct(data, 0, {_ROW_GROUPS: {_COLUMNS: _CHUNK}})[0].get(_ROW_GROUPS, [])
         for group in groups:
             _check_group(group, leaves, file_bytes - len(data))
     except (AttributeError, IndexError, TypeError) as error:
@@ -109,105 +108,4 @@ def _check_place(metadata: dict[int, Any], limit: int) -> None:
         raise ValueError(f"a column chunk of {size} bytes at {begin}, with only {limit} bytes before the footer")
 
 
-_CHUNK: dict[int, Any] = {_CHUNK_METADATA: {_STATISTICS: {}, _SIZES: {}}}
-
-
-class _Footer:
-    """Parses the Thrift compact protocol: integers by value, texts and lists by length, wanted structs as dicts."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def struct(self, position: int, wanted: dict[int, Any], depth: int = 0) -> tuple[dict[int, Any], int]:
-        """Returns the fields of a struct by number, and where it ends.
-
-        Args:
-            wanted: the structs, and lists of structs, whose own fields are parsed.
-
-        Raises:
-            ValueError, IndexError: the bytes are not a struct in the compact protocol.
-        """
-        data = self._data
-        found: dict[int, Any] = {}
-        number = 0
-        while True:
-            head = data[position]
-            position += 1
-            kind = head & 15
-            if kind == _STOP:
-                return found, position
-            if head > 15:
-                number += head >> 4
-            else:
-                value, position = self._unsigned(position)
-                number = (value >> 1) ^ -(value & 1)
-            if kind in _INTEGERS:
-                value = data[position]
-                position += 1
-                if value > 127:
-                    value, position = self._unsigned(position - 1)
-                found[number] = (value >> 1) ^ -(value & 1)
-            elif kind == _BINARY:
-                value, position = self._unsigned(position)
-                position += value
-                found[number] = value
-            elif kind == _STRUCT and number in wanted:
-                found[number], position = self.struct(position, wanted[number], depth + 1)
-            elif kind in _LISTS and number in wanted:
-                found[number], position = self._structs(position, wanted[number], depth)
-            else:
-                found[number], position = self._skip(position, kind, depth)
-
-    def _structs(self, position: int, wanted: dict[int, Any], depth: int) -> tuple[list[dict[int, Any]], int]:
-        kind, size, position = self._list_head(position)
-        if kind != _STRUCT:
-            raise ValueError("a list of values that are not structs")
-        found = []
-        for _ in range(size):
-            value, position = self.struct(position, wanted, depth + 1)
-            found.append(value)
-        return found, position
-
-    def _skip(self, position: int, kind: int, depth: int) -> tuple[int, int]:
-        """Returns the length of a list, or 1 for any other value, and where the value ends."""
-        if depth > _MOST_NESTED:
-            raise ValueError("structs nested too deeply")
-        if kind in _BOOLS:
-            return 1, position
-        if kind in _INTEGERS:
-            return 1, self._unsigned(position)[1]
-        if kind == _BYTE:
-            return 1, position + 1
-        if kind == _DOUBLE:
-            return 1, position + 8
-        if kind == _BINARY:
-            size, position = self._unsigned(position)
-            return 1, position + size
-        if kind == _STRUCT:
-            return 1, self.struct(position, {}, depth + 1)[1]
-        if kind not in _LISTS:
-            raise ValueError(f"a value of type {kind}, which footers do not have")
-        inner, size, position = self._list_head(position)
-        for _ in range(size):
-            position = position + 1 if inner in _BOOLS else self._skip(position, inner, depth + 1)[1]
-        return size, position
-
-    def _list_head(self, position: int) -> tuple[int, int, int]:
-        head = self._data[position]
-        size, position = (head >> 4, position + 1) if head < 240 else self._unsigned(position + 1)
-        if size > len(self._data):
-            raise ValueError(f"a list of {size} values in {len(self._data)} bytes")
-        return head & 15, size, position
-
-    def _unsigned(self, position: int) -> tuple[int, int]:
-        data = self._data
-        byte = data[position]
-        result, shift = byte & 127, 7
-        while byte > 127:
-            position += 1
-            byte = data[position]
-            result |= (byte & 127) << shift
-            shift += 7
-            if shift > 70:
-                raise ValueError("a number of more than 64 bits")
-        return result, position + 1
+_CHUNK: Wanted = {_CHUNK_METADATA: {_STATISTICS: {}, _SIZES: {}}}

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from .checksums import PageCheck
-from .page_header import DataPage, data_page, unsigned
+from .page_header import DataPage, data_page
 from .pages import MemoryBytes
+from .thrift import unsigned
 
 _LENGTH = struct.Struct("<i")
 

@@ -1,7 +1,7 @@
 """Parses the page headers of a column chunk.
 
 It takes the bytes of a chunk and the offset of a page, and returns the header fields of a data page or a dictionary.
-Source of the rules: the page headers of parquet.thrift, and the Thrift compact protocol that encodes them.
+Source of the rules: the page headers of parquet.thrift.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .thrift import Wanted, parse_struct, unsigned
+
+__all__ = ["DataPage", "DictionaryPage", "data_page", "dictionary_page", "page_checksum", "unsigned"]
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _PLAIN, _RLE = 0, 3
 _HEADER_BYTES = 512
@@ -18,6 +21,7 @@ _HEADER_BYTES = 512
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _CHECKSUM, _V1, _V2 = 1, 2, 3, 4, 5, 8
 _V1_VALUES, _V1_ENCODING, _V1_DEFINITION, _V1_REPETITION = 1, 2, 3, 4
 _V2_VALUES, _V2_NULLS, _V2_ENCODING, _V2_DEFINITION_BYTES, _V2_REPETITION_BYTES, _V2_COMPRESSED = 1, 2, 4, 5, 6, 7
+_WANTED: Wanted = {_V1: {}, _V2: {}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,89 +129,9 @@ def _page_header(read: Callable[[int, int], memoryview], position: int, size_byt
     while True:
         last = min(position + size, size_bytes)
         try:
-            header, used = _struct(read(position, last), 0)
+            header, used = parse_struct(read(position, last), 0, _WANTED)
             return header, position + used
         except IndexError:
             if last == size_bytes:
                 raise
         size *= 16
-
-
-# --- the Thrift compact protocol ---
-
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
-_INTEGERS = (4, 5, 6)
-_MOST_NESTED = 8
-
-
-def _struct(data: memoryview, position: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Parses a struct. Returns a dict of its fields by number, and where it ends.
-
-    Raises:
-        ValueError, IndexError: the bytes are not a struct in the compact protocol.
-    """
-    fields: dict[int, Any] = {}
-    number = 0
-    while True:
-        head = data[position]
-        position += 1
-        kind = head & 0x0F
-        if kind == _STOP:
-            return fields, position
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, position = _signed(data, position)
-        fields[number], position = _value(data, position, kind, depth)
-
-
-def _value(data: memoryview, position: int, kind: int, depth: int) -> tuple[Any, int]:
-    if depth > _MOST_NESTED:
-        raise ValueError("expected a page header, got structs and lists nested too deeply")
-    if kind in (_TRUE, _FALSE):
-        return kind == _TRUE, position
-    if kind in _INTEGERS:
-        return _signed(data, position)
-    if kind == _BYTE:
-        return data[position], position + 1
-    if kind == _DOUBLE:
-        return None, position + 8
-    if kind == _BINARY:
-        size, position = unsigned(data, position)
-        return None, position + size
-    if kind == _STRUCT:
-        return _struct(data, position, depth + 1)
-    if kind in (_LIST, _SET):
-        head = data[position]
-        size, position = (head >> 4, position + 1) if head >> 4 != 15 else unsigned(data, position + 1)
-        if size > len(data):
-            raise ValueError(f"expected a list, got {size} values in {len(data)} bytes")
-        for _ in range(size):
-            inner = head & 0x0F
-            skip = inner in (_TRUE, _FALSE)  # in a list, each bool takes a byte
-            _, position = (None, position + 1) if skip else _value(data, position, inner, depth + 1)
-        return None, position
-    raise ValueError(f"expected a type of the compact protocol, got {kind}")
-
-
-def unsigned(data: memoryview, position: int) -> tuple[int, int]:
-    """Parses an unsigned varint. Returns the number and where it ends.
-
-    Raises:
-        ValueError, IndexError: the bytes are not a varint of at most 64 bits.
-    """
-    result = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-        shift += 7
-        if shift > 63:
-            raise ValueError("expected a number of 64 bits")
-
-
-def _signed(data: memoryview, position: int) -> tuple[int, int]:
-    value, position = unsigned(data, position)
-    return (value >> 1) ^ -(value & 1), position

@@ -14,6 +14,7 @@ import google_crc32c
 import numpy as np
 
 from ..errors import DatasetError
+from ..layout.thrift import unsigned
 from .record_stream import DamageError, RecordStream
 
 Feature: TypeAlias = list[bytes] | np.ndarray
@@ -103,14 +104,14 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     """Yields the number and content of each field in a message. Varints are integers, other contents are bytes."""
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = unsigned(data, at)
         kind = key & 7
         if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield key >> 3, value
+            value, at = unsigned(data, at)
+            yield key >> 3, value & 0xFFFFFFFFFFFFFFFF
             continue
         if kind == _BYTES:
-            size, at = _varint(data, at)
+            size, at = unsigned(data, at)
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
@@ -119,18 +120,6 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
             raise ValueError("a field longer than its message")
         yield key >> 3, data[at : at + size]
         at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = data[at]
-        result |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return result & 0xFFFFFFFFFFFFFFFF, at
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
 
 
 def _varints(data: memoryview) -> np.ndarray:

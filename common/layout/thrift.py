@@ -1,0 +1,114 @@
+"""`parse_struct` and `unsigned` parse the Thrift compact protocol, in which Parquet writes footers and page headers.
+
+Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_STOP, _BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+_TRUE = 1
+_MOST_NESTED = 32
+
+Wanted = Mapping[int, Any]
+"""The numbers of the structs, and lists of structs, whose own fields are parsed, each with the `Wanted` of these."""
+
+
+def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """Returns the fields of a struct by number, and where it ends.
+
+    Flags and integers are returned as they are, byte strings and lists by their length, wanted structs as dicts. For
+    all other values, ``None`` shows that they are there.
+
+    Raises:
+        ValueError, IndexError: the bytes are not a struct in the compact protocol.
+    """
+    found: dict[int, Any] = {}
+    number = 0
+    while True:
+        head = data[position]
+        position += 1
+        kind = head & 15
+        if kind == _STOP:
+            return found, position
+        if head > 15:
+            number += head >> 4
+        else:
+            value, position = unsigned(data, position)
+            number = (value >> 1) ^ -(value & 1)
+        if kind in _INTEGERS:
+            value = data[position]
+            position += 1
+            if value > 127:
+                value, position = unsigned(data, position - 1)
+            found[number] = (value >> 1) ^ -(value & 1)
+        elif kind == _STRUCT and number in wanted:
+            found[number], position = parse_struct(data, position, wanted[number], depth + 1)
+        elif kind in _LISTS and number in wanted:
+            found[number], position = _structs(data, position, wanted[number], depth)
+        else:
+            found[number], position = _skip(data, position, kind, depth)
+
+
+def _structs(data: bytes | memoryview, position: int, wanted: Wanted, depth: int) -> tuple[list[dict[int, Any]], int]:
+    kind, size, position = _list_head(data, position)
+    if kind != _STRUCT:
+        raise ValueError("a list of values that are not structs")
+    found = []
+    for _ in range(size):
+        value, position = parse_struct(data, position, wanted, depth + 1)
+        found.append(value)
+    return found, position
+
+
+def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tuple[int | None, int]:
+    """Returns what `parse_struct` says of a value that is not wanted, and where the value ends."""
+    if depth > _MOST_NESTED:
+        raise ValueError("structs nested too deeply")
+    if kind in _BOOLS:
+        return kind == _TRUE, position
+    if kind in _INTEGERS:
+        return None, unsigned(data, position)[1]
+    if kind == _BYTE:
+        return None, position + 1
+    if kind == _DOUBLE:
+        return None, position + 8
+    if kind == _BINARY:
+        size, position = unsigned(data, position)
+        return size, position + size
+    if kind == _STRUCT:
+        return None, parse_struct(data, position, {}, depth + 1)[1]
+    if kind not in _LISTS:
+        raise ValueError(f"a value of type {kind}, which the compact protocol does not have")
+    inner, size, position = _list_head(data, position)
+    for _ in range(size):
+        position = position + 1 if inner in _BOOLS else _skip(data, position, inner, depth + 1)[1]
+    return size, position
+
+
+def _list_head(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
+    head = data[position]
+    size, position = (head >> 4, position + 1) if head < 240 else unsigned(data, position + 1)
+    if size > len(data):
+        raise ValueError(f"a list of {size} values in {len(data)} bytes")
+    return head & 15, size, position
+
+
+def unsigned(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Parses an unsigned varint. Returns the number and where it ends.
+
+    Raises:
+        ValueError, IndexError: the bytes are not a varint of at most 64 bits.
+    """
+    result = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
