@@ -21,7 +21,7 @@ from typing import Any
 import torch.utils.data
 
 from parquetry.common.progress import warning_seconds
-from parquetry.common.transport.exit_status import how_it_ended
+from parquetry.common.transport.children import how_it_ended
 from parquetry.common.transport.sidecar.stalls import state_of
 
 _LOGGER = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from ..process.forks import pc
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order
-from .footer_check import has_no_known_bounds
-from .old_writers import Trusted, trusted_bounds
+from .footer_check import Trusted, has_no_known_bounds, trusted_bounds
 from .spark_files import footer_schema
 
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)

@@ -1,16 +1,24 @@
-"""`check_footer` refuses footers that would make pyarrow terminate the process.
+"""`check_footer` refuses footers that would make pyarrow terminate the process, `trusted_bounds` false bounds.
 
 pyarrow parses much of a footer lazily, in calls that cannot raise: a damaged bit there ends in ``std::terminate``.
 `check_footer` takes the bytes of a footer and pyarrow's view of it, and raises `ValueError` for a bad one. Once a
 footer has passed, access to any of its column chunks and their statistics is safe.
 Source of the rules: FileMetaData of parquet.thrift, and the checks of Arrow's ``metadata.cc`` and ``statistics.cc``.
+
+Bounds may be in a wrong order because an old release of a writer compared values as signed bytes. Arrow leaves out the
+bounds of texts and unsigned numbers that such releases wrote, but not those of decimals, and it trusts files that do
+not name their writer. Sources: PARQUET-251, PARQUET-686 and PARQUET-1025
+(https://issues.apache.org/jira/browse/PARQUET-1025), and ``ApplicationVersion::HasCorrectStatistics`` of Arrow's
+``metadata.cc``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..native.parquet import passes
@@ -27,7 +35,11 @@ _TEXT_BYTES, _REPETITION, _DEFINITION = 1, 2, 3  # of SizeStatistics
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = (1, 4, 8, 12, 4, 8, 0, 0)
 _CODECS = 8
+_WRITER = re.compile(r"(parquet-mr|parquet-cpp)(?![\w-])(?:\s+version\s+(\d+)\.(\d+))?")
+_RIGHT_SINCE = {"parquet-mr": (1, 10), "parquet-cpp": (1, 3)}
 _BYTE_ARRAY, _FIXED = 6, 7
+
+Trusted = Literal["all", "equal", "none"]
 
 
 def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
@@ -67,6 +79,31 @@ def has_no_known_bounds(column: pq.ColumnSchema) -> bool:
     Some writers truncate the bounds of long values. Bounds of numbers (decimals, float16) are always complete.
     """
     return column.physical_type == _TYPES[_FIXED] and column.logical_type.type not in ("DECIMAL", "FLOAT16")
+
+
+def trusted_bounds(footer: pq.FileMetaData, column: pq.ColumnSchema) -> Trusted:
+    """Which bounds of a column are right: all, only a minimum that equals the maximum, or none."""
+    in_bytes = column.physical_type in _TYPES[_BYTE_ARRAY:]
+    if not footer.created_by:
+        return "none" if in_bytes or str(column.converted_type).startswith("UINT") else "all"
+    found = _WRITER.match(footer.created_by)
+    if not in_bytes or column.logical_type.type != "DECIMAL" or found is None:
+        return "all"
+    return "all" if (int(found[2] or 0), int(found[3] or 0)) >= _RIGHT_SINCE[found[1]] else "equal"
+
+
+def may_be_misordered(kind: pa.DataType) -> bool:
+    """Whether `trusted_bounds` is not always ``"all"`` for a column of this type."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return not (
+        pa.types.is_signed_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_time(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_duration(kind)
+    )
 
 
 def _check_group(group: dict[int, Any], leaves: Sequence[tuple[int, int, int, int]], limit: int) -> None:

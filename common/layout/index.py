@@ -23,11 +23,11 @@ from .chunk_statistics import ChunkStatistics
 from .evolution import hides_from_parquet
 from .file_versions import current_versions
 from .files import FileListing
+from .footer_check import may_be_misordered
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
 from .nested import stored_schema
-from .old_writers import may_be_misordered
 from .retries import with_retries
 from .store_answers import told
 

@@ -47,7 +47,7 @@ class IndexDescription:
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
         by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
-        by_writer: whether bounds of old writers were left out, as `old_writers` says; earlier releases kept them.
+        by_writer: whether bounds of old writers were left out, as `trusted_bounds` says; earlier releases kept them.
     """
 
     fields: tuple[str, ...]

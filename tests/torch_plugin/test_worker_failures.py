@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from parquetry.common.transport import exit_status
+from parquetry.common.transport import children
 from parquetry.torch_plugin import ParquetIterable, as_is, worker_failures
 
 DEADLY = 7
@@ -77,6 +77,6 @@ def test_workers_of_other_datasets_are_torchs_own_affair() -> None:
 
 
 def test_memory_that_ran_out_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exit_status, "killed_for_memory", lambda: exit_status._KILLED_BEFORE + 1)
+    monkeypatch.setattr(children, "killed_for_memory", lambda: children._KILLED_BEFORE + 1)
     with pytest.raises(RuntimeError, match=r"killed by SIGKILL \(out of memory: the kernel killed 1 process since"):
         list(loader(url, signal.SIGKILL))

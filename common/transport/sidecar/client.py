@@ -23,8 +23,7 @@ from ...errors import SidecarError, error_class, limit_reached
 from ...memory.arena import SMALL_BYTES
 from ...order.cursor import SkipState
 from ...schema.element import OutputField
-from ..children import start_child
-from ..exit_status import how_it_ended
+from ..children import how_it_ended, start_child
 from ..processes import SHARED, python_command
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started

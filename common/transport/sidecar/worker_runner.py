@@ -23,7 +23,7 @@ from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
 from ...stages.functions import pickle_with_files
-from ..exit_status import how_it_ended, killed_for_memory
+from ..children import how_it_ended, killed_for_memory
 from ..processes import start_vital
 from .protocol import BatchHeader
 from .shared_blocks import ExportedBlock, export_block

@@ -22,8 +22,8 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import EmptySelectionError
 from parquetry.common.layout import index_format
 from parquetry.common.layout.chunk_statistics import footer_statistics
+from parquetry.common.layout.footer_check import trusted_bounds
 from parquetry.common.layout.index_writer import write_index
-from parquetry.common.layout.old_writers import trusted_bounds
 
 WIDTH = 16
 KIND = pa.decimal128(38, 0)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from parquetry.common.transport import exit_status
-from parquetry.common.transport.exit_status import how_it_ended
+from parquetry.common.transport import children
+from parquetry.common.transport.children import how_it_ended
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_a_status_is_told_in_words(code: int | None, words: str) -> None:
 
 def test_what_the_control_group_counts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "memory.events"
-    monkeypatch.setattr(exit_status, "_own_group", lambda: str(tmp_path / "missing"))
-    monkeypatch.setattr(exit_status, "_EVENTS", (str(tmp_path / "other"), str(events)))
+    monkeypatch.setattr(children, "_own_group", lambda: str(tmp_path / "missing"))
+    monkeypatch.setattr(children, "_EVENTS", (str(tmp_path / "other"), str(events)))
     (tmp_path / "other").write_text("under_oom 0\n")  # older kernels do not count them
-    monkeypatch.setattr(exit_status, "_KILLED_BEFORE", 2)
+    monkeypatch.setattr(children, "_KILLED_BEFORE", 2)
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 2\n")
     assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 5\n")
