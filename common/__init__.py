@@ -5,8 +5,9 @@ Names are imported on first use, so a decode worker loads only what it needs.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .process.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .counting.loader_stats import LoaderStats
@@ -57,34 +58,28 @@ __all__ = [
     "write_dataset",
 ]
 
-_HOMES = {
-    "DatasetWriter": "write",
-    "LoaderStats": "counting.loader_stats",
-    "NestedArray": "schema.ragged",
-    "ParquetryError": "errors",
-    "Pipeline": "pipeline",
-    "RaggedArray": "schema.ragged",
-    "contains": "predicates.column_predicates",
-    "cu_seqlens": "engine.steps.join",
-    "describe": "display.batches",
-    "hash_split": "predicates.column_predicates",
-    "mix": "pipeline",
-    "observe": "counting.watching",
-    "plot": "display.batches",
-    "trace": "counting.recording",
-    "watch": "counting.watching",
-    "write_dataset": "write",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{_HOMES.get(name, 'schema')}", __name__)
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".counting.loader_stats": ("LoaderStats",),
+        ".counting.recording": ("trace",),
+        ".counting.watching": ("observe", "watch"),
+        ".display.batches": ("describe", "plot"),
+        ".engine.steps.join": ("cu_seqlens",),
+        ".errors": ("ParquetryError",),
+        ".pipeline": ("Pipeline", "mix"),
+        ".predicates.column_predicates": ("contains", "hash_split"),
+        ".schema": (
+            "CompressedImageCodec",
+            "CompressedNdarrayCodec",
+            "ListCodec",
+            "NdarrayCodec",
+            "ScalarCodec",
+            "TensorCodec",
+            "Unischema",
+            "UnischemaField",
+        ),
+        ".schema.ragged": ("NestedArray", "RaggedArray"),
+        ".write": ("DatasetWriter", "write_dataset"),
+    },
+)

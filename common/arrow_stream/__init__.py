@@ -6,8 +6,9 @@ a process of its own. ``Pipeline(address=...)`` is the client.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..process.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ..transport.served.address import ServerAddress
@@ -16,15 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrowServer", "ClientLimits", "ServerAddress", "serve"]
 
-_HOMES = {
-    "ArrowServer": ".server",
-    "ClientLimits": ".limits",
-    "ServerAddress": "..transport.served.address",
-    "serve": ".server",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name], __name__), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "..transport.served.address": ("ServerAddress",),
+        ".limits": ("ClientLimits",),
+        ".server": ("ArrowServer", "serve"),
+    },
+)

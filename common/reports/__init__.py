@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..process.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .benching import Bench, bench
@@ -50,41 +51,22 @@ __all__ = [
     "warm",
 ]
 
-_HOMES = {
-    "Bench": "benching",
-    "DatasetReport": "inspecting",
-    "Finding": "linting",
-    "MachineReport": "machine",
-    "Preview": "rows",
-    "Sheet": "pictures",
-    "Simulation": "simulating",
-    "Statistics": "statistics",
-    "Verification": "verifying",
-    "apply_chain": "chain",
-    "bench": "benching",
-    "caches": "kept_files",
-    "contact_sheet": "pictures",
-    "describe": "simulating",
-    "described_by": "simulating",
-    "doctor": "machine",
-    "html_report": "page",
-    "inspect": "inspecting",
-    "lint": "linting",
-    "preview": "rows",
-    "show_state": "states",
-    "simulate": "simulating",
-    "stats": "statistics",
-    "to_json": "values",
-    "verify": "verifying",
-    "warm": "kept_files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".benching": ("Bench", "bench"),
+        ".chain": ("apply_chain",),
+        ".inspecting": ("DatasetReport", "inspect"),
+        ".kept_files": ("caches", "warm"),
+        ".linting": ("Finding", "lint"),
+        ".machine": ("MachineReport", "doctor"),
+        ".page": ("html_report",),
+        ".pictures": ("Sheet", "contact_sheet"),
+        ".rows": ("Preview", "preview"),
+        ".simulating": ("Simulation", "describe", "described_by", "simulate"),
+        ".states": ("show_state",),
+        ".statistics": ("Statistics", "stats"),
+        ".values": ("to_json",),
+        ".verifying": ("Verification", "verify"),
+    },
+)

@@ -6,8 +6,9 @@ Install parquetry on the executors too, because they encode and decode with its 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..process.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .converter import SparkConverter, spark_converter
@@ -34,29 +35,16 @@ __all__ = [
     "write_rows",
 ]
 
-_HOMES = {
-    "SparkConverter": "converter",
-    "compute_selection": "selecting",
-    "copy": "copying",
-    "dataset_as_dataframe": "reading",
-    "dataset_as_rdd": "reading",
-    "dict_to_spark_row": "encoding",
-    "encode_dataframe": "encoding",
-    "materialize_dataset": "materialize",
-    "spark_converter": "converter",
-    "write_dataframe": "writing",
-    "write_index": "indexing",
-    "write_rows": "writing",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".converter": ("SparkConverter", "spark_converter"),
+        ".copying": ("copy",),
+        ".encoding": ("dict_to_spark_row", "encode_dataframe"),
+        ".indexing": ("write_index",),
+        ".materialize": ("materialize_dataset",),
+        ".reading": ("dataset_as_dataframe", "dataset_as_rdd"),
+        ".selecting": ("compute_selection",),
+        ".writing": ("write_dataframe", "write_rows"),
+    },
+)

@@ -1,0 +1,29 @@
+"""`lazy_names`: a package's names, each imported when it is first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns ``__getattr__`` and ``__dir__`` for the ``__init__.py`` of a package.
+
+    Args:
+        package: its ``__name__``.
+        modules: the names in each module; modules are named as after ``from``, such as ``".module"``.
+    """
+    homes = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name], package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted(homes)
