@@ -135,8 +135,6 @@ class Bucket(Stage):
             raise PipelineError(
                 f"bucket: expected boundaries of at most max_tokens={self.max_tokens}, got {self.boundaries[-1]}."
             )
-        if self.pad_to not in ("bucket", "longest"):
-            raise PipelineError(f"bucket: expected pad_to='bucket' or 'longest', got {self.pad_to!r}.")
         if self.pad_to == "bucket" and not self.boundaries:
             raise PipelineError(
                 "bucket: expected pad_to='longest' with buckets=n, whose boundaries are known only once the data is "

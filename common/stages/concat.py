@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..errors import PipelineError
 from .base import Stage
 from .columns import Columns
 from .names import StoredName
@@ -35,8 +34,6 @@ class Concat(TokenStage):
 
     def check(self) -> None:
         super().check()
-        if self.remainder not in ("drop", "pad"):
-            raise PipelineError(f"concat: expected remainder='drop' or 'pad', got {self.remainder!r}.")
         if self.separator is not None:
             check_numbers("concat", "separator", self.separator)
         check_numbers("concat", "pad_value", self.pad_value)

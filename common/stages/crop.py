@@ -18,7 +18,6 @@ from .image_base import (
     Size,
     check_alike,
     check_room,
-    check_seed,
     check_size,
 )
 
@@ -91,7 +90,6 @@ class RandomCrop(RandomImageStage):
 
     def check(self) -> None:
         check_size(self.verb, self.size)
-        check_seed(self.verb, self.seed)
 
     def check_columns(self, outputs: Sequence[OutputField]) -> None:
         check_alike(self.verb, outputs)

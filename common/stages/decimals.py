@@ -31,10 +31,6 @@ class Decimals(Stage):
     def sample(cls) -> Stage:
         return cls("text", ("x",))
 
-    def check(self) -> None:
-        if self.form not in ("text", "float64", "scaled"):
-            raise PipelineError(f"decimals: expected 'text', 'float64' or 'scaled', got {self.form!r}.")
-
     def changes(self, name: str) -> bool:
         return self.form != "text" and matches(self.patterns, name)
 

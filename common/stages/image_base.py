@@ -252,12 +252,6 @@ def check_size(verb: str, size: object) -> None:
         raise PipelineError(f"{verb}: expected size to be (height, width), integers >= 1, got {size!r}.")
 
 
-def check_seed(verb: str, seed: object) -> None:
-    """Raises `PipelineError` unless ``seed`` is an integer."""
-    if not is_integer(seed):
-        raise PipelineError(f"{verb}: expected an integer seed or None, got {seed!r}.")
-
-
 def is_number(value: object) -> bool:
     """Whether a plain value is a number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -41,8 +41,6 @@ class Normalize(ImageStage):
         return cls(("x",), (0.0,), (1.0,))
 
     def check(self) -> None:
-        if self.dtype not in ("float32", "float16"):
-            raise PipelineError(f"normalize: expected dtype='float32' or 'float16', got {self.dtype!r}.")
         for name, values in (("mean", self.mean), ("std", self.std), ("scale", (self.scale,))):
             if not values or not all(is_number(value) and math.isfinite(value) for value in values):
                 raise PipelineError(f"normalize: expected {name} to be one or more finite numbers, got {values!r}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..errors import PipelineError
 from .base import Stage
 from .columns import Columns
 from .names import StoredName
@@ -35,10 +34,6 @@ class PackRows(TokenStage):
 
     def check(self) -> None:
         super().check()
-        if self.strategy not in ("best_fit", "first_fit"):
-            raise PipelineError(f"pack_rows: expected strategy='best_fit' or 'first_fit', got {self.strategy!r}.")
-        if self.overlong not in ("cut", "drop", "error"):
-            raise PipelineError(f"pack_rows: expected overlong='cut', 'drop' or 'error', got {self.overlong!r}.")
         check_numbers("pack_rows", "pad_value", self.pad_value)
 
     @property

@@ -9,7 +9,7 @@ from ..errors import PipelineError
 from ..schema.element import OutputField
 from ..schema.plain import Seed
 from .base import Stage
-from .image_base import FLIPS, ImageOp, Key, RandomImageStage, check_seed, is_number
+from .image_base import FLIPS, ImageOp, Key, RandomImageStage, is_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,6 @@ class RandomFlip(RandomImageStage):
         return cls(("x",), 0)
 
     def check(self) -> None:
-        check_seed(self.verb, self.seed)
-        if self.axis not in ("horizontal", "vertical"):
-            raise PipelineError(f"random_flip: expected axis='horizontal' or 'vertical', got {self.axis!r}.")
         if not is_number(self.probability) or not 0 <= self.probability <= 1:
             raise PipelineError(f"random_flip: expected probability from 0 to 1, got {self.probability!r}.")
 

@@ -21,7 +21,6 @@ from .image_base import (
     check_alike,
     check_interpolated_fields,
     check_interpolation,
-    check_seed,
     check_size,
     interpolation_of,
     is_number,
@@ -76,7 +75,6 @@ class RandomResizedCrop(RandomImageStage):
     def check(self) -> None:
         check_size(self.verb, self.size)
         check_interpolation(self.verb, self.interpolation)
-        check_seed(self.verb, self.seed)
         self._check_range("scale", self.scale, 1.0)
         self._check_range("ratio", self.ratio, math.inf)
 

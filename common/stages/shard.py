@@ -49,8 +49,6 @@ class Shard(Stage):
             raise PipelineError(
                 f"shard: expected index from 0 to num_shards - 1 = {self.num_shards - 1}, got {self.index!r}."
             )
-        if self.even not in ("pad", "drop", "none"):
-            raise PipelineError(f"shard: expected even='pad', 'drop' or 'none', got {self.even!r}.")
         if self.canonical_shards is not None:
             positive_integer("shard", "canonical_shards", self.canonical_shards)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ..errors import PipelineError
 from ..schema.plain import Seed
-from .base import Decision, Stage, is_integer, positive_integer
+from .base import Decision, Stage, positive_integer
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,6 @@ class Shuffle(Stage):
 
     def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)
-        if not is_integer(self.seed):
-            raise PipelineError(f"shuffle: expected an integer seed or None, got {self.seed!r}.")
 
     @property
     def drawn_seed(self) -> int | None:

@@ -20,7 +20,7 @@ from ..predicates.row_mask import row_values
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
-from .base import Decision, Stage, is_integer, positive_integer
+from .base import Decision, Stage, positive_integer
 from .columns import ResolveFields
 from .measure import Measure
 from .names import STORED_PART, StoredExpression, StoredName
@@ -195,8 +195,6 @@ class Weigh(Stage):
             positive_integer("weigh", "num_items", self.num_items)
             if self.num_items > _MOST_ITEMS:
                 raise PipelineError(f"weigh: expected num_items to be at most {_MOST_ITEMS}, got {self.num_items}.")
-        if not is_integer(self.seed):
-            raise PipelineError(f"weigh: expected an integer seed or None, got {self.seed!r}.")
 
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.reads:

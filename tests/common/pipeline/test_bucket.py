@@ -277,7 +277,7 @@ def test_names_of_later_stages_are_put_back_into_those_of_storage(rows: Pipeline
         ({"boundaries": [3], "batch_sizes": [1]}, "expected 2 batch_sizes, one for each bucket, the last for rows"),
         ({"buckets": 3, "batch_sizes": [1]}, "expected 3 batch_sizes, one for each bucket, got 1"),
         ({"boundaries": [30], "max_tokens": 20}, "boundaries of at most max_tokens=20, got 30"),
-        ({"boundaries": [3], "batch_size": 1, "pad_to": "most"}, "expected pad_to='bucket' or 'longest'"),
+        ({"boundaries": [3], "batch_size": 1, "pad_to": "most"}, r"pad_to to be one of \('bucket', 'longest'\)"),
         ({"buckets": 3, "batch_size": 1, "pad_to": "bucket"}, "expected pad_to='longest' with buckets=n"),
         ({"boundaries": [3], "batch_size": 1.5}, "expected batch_size to be an integer"),
     ],

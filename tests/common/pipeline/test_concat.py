@@ -290,7 +290,7 @@ def test_a_batch_whose_function_fails_is_made_again_in_halves(tmp_path: Path) ->
         ((2.5, "tokens"), {}, "expected length to be an integer"),
         ((4,), {}, "concat: expected a field name"),
         ((4, "tokens", "tokens"), {}, "expected each field once"),
-        ((4, "tokens"), {"remainder": "keep"}, "expected remainder='drop' or 'pad', got 'keep'"),
+        ((4, "tokens"), {"remainder": "keep"}, r"remainder to be one of \('drop', 'pad'\), got 'keep'"),
         ((4, "tokens"), {"separator": "x"}, "expected separator to be a number, got 'x'"),
         ((4, "tokens"), {"separator": {"ids": 1}}, r"one for each of \['tokens'\], got {'ids': 1}"),
         ((4, "tokens"), {"positions": "yes"}, "expected positions to be"),

@@ -147,8 +147,8 @@ def test_items_are_found_by_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "next_fit"}, "expected strategy='best_fit' or 'first_fit', got 'next_fit'"),
-        ({"overlong": "keep"}, "expected overlong='cut', 'drop' or 'error', got 'keep'"),
+        ({"strategy": "next_fit"}, r"strategy to be one of \('best_fit', 'first_fit'\), got 'next_fit'"),
+        ({"overlong": "keep"}, r"overlong to be one of \('cut', 'drop', 'error'\), got 'keep'"),
         ({"pad_value": None}, "expected pad_value to be a number, got None"),
     ],
 )

@@ -359,7 +359,7 @@ def test_numbers_of_every_type_are_weights(tmp_path: Path, kind: pa.DataType) ->
         (lambda p: p.weigh("price", 0), "weigh: expected num_items to be an integer >= 1, got 0"),
         (lambda p: p.weigh("price", 1 << 31), "weigh: expected num_items to be at most"),
         (lambda p: p.weigh("price", 2.5), "weigh: expected num_items to be an integer"),
-        (lambda p: p.weigh("price", seed="x"), "weigh: expected an integer seed"),
+        (lambda p: p.weigh("price", seed="x"), "weigh: expected seed to be a 64-bit integer"),
         (lambda p: p.weigh("price").weigh("price"), r"weigh\(\) cannot be combined with weigh\(\)"),
         (lambda p: p.weigh("price").where(pc.field("id") > 3), r"where\(\) must come before weigh\(\)"),
         (lambda p: p.weigh("price").ngram(length=2), r"ngram\(\) cannot be combined with weigh\(\)"),
