@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .schema.ragged import RaggedArray
+from .schema.ragged import RaggedArray, object_array
 
 
 class Resumable(Protocol):
@@ -133,7 +133,7 @@ def _as_array(value: object, where: str) -> np.ndarray:
         if method == "to_list" or getattr(value, "is_nested", False):
             parts = getattr(value, method, None)
             if parts is not None:
-                return _objects([_as_array(part, where) for part in parts()])
+                return object_array([_as_array(part, where) for part in parts()])
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     if hasattr(value, "numpy"):
@@ -143,12 +143,6 @@ def _as_array(value: object, where: str) -> np.ndarray:
     array = np.asarray(value)
     assert array.dtype != object, f"{where}: expected an array, a tensor, or a number, got {type(value).__name__}"
     return array
-
-
-def _objects(values: list[Any]) -> np.ndarray:
-    result = np.empty(len(values), dtype=object)
-    result[:] = values
-    return result
 
 
 def _assert_same_arrays(found: np.ndarray, expected: np.ndarray, where: str) -> None:

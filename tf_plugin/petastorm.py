@@ -22,6 +22,7 @@ from parquetry.common.errors import DecodeError, NullValueError, PipelineError, 
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.reading import DescribedSamples
 from parquetry.common.petastorm.unischema import Unischema, UnischemaField
+from parquetry.common.schema.ragged import object_array
 
 with needs_framework("parquetry.tf_plugin.petastorm", "tensorflow", extra="tensorflow"):
     import tensorflow as tf
@@ -131,7 +132,9 @@ def _blocks(rows: Iterator[list[Any]], most: int) -> Iterator[list[list[Any]]]:
 
 def _stacked(name: str, values: Sequence[Any]) -> np.ndarray:
     try:
-        return np.stack(values) if np.ndim(values[0]) else _objects(values) if _is_text(values[0]) else np.array(values)
+        if np.ndim(values[0]):
+            return np.stack(values)
+        return object_array(values) if _is_text(values[0]) else np.array(values)
     except ValueError as error:
         shapes = sorted({np.shape(value) for value in values})
         raise PipelineError(f"field '{name}': expected the shape that the schema declares, got {shapes}.") from error
@@ -139,12 +142,6 @@ def _stacked(name: str, values: Sequence[Any]) -> np.ndarray:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str | bytes)
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    result = np.empty(len(values), dtype=object)
-    result[:] = values
-    return result
 
 
 def tf_tensors(reader: DescribedSamples, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
@@ -281,7 +278,7 @@ def _of_objects(name: str, values: np.ndarray) -> np.ndarray:
     made = [_tf_value(name, value) for value in values.flat]
     if made and all(isinstance(value, np.ndarray) for value in made):  # dates
         return np.array(made).reshape(values.shape)
-    return _objects(made).reshape(values.shape)
+    return object_array(made).reshape(values.shape)
 
 
 def _flatten(ngram: Mapping[int, Any]) -> Any:

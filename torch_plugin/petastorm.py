@@ -12,7 +12,6 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -83,9 +82,7 @@ class LoaderBase:
     def __enter__(self) -> LoaderBase:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.reader.stop()
         self.reader.join()
 
@@ -205,9 +202,7 @@ class InMemBatchedDataLoader:
     def __enter__(self) -> InMemBatchedDataLoader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._buffer = []
 
 

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
-from ..errors import CodecUnavailableError, DecodeError, EncodeError, SchemaError, missing_package
+from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema import codecs as core
 from ..schema.checking import check_value
-from ..schema.codec import Codec
+from ..schema.codec import Codec, fits_shape
 from ..schema.dtypes import is_string_like
 from ..schema.field import UnischemaField as CoreField
 from ..schema.images import CompressedImageCodec as CoreImageCodec
+from ..schema.spark_types import SPARK_TYPES, pyspark_types
 
 Value: TypeAlias = Any
 """A value from a user's row or a stored column. It can be anything; the codec checks it."""
@@ -47,20 +48,9 @@ class EncodedField(Protocol):
 
 
 _SPARK_ARROW = {
-    "ByteType": pa.int8(),
-    "ShortType": pa.int16(),
-    "IntegerType": pa.int32(),
-    "LongType": pa.int64(),
-    "FloatType": pa.float32(),
-    "DoubleType": pa.float64(),
-    "BooleanType": pa.bool_(),
-    "StringType": pa.string(),
+    **{name: arrow for arrow, name in SPARK_TYPES.items()},
     "VarcharType": pa.string(),
     "CharType": pa.string(),
-    "BinaryType": pa.binary(),
-    "DateType": pa.date32(),
-    "TimestampType": pa.timestamp("us", "UTC"),
-    "TimestampNTZType": pa.timestamp("us"),
 }
 _ARROW_SPARK = {
     "int8": "ByteType",
@@ -249,16 +239,8 @@ class ScalarCodec(DataframeColumnCodec):
 
 
 def spark_type(name: str, *args: object) -> Any:
-    """Makes a type of ``pyspark.sql.types``.
-
-    Raises:
-        CodecUnavailableError: pyspark is not installed.
-    """
-    try:
-        import pyspark.sql.types as types
-    except ImportError as error:
-        raise CodecUnavailableError(f"Spark type {name}: {missing_package(error, 'pyspark', 'spark')}") from error
-    return getattr(types, name)(*args)
+    """Makes a type of ``pyspark.sql.types``. Raises `CodecUnavailableError` if pyspark is not installed."""
+    return getattr(pyspark_types(f"Spark type {name}"), name)(*args)
 
 
 def _plain(value: object) -> Value:
@@ -355,8 +337,5 @@ def _check_array(field: EncodedField, value: Value) -> None:
     if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SUM" and value.dtype != dtype:
         raise EncodeError(f"field '{field.name}': Unexpected type {value.dtype}, expected {dtype}.")
     shape = np.shape(value)
-    fits = len(shape) == len(field.shape) and all(
-        want is None or want == got for want, got in zip(field.shape, shape, strict=True)
-    )
-    if not fits:
+    if not fits_shape(shape, field.shape):
         raise EncodeError(f"field '{field.name}': Unexpected dimensions {shape}, expected {field.shape}.")

@@ -7,7 +7,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -211,9 +210,7 @@ class Reader:
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self.join()
 

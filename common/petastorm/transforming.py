@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import TransformError
+from ..schema.codec import fits_shape
+from ..schema.ragged import object_array
 from ..stages.functions import lock_of
 from .codecs import Value
 from .frames import from_series, to_frame
@@ -150,10 +152,7 @@ def _cast(field: UnischemaField, array: np.ndarray) -> np.ndarray:
 
 
 def _check_shape(field: UnischemaField, found: tuple[int, ...]) -> None:
-    fits = len(found) == len(field.shape) and all(
-        want is None or want == got for want, got in zip(field.shape, found, strict=True)
-    )
-    if not fits:
+    if not fits_shape(found, field.shape):
         raise TransformError(
             f"TransformSpec, field '{field.name}': expected shape {field.shape}, got {found}. "
             "Declare the new shape in edit_fields=."
@@ -194,9 +193,7 @@ def _stacked(cells: list[Any]) -> np.ndarray:
         return np.stack(cells)
     if all(isinstance(cell, np.generic) for cell in cells) and len({cell.dtype for cell in cells}) == 1:
         return np.array(cells)
-    result = np.empty(len(cells), dtype=object)
-    result[:] = cells
-    return result
+    return object_array(cells)
 
 
 def _array_dtype(field: UnischemaField) -> Any:

@@ -19,6 +19,7 @@ from ..process.forks import arrow_to_numpy
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
+from ..schema.ragged import object_array
 from .codecs import Value, decode_array
 
 _NANOSECONDS = np.iinfo(np.int64).max // 10**9
@@ -43,7 +44,7 @@ def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:
 def _decimals(value: Value, field: UnischemaField) -> Value:
     if value is None or not field.shape:
         return None if value is None else decimal.Decimal(value)
-    return _objects([_decimals(item, field.replace(shape=field.shape[1:], codec=None)) for item in value])
+    return object_array([_decimals(item, field.replace(shape=field.shape[1:], codec=None)) for item in value])
 
 
 def _scalars(field: UnischemaField, array: pa.Array) -> list[Any]:
@@ -73,7 +74,7 @@ def _list_value(field: UnischemaField, cell: pa.Scalar) -> Any:
         return _nested(field, cell.as_py())
     items = cell.values
     if is_text(field.dtype) or is_bytes(field.dtype):
-        return _objects(items.to_pylist())
+        return object_array(items.to_pylist())
     if items.null_count:
         if np.dtype(field.dtype).kind != "f":
             raise DecodeError(f"field '{field.name}': expected lists without nulls inside, got {items.to_pylist()}.")
@@ -89,12 +90,6 @@ def _nested(field: UnischemaField, value: list[Any]) -> np.ndarray:
     made = np.array(value, dtype=np.int64 if dtype.kind in "mM" else dtype)
     made = made if made.size or -1 in shape else made.reshape(shape)
     return made.view(dtype) if dtype.kind in "mM" else made
-
-
-def _objects(values: list[Any]) -> np.ndarray:
-    result = np.empty(len(values), dtype=object)
-    result[:] = values
-    return result
 
 
 def column_array(column: pa.ChunkedArray) -> np.ndarray:
@@ -123,7 +118,7 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
         filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
         mask = arrow_to_numpy(array.is_null())
         return np.ma.MaskedArray(arrow_to_numpy(filled), mask)
-    return _objects(array.to_pylist())
+    return object_array(array.to_pylist())
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -134,7 +129,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 def _text(values: list[str | None]) -> np.ndarray:
     if all(value is not None and value[-1:] != "\0" for value in values):
         return np.array(values, dtype=np.str_)
-    return _objects(values)
+    return object_array(values)
 
 
 def _time_stamps(array: pa.Array) -> np.ndarray:
@@ -148,5 +143,5 @@ def _time_stamps(array: pa.Array) -> np.ndarray:
 def _lists(array: pa.Array) -> np.ndarray:
     rows = [None if not cell.is_valid else column_array(cell.values) for cell in array]
     if not rows or any(row is None for row in rows) or len({row.shape for row in rows if row is not None}) > 1:
-        return _objects(rows)
+        return object_array(rows)
     return np.stack([row for row in rows if row is not None])

@@ -16,7 +16,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 _MISSING = object()
@@ -52,9 +51,7 @@ class ForkLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock.locked():  # false in a child that was forked inside the block
             self._lock.release()
 

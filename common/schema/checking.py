@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import EncodeError
+from .codec import fits_shape
 from .dtypes import dtype_to_json, is_bytes, is_string_like
 from .field import UnischemaField
+from .ragged import object_array
 
 Text = TypeVar("Text", str, bytes)
 
@@ -226,7 +228,7 @@ def _check_string_array(field: UnischemaField, value: object) -> np.ndarray:
     else:
         raise wrong_type(field, value)
     if not field.storage.coded:
-        return _objects(items, array.shape)
+        return object_array(items).reshape(array.shape)
     texts: list[Any] = [_stored_whole(field, str(item) if wanted == "U" else item) for item in items]
     return np.array(texts, dtype=wanted).reshape(array.shape)
 
@@ -278,15 +280,6 @@ def _object_array(field: UnischemaField, value: object) -> np.ndarray:
         raise wrong_type(field, value) from error
 
 
-def _objects(items: list[Any], shape: tuple[int, ...]) -> np.ndarray:
-    result = np.empty(len(items), dtype=object)
-    result[:] = items
-    return result.reshape(shape)
-
-
 def _check_shape(field: UnischemaField, shape: tuple[int, ...]) -> None:
-    fits = len(shape) == len(field.shape) and all(
-        want is None or want == got for want, got in zip(field.shape, shape, strict=True)
-    )
-    if not fits:
+    if not fits_shape(shape, field.shape):
         raise EncodeError(f"field '{field.name}': expected shape {field.shape}, got {shape}.")

@@ -6,7 +6,7 @@ decodes one stored value into an array that the caller owns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -99,7 +99,7 @@ class Codec(PlainFields):
     def check_stored(self, field: CodedField, data: memoryview) -> None:
         """Raises ``ValueError`` with a description of the value if a stored value's header does not fit the field."""
         shape = self.shape_of(field, data)
-        if len(shape) != len(field.shape) or any(w not in (None, s) for w, s in zip(field.shape, shape, strict=True)):
+        if not fits_shape(shape, field.shape):
             raise ValueError(f"a value of shape {shape}")
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
@@ -118,6 +118,11 @@ class Codec(PlainFields):
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
         """Builds the codec from the parameters in its JSON form (without ``kind``)."""
         return cls(**parameters)
+
+
+def fits_shape(shape: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
+    """Whether a shape is the wanted one, in which ``None`` stands for any length of an axis."""
+    return len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True))
 
 
 def codec_from_json(value: Mapping[str, Any]) -> Codec:

@@ -18,6 +18,7 @@ from ..errors import EncodeError
 from ..process.forks import arrow_to_numpy, pc
 from .arrow_types import arrow_scalar_type
 from .checking import check_value
+from .codec import fits_shape
 from .dtypes import is_string_like
 from .field import Unischema, UnischemaField
 
@@ -198,9 +199,7 @@ def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: 
     """Encodes a whole array of the right dtype and shape at once, or returns ``None`` if the slow path is needed."""
     if is_string_like(field.dtype) or values.dtype != field.dtype or not values.size:
         return None
-    if values.ndim != 1 + len(field.shape) or not all(
-        want is None or want == got for want, got in zip(field.shape, values.shape[1:], strict=True)
-    ):
+    if not values.ndim or not fits_shape(values.shape[1:], field.shape):
         return None
     if field.storage.kind == "tensor":
         raw = np.array(values, dtype=values.dtype.newbyteorder("<"), order="C")

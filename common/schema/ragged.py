@@ -18,6 +18,13 @@ def ends_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
     return ends
 
 
+def object_array(items: Sequence[Any]) -> np.ndarray:
+    """Returns an array of one axis that holds the items themselves, whatever they are."""
+    result = np.empty(len(items), dtype=object)
+    result[:] = items
+    return result
+
+
 def concat_ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Concatenates the numbers ``begin .. begin + length - 1`` of each range; int64."""
     numbers = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)

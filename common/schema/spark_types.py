@@ -24,7 +24,7 @@ _WIDER = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
 }
-_SPARK = {
+SPARK_TYPES = {
     pa.bool_(): "BooleanType",
     pa.int8(): "ByteType",
     pa.int16(): "ShortType",
@@ -92,7 +92,7 @@ def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
     if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
         return pa.decimal128(kind.precision, kind.scale)
     found = _WIDER.get(kind, kind)
-    if found not in _SPARK and not pa.types.is_decimal(found):
+    if found not in SPARK_TYPES and not pa.types.is_decimal(found):
         raise SchemaError(
             f"field '{field}': expected a type that Spark supports, got {kind}. Choose another dtype or codec."
         )
@@ -105,7 +105,7 @@ def spark_type(kind: pa.DataType, types: ModuleType) -> Any:
         return types.ArrayType(spark_type(kind.value_type, types), containsNull=False)
     if pa.types.is_decimal(kind):
         return types.DecimalType(kind.precision, kind.scale)
-    return getattr(types, _SPARK[kind])()
+    return getattr(types, SPARK_TYPES[kind])()
 
 
 def to_spark(array: pa.Array, *, field: str) -> pa.Array:

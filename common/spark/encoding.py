@@ -27,6 +27,7 @@ from ..schema.dtypes import is_string_like
 from ..schema.encoding import encode_columns, encode_rows
 from ..schema.field import Unischema, UnischemaField
 from ..schema.spark_types import spark_arrow_type, spark_schema, to_spark
+from ..write.file_format import core_schema
 from .session import require_pyspark, session_of
 from .vectors import vectors_to_arrays
 
@@ -34,22 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _STEP_BYTES = 64 << 20
-
-
-def core_schema(schema: object) -> Unischema:
-    """Returns the schema as a parquetry `Unischema`.
-
-    A schema from ``parquetry.common.petastorm`` is converted.
-
-    Raises:
-        SchemaError: ``schema`` is not a schema, or has no fields.
-    """
-    convert = getattr(type(schema), "to_parquetry", None)
-    if convert is not None:
-        schema = convert(schema)
-    if not isinstance(schema, Unischema) or not len(schema):
-        raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
-    return schema
 
 
 def encode_dataframe(df: object, schema: Unischema) -> Any:

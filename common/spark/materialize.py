@@ -21,9 +21,9 @@ from ..layout.filesystem import resolve
 from ..schema.field import Unischema
 from ..tools import generate_metadata
 from ..tools.metadata_file import read_metadata, write_metadata
+from ..write.file_format import core_schema
 from ..write.petastorm import petastorm_metadata, petastorm_schema
 from ..write.staging import storage_errors
-from .encoding import core_schema
 from .session import context_of
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from ..layout.filesystem import resolve
 from ..schema.field import Unischema
 from ..tools.copy_job import CopyJob
 from ..write.chunks import CHUNK_ROWS
-from ..write.file_format import arrow_schema, check_compression
+from ..write.file_format import arrow_schema, check_compression, core_schema
 from ..write.part_files import checked_files
 from ..write.partition import check_partition_fields
 from ..write.petastorm import petastorm_schema
 from ..write.row_groups import RowGroupLimit
 from ..write.writer import DatasetWriter
-from .encoding import checked_columns, core_schema, encoded_tables
+from .encoding import checked_columns, encoded_tables
 from .session import context_of, session_of
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import PipelineError
+from ..schema.codec import fits_shape
 from ..schema.element import output_of
 from ..schema.field import UnischemaField
 from .base import Stage
@@ -74,10 +75,7 @@ def _check_made(columns: Columns, item: UnischemaField) -> None:
     wanted = output_of(item)
     for number in columns.matching((item.name,)):
         output = columns.outputs[number]
-        fits = len(wanted.shape) == len(output.shape) and all(
-            axis in (None, found) for axis, found in zip(wanted.shape, output.shape, strict=True)
-        )
-        if not fits or (wanted.kind, wanted.dtype) != (output.kind, output.dtype):
+        if not fits_shape(output.shape, wanted.shape) or (wanted.kind, wanted.dtype) != (output.kind, output.dtype):
             raise PipelineError(
                 f"select: field '{output.name}': expected {wanted.dtype} of shape {wanted.shape}, got {output.dtype} "
                 f"of shape {output.shape} from earlier stages. Give only the name, or convert it with cast() or pad()."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -14,6 +15,8 @@ from ..errors import DatasetError
 from ..layout.whole_files import whole_file
 from ..write.staging import COMMON_METADATA, storage_errors
 
+Found = TypeVar("Found")
+
 
 def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
     """Reads the Arrow schema in ``_common_metadata``, with its key-value metadata; ``None`` if there is no such file.
@@ -21,12 +24,20 @@ def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
     Raises:
         DatasetError: the file is not Parquet.
     """
-    path = posixpath.join(root, COMMON_METADATA)
+    return read_if_there(pq.read_schema, filesystem, posixpath.join(root, COMMON_METADATA))
+
+
+def read_if_there(read: Callable[..., Found], filesystem: pafs.FileSystem, path: str) -> Found | None:
+    """Calls a function of ``pyarrow.parquet`` for a file, and returns its result; ``None`` if there is no file.
+
+    Raises:
+        DatasetError: it is not Parquet metadata.
+    """
     if filesystem.get_file_info(path).type != pafs.FileType.File:
         return None
     try:
-        return pq.read_schema(path, filesystem=filesystem)
-    except (pa.ArrowInvalid, OSError) as error:
+        return read(path, filesystem=filesystem)
+    except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
         ) from error

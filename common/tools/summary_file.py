@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError
-from .metadata_file import remove_file, replace_file
+from .metadata_file import read_if_there, remove_file, replace_file
 
 SUMMARY = "_metadata"
 
@@ -41,15 +40,7 @@ def read_summary(filesystem: pafs.FileSystem, root: str) -> pq.FileMetaData | No
     Raises:
         DatasetError: the file is not Parquet.
     """
-    path = posixpath.join(root, SUMMARY)
-    if filesystem.get_file_info(path).type != pafs.FileType.File:
-        return None
-    try:
-        return pq.read_metadata(path, filesystem=filesystem)
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
-        ) from error
+    return read_if_there(pq.read_metadata, filesystem, posixpath.join(root, SUMMARY))
 
 
 def summary_keys(footer: pq.FileMetaData) -> dict[bytes, bytes]:

@@ -11,12 +11,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import PipelineError
+from ..errors import PipelineError, SchemaError
 from ..schema.field import Unischema, UnischemaField, schema_to_metadata
 
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _PAGE_BYTES = 1 << 20
 _MAX_BATCH_ROWS = 1024
+
+
+def core_schema(schema: object) -> Unischema:
+    """Returns the schema as a parquetry `Unischema`.
+
+    A schema from ``parquetry.common.petastorm`` is converted.
+
+    Raises:
+        SchemaError: ``schema`` is not a schema, or has no fields.
+    """
+    convert = getattr(type(schema), "to_parquetry", None)
+    if convert is not None:
+        schema = convert(schema)
+    if not isinstance(schema, Unischema) or not len(schema):
+        raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
+    return schema
 
 
 def arrow_schema(schema: Unischema, *, without: Collection[str] = ()) -> pa.Schema:

@@ -11,20 +11,19 @@ import contextlib
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, EncodeError, PipelineError, SchemaError
+from ..errors import DatasetError, EncodeError, PipelineError
 from ..layout.filesystem import resolve
 from ..schema.encoding import column_length, encode_columns, encode_rows
 from ..schema.field import Unischema
 from ..schema.plain import data_frame_kind
 from ..tracebacks import public_methods_shorten, shortens
 from .chunks import CHUNK_BYTES, CHUNK_ROWS, column_chunks, owned_row, raw_bytes
-from .file_format import arrow_schema, check_compression
+from .file_format import arrow_schema, check_compression, core_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
 from .partition import check_partition_fields, null_directory, split_by_partition
 from .petastorm import petastorm_metadata, petastorm_schema
@@ -88,11 +87,7 @@ class DatasetWriter:
         storage_options: Mapping[str, Any] | None = None,
         petastorm_compatible: bool = False,
     ) -> None:
-        convert: Any = getattr(type(schema), "to_parquetry", None)  # set for schemas of parquetry.common.petastorm
-        if convert is not None:
-            schema = convert(schema)
-        if not isinstance(schema, Unischema) or not len(schema):
-            raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
+        schema = core_schema(schema)
         files = checked_files(files)
         self._petastorm_compatible = petastorm_compatible
         self._schema = schema = petastorm_schema(schema) if petastorm_compatible else schema
@@ -119,9 +114,7 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
 from ...native.jpeg import Box
 from ...process.forks import cached_property
-from ...schema.codec import DAMAGE, Codec
+from ...schema.codec import DAMAGE, Codec, fits_shape
 from ...schema.codecs import NdarrayCodec
 from ...schema.dtypes import delivered_dtype, is_bytes, is_string_like
 from ...schema.field import UnischemaField
@@ -232,8 +232,7 @@ class CodedColumn:
 
     def _check_shape(self, row: int, shape: tuple[int, ...]) -> None:
         wanted = self._field.shape
-        fits = len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=False))
-        if not fits:
+        if not fits_shape(shape, wanted):
             raise self._failed(row, ValueError(f"expected shape {wanted}, got {shape}"))
         self._check_bytes(row, math.prod(shape) * self._item_bytes, self._max_bytes, f"a value of shape {shape}")
 

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import TransformError
+from ...schema.codec import fits_shape
 from ...schema.dtypes import delivered_dtype
 from ...schema.element import OutputField
-from ...schema.field import Shape
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from ...schema.times import convert_counts, counts_too_far, has_fixed_unit
 from ...stages.transform import TransformStep
@@ -432,7 +432,7 @@ def _check_shape(
     step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
 ) -> None:
     wanted = field.element_shape
-    if not _fits(wanted, found):
+    if not fits_shape(found, wanted):
         raise TransformError(
             f"transform {step.name}, field '{field.name}', {describe(number)}: expected shape {wanted}, got {found}. "
             "Declare the new shape in output=[...]."
@@ -442,12 +442,8 @@ def _check_shape(
 def _check_cell_shape(
     step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
 ) -> None:
-    if not _fits(field.shape, found):
+    if not fits_shape(found, field.shape):
         _check_shape(step, field, found if field.window is None else (field.window, *found), number, describe)
-
-
-def _fits(wanted: Shape, found: tuple[int, ...]) -> bool:
-    return len(found) == len(wanted) and all(w is None or w == f for w, f in zip(wanted, found, strict=False))
 
 
 def _string_column(

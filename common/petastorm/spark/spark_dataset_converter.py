@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...errors import PipelineError
@@ -118,9 +117,7 @@ class _ReaderContext:
         self.reader = make_batch_reader(self.parquet_file_url_list, **self.petastorm_reader_kwargs)
         return self.reader
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.reader.stop()
         self.reader.join()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -207,8 +208,7 @@ class RemoteError:
         return cls(name=name, text=text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """Describes elements of one size in a slot. The body of a BATCH message is one header, or several in a row."""
 
     slot_bytes: int
@@ -220,14 +220,7 @@ class BatchHeader:
 
     def pack(self) -> bytes:
         """Returns the 40 bytes of the header."""
-        return BATCH.pack(
-            self.slot_bytes,
-            self.table_offset,
-            self.first_element,
-            self.num_tensors,
-            self.num_elements,
-            self.num_rows,
-        )
+        return BATCH.pack(*self)
 
     @classmethod
     def unpack(cls, body: bytes) -> BatchHeader:
@@ -237,15 +230,7 @@ class BatchHeader:
             SidecarError: bytes that are no such header.
         """
         numbers, _ = _taken_apart(MessageType.BATCH, BATCH, body, texts=0)
-        slot_bytes, table_offset, first_element, num_tensors, num_elements, num_rows = numbers
-        return cls(
-            slot_bytes=slot_bytes,
-            table_offset=table_offset,
-            first_element=first_element,
-            num_tensors=num_tensors,
-            num_elements=num_elements,
-            num_rows=num_rows,
-        )
+        return cls(*numbers)
 
     @classmethod
     def unpack_all(cls, body: bytes) -> list[BatchHeader]:

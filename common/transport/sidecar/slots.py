@@ -10,7 +10,6 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +109,7 @@ def write_tables(
             write_table(slot, columns, first_element=first_element, num_elements=num_elements, num_rows=num_rows)
         )
         first_element += num_elements
-    return [replace(header, slot_bytes=slot.num_bytes) for header in headers]
+    return [header._replace(slot_bytes=slot.num_bytes) for header in headers]
 
 
 def write_table(

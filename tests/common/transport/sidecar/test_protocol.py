@@ -10,7 +10,6 @@ import struct
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +161,7 @@ def test_the_bytes_of_every_message_stay_as_they_are() -> None:
     batch = BatchHeader(
         slot_bytes=65536, table_offset=4096, first_element=1 << 40, num_tensors=3, num_elements=64, num_rows=2048
     )
-    later = replace(batch, table_offset=8320, first_element=(1 << 40) + 64, num_elements=1, num_rows=32)
+    later = batch._replace(table_offset=8320, first_element=(1 << 40) + 64, num_elements=1, num_rows=32)
     begun = Started(iteration=4, most_slots=6, before='{"é":1,"consumed":', after="}")
     error = RemoteError(name="DatasetError", text="file 'é': not there.\nLook.")
     expected = {
