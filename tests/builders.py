@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from parquetry.common import (
     CompressedImageCodec,
@@ -204,6 +205,16 @@ def build(
             at += size
             row_group += 1
     return Built(str(directory), schema, tuple(stored))
+
+
+def built_once(files: Sequence[Sequence[int]], **options: Any) -> Any:
+    """Returns a fixture that calls `build` once for a module: ``built = built_once([[20, 13]], names=["id"])``."""
+
+    @pytest.fixture(scope="module")
+    def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+        return build(tmp_path_factory.mktemp("built"), files, **options)
+
+    return built
 
 
 def write_groups(

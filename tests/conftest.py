@@ -84,6 +84,12 @@ def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         os.environ["PARQUETRY_CACHE_DIR"] = before
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns one cache for all examples of property tests: leftovers of one example must not change another."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
 def new_sidecars(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Gives the test a different environment, so sidecars of other tests do not serve it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from parquetry.common import (
     CompressedImageCodec,
@@ -61,3 +62,23 @@ def write_drive(directory: Path) -> str:
 def ids(pipeline: Pipeline) -> list[int]:
     """Returns the ids of all elements in a flat list."""
     return [int(number) for element in pipeline for number in np.atleast_1d(element["id"]).reshape(-1)]
+
+
+def drive_url_once() -> Any:
+    """Returns a fixture that writes the rows once for a module: ``url = drive_url_once()``."""
+
+    @pytest.fixture(scope="module")
+    def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+        return write_drive(tmp_path_factory.mktemp("drive"))
+
+    return url
+
+
+def drive_once(*fields: list[str], **options: Any) -> Any:
+    """Returns a fixture like that of `drive_url_once`, of a `Pipeline` with these arguments."""
+
+    @pytest.fixture(scope="module")
+    def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+        return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), *fields, **options)
+
+    return drive

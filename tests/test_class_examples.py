@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import write_drive
+from drive_rows import drive_url_once
 
 import parquetry.common
 
@@ -32,11 +32,7 @@ CLASSES = [
     ("parquetry.torch_plugin", "ParquetNode", ("torch", "torchdata.nodes")),
     ("parquetry.tf_plugin", "ParquetDataset", ("tensorflow",)),
 ]
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_drive(tmp_path_factory.mktemp("drive"))
+url = drive_url_once()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from builders import Built, build, write_table
+from builders import Built, build, built_once, write_table
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, errors, write_dataset
 from parquetry.common.errors import (
@@ -28,11 +28,7 @@ from parquetry.common.errors import (
 )
 
 F = UnischemaField
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("errors"), [[3, 1, 4], [2], [5, 2]])
+built = built_once([[3, 1, 4], [2], [5, 2]])
 
 
 def plain(directory: Path, **columns: Any) -> Pipeline:

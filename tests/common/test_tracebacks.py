@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import write_drive
+from drive_rows import drive_once
 
 from parquetry.common import (
     Pipeline,
@@ -26,10 +26,7 @@ from parquetry.common import (
 from parquetry.common.errors import FieldNotFoundError, ParquetryError, PipelineError, TransformError
 from parquetry.common.tracebacks import did_you_mean, shortens
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), ["id", "speed"])
+drive = drive_once(["id", "speed"])
 
 
 def files_of(error: BaseException) -> list[str]:

@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plain
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
@@ -137,9 +137,7 @@ def test_the_numbers_of_many_rows_take_no_memory(shuffled: bool, zeros: str) -> 
     assert memory.grown < MANY * 8
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("large"), [[20, 13], [7, 0, 30], [30]])
+built = built_once([[20, 13], [7, 0, 30], [30]])
 
 
 def double(row: dict[str, Any]) -> dict[str, Any]:

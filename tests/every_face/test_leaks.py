@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from faces import import_framework
 from processes import PATIENCE_S, open_files
 
@@ -22,11 +22,7 @@ KEPT = {"parquetry-child", "parquetry-store"}
 MOST_SLOTS = 16
 """A sidecar makes as many slots as its pace needs, each a memory file, up to this number."""
 CHEAP, COSTLY = ("id", "small", "vector", "label"), ("id", "image", "points", "tags")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("leaks"), [[20, 13], [7, 0, 30], [30]])
+built = built_once([[20, 13], [7, 0, 30], [30]])
 
 
 def threads(built: Built) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from faces import SIDECAR, THREADS, NodeFace, TensorFlowFace, TorchFace, plain_element
 from processes import PATIENCE_S, WITHIN_S, gone
 
@@ -40,11 +40,7 @@ def faces(*chosen: Any) -> Any:
 
 EVERY = (THREADS, SIDECAR, TensorFlowFace(), TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace())
 ONE_OF_EACH = (SIDECAR, TensorFlowFace(), TorchFace(kind="ParquetPipe"))
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("lifecycle"), [[20, 13], [7, 0, 30], [30]])
+built = built_once([[20, 13], [7, 0, 30], [30]])
 
 
 def ids(pipeline: Pipeline, elements: Any) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, build, built_once
 from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, import_framework, plain_element
 from processes import python_that_gets
 
@@ -33,11 +33,7 @@ FACES = [
     for face in (SIDECAR, TensorFlowFace(), TorchFace(kind="ParquetPipe"))
     if importlib.util.find_spec(NEEDS.get(face.name, "numpy"))
 ]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("kills"), [[20, 13], [7, 30], [30]], names=("id", "image"))
+built = built_once([[20, 13], [7, 30], [30]], names=("id", "image"))
 
 
 @pytest.fixture(autouse=True)

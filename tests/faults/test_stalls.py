@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, plain_element
 from processes import WITHIN_S, gone, python_that_gets
 
@@ -32,11 +32,7 @@ pytestmark = [
 
 FACES = [SIDECAR, *([TensorFlowFace()] if importlib.util.find_spec("tensorflow") else [])]
 FACES_WITH_TORCH = [*FACES, *([TorchFace(kind="ParquetPipe")] if importlib.util.find_spec("torch") else [])]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("stalls"), [[20, 13], [30]], names=("id", "image"))
+built = built_once([[20, 13], [30]], names=("id", "image"))
 
 
 @pytest.fixture(autouse=True)

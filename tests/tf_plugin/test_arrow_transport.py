@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from builders import STRICT_FIELDS, Built, build
+from builders import STRICT_FIELDS, Built, build, built_once
 from faces import plain
 from processes import PATIENCE_S
 
@@ -80,9 +80,7 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 # --- equality with the native op ---
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30], [25]], names=STRICT_FIELDS)
+built = built_once([[20, 30], [25]], names=STRICT_FIELDS)
 
 
 @pytest.fixture(autouse=True)

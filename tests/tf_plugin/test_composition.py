@@ -11,15 +11,12 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import tensorflow as tf
-from builders import Built, build
+from builders import Built, build, built_once
 
 from parquetry.common import UnischemaField
 from parquetry.tf_plugin import ParquetDataset
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[4, 1, 5], [3], [0], [2, 6, 2], [], [7]], names=("id", "ts"))
+built = built_once([[4, 1, 5], [3], [0], [2, 6, 2], [], [7]], names=("id", "ts"))
 
 
 def over(built: Built) -> ParquetDataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
-from builders import Built, build
+from builders import Built, built_once
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -14,11 +14,7 @@ from parquetry.common.errors import StateError
 from parquetry.tf_plugin import ParquetDataset
 
 pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may request many
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
+built = built_once([[5, 5], [10]], names=["id", "drive", "ts", "label"])
 
 
 @pytest.mark.slow

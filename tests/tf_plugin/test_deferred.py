@@ -12,18 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from builders import Built, build
+from builders import Built, built_once
 
 from parquetry.common.errors import PipelineError
 from parquetry.tf_plugin import ParquetDataset, mix
 
 ROWS = 17
 PARTS = tf.data.Dataset.range(2)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[4, 1, 5], [3, 4]], names=("id",))
+built = built_once([[4, 1, 5], [3, 4]], names=("id",))
 
 
 def shuffled(built: Built) -> ParquetDataset:

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import WITHIN_S, Trainer, gone
 
 pytestmark = [
@@ -51,11 +51,7 @@ for where in loops:
         print("decode worker died" if "decode worker died 3 times" in error.message else error)
     print(sum(1 for _ in ParquetDataset(url, ["id"], workers=1)), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("interrupts"), [[20, 13]], names=("id", "label"))
+built = built_once([[20, 13]], names=("id", "label"))
 
 
 def _trainer(built: Built, directory: Path, *loops: str) -> Trainer:

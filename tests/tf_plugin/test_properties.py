@@ -11,13 +11,6 @@ from hypothesis import strategies as st
 from mishaps import run_changed, run_failing, run_limited, run_refilling, run_skipping, run_unmeasured
 from oracle import examples
 
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns one cache for all examples."""
-    return tmp_path_factory.mktemp("cache")
-
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="thread")]  # PARQUETRY_EXAMPLES may request many
 FACES = [TensorFlowFace(), TensorFlowFace(as_numpy=True)]
 

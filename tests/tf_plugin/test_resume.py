@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from builders import Built, build
+from builders import Built, built_once
 from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.testing import assert_resumable
 from parquetry.tf_plugin import ParquetDataset
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("resume"), [[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
+built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
 class ByState:

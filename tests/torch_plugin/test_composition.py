@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from builders import Built, build
+from builders import Built, build, built_once
 from torch.utils.data import DataLoader
 
 from parquetry.common import UnischemaField
@@ -17,11 +17,7 @@ from parquetry.common.errors import DatasetError, EmptySelectionError, Transform
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 FACES = [ParquetPipe, ParquetNode]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[4, 1, 5], [3], [0], [2, 6, 2], [], [7]], names=("id", "ts"))
+built = built_once([[4, 1, 5], [3], [0], [2, 6, 2], [], [7]], names=("id", "ts"))
 
 
 def over(face: Any, built: Built) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -15,10 +15,7 @@ from torch.utils.data import DataLoader
 from parquetry.common.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
+built = built_once([[5, 5], [10]], names=["id", "drive", "ts", "label"])
 
 
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe, ParquetNode])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from torch.utils.data import DataLoader
 
 from parquetry.common.errors import StateError
@@ -16,11 +16,7 @@ from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
 ROWS, BATCH = 120, 4
 MODULES = [importlib.import_module(f"parquetry.torch_plugin.{name}") for name in ("iterable", "placement")]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("rows"), [[20, 13], [7, 20], [30, 30]])
+built = built_once([[20, 13], [7, 20], [30, 30]])
 
 
 @pytest.fixture

@@ -13,13 +13,6 @@ from hypothesis import strategies as st
 from mishaps import run_changed, run_failing, run_limited, run_refilling, run_skipping, run_unmeasured
 from oracle import examples
 
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns one cache for all examples."""
-    return tmp_path_factory.mktemp("cache")
-
-
 pytestmark = pytest.mark.slow
 FACES = [TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace()]
 LOADERS = [TorchFace(1), TorchFace(2, kind="ParquetPipe"), TorchFace(3)]

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from torch.utils.data import DataLoader
 
 from parquetry.torch_plugin import ParquetIterable
@@ -21,11 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process does"),
 ]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("waiting"), [[20, 13], [30]], names=("id",))
+built = built_once([[20, 13], [30]], names=("id",))
 
 
 def test_a_loader_worker_that_is_stopped_is_reported_once_and_not_blamed_for_its_cost(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from builders import Built, build
+from builders import Built, build, built_once
 from faces import plain
 
 from parquetry.common import Pipeline
@@ -35,9 +35,7 @@ def _cluster() -> Iterator[None]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("ray"), [[20, 13], [7, 0, 30], [30]])
+built = built_once([[20, 13], [7, 0, 30], [30]])
 
 
 def rows_of(pipeline: Any, tasks: int = 3, **options: Any) -> list[dict[str, Any]]:

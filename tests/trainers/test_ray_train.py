@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import PATIENCE_S
 
 ray = pytest.importorskip("ray")
@@ -24,11 +24,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray.train.torch import TorchTrainer  # noqa: E402
 
 ROWS, BATCH, LOST_AFTER = 120, 5, 4
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("rows"), [[20, 13], [7, 20], [30, 30]])
+built = built_once([[20, 13], [7, 20], [30, 30]])
 
 
 @pytest.fixture

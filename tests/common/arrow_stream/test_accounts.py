@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, command, sending, serve
@@ -34,9 +34,7 @@ class Clock:
         return self.now_s
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30]], names=("id", "image"))
+built = built_once([[20, 30]], names=("id", "image"))
 
 
 def endless(server: ArrowServer, *, shared: bool = False) -> Any:

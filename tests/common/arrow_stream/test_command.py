@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
@@ -24,10 +24,7 @@ from parquetry.common.order.cursor import Cursor
 
 from .served import elements, server_process, socket_url
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30], [25]], names=("id", "image"))
+built = built_once([[20, 30], [25]], names=("id", "image"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ClientLimits, ServerAddress, listener, serve, variants
@@ -26,10 +26,7 @@ from parquetry.common.transport.served.wire import ERROR_KEY, SocketReader
 
 from .served import elements, socket_url
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30]], names=("id", "image"))
+built = built_once([[20, 30]], names=("id", "image"))
 
 
 @pytest.mark.parametrize(

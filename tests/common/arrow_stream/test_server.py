@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from builders import ALL_FIELDS, Built, build
+from builders import ALL_FIELDS, Built, built_once
 from processes import PATIENCE_S, settled
 
 from parquetry.common import Pipeline, UnischemaField, mix
@@ -37,10 +37,7 @@ from parquetry.common.transport.served.wire import SocketReader, send_json
 
 from .served import TLS, elements, socket_url
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30], [25], [13]], names=ALL_FIELDS)
+built = built_once([[20, 30], [25], [13]], names=ALL_FIELDS)
 
 
 @pytest.fixture(params=["unix", "tcp"])

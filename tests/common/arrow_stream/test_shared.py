@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import PATIENCE_S, WITHIN_S, settled
 
 from parquetry.common import Pipeline
@@ -28,10 +28,7 @@ from parquetry.common.transport.served.wire import SocketReader
 
 from .served import elements
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30], [25], [13]], names=("id",))
+built = built_once([[20, 30], [25], [13]], names=("id",))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
@@ -23,10 +23,7 @@ from parquetry.common.transport.served.client import Connection, answers
 
 from .served import elements, server_process, socket_url
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[20, 30]], names=("id",))
+built = built_once([[20, 30]], names=("id",))
 
 
 @pytest.fixture(params=["unix", "tcp"])

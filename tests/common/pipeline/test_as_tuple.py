@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import write_drive
+from drive_rows import drive_once
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import FieldNotFoundError, PipelineError
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.served.wire import element_from_json, element_to_json
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(Path(tmp_path_factory.mktemp("tuples"))))
+drive = drive_once()
 
 
 def read(pipeline: Pipeline) -> list[str]:

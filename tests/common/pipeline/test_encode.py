@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drive_rows import ROWS, write_drive
+from drive_rows import ROWS, drive_once
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -21,10 +21,7 @@ from parquetry.common.engine.run import vocabularies
 from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError
 from parquetry.common.schema.vocabulary import Vocabulary
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(Path(tmp_path_factory.mktemp("encode"))))
+drive = drive_once()
 
 
 def table(directory: Path, **columns: Any) -> Pipeline:

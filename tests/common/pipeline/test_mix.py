@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import ids, write_drive
+from drive_rows import drive_once, ids
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import PipelineError, SchemaError, StateError
@@ -21,10 +21,7 @@ from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.plan.state import plan_hash
 from parquetry.common.testing import assert_resumable, assert_same
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+drive = drive_once(executor="threads", workers=2)
 
 
 def test_a_mix_gives_every_row_of_its_sources_in_their_own_order(drive: Pipeline) -> None:

@@ -6,14 +6,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from drive_rows import write_drive
+from drive_rows import drive_url_once
 
 from parquetry.common import Pipeline
 
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_drive(tmp_path_factory.mktemp("drive"))
+url = drive_url_once()
 
 
 def test_a_pipeline_shows_its_chain_fields_first_rows_and_plan(url: str) -> None:

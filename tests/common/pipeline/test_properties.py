@@ -28,12 +28,6 @@ from parquetry.common.pipeline.step_iterator import StepIterator
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns one cache for all examples: leftovers of one example must not change another."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @examples(125)
 @given(st.data())
 def test_any_chain_over_any_dataset_gives_what_a_list_comprehension_gives(cache: Path, data: st.DataObject) -> None:

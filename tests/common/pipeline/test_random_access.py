@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from chains import VERBS, dataset, drawn_case, layouts
-from drive_rows import write_drive
+from drive_rows import drive_once
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import apply, examples
@@ -26,16 +26,7 @@ from parquetry.common.pipeline.element_numbers import drawn_numbers, numbers_of
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_same
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all examples."""
-    return tmp_path_factory.mktemp("cache")
+drive = drive_once(executor="threads", workers=2)
 
 
 def ids(rows: list[dict[Any, Any]]) -> list[int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drive_rows import ROWS, write_drive
+from drive_rows import ROWS, drive_url_once
 
 from parquetry.common import Pipeline, ScalarCodec, UnischemaField, contains, mix
 from parquetry.common.arrow_stream import serve
@@ -18,10 +18,7 @@ from parquetry.common.errors import FieldNotFoundError, PipelineError, StateErro
 from parquetry.common.plan.plan import Plan
 from parquetry.common.stages.base import stage_from_json
 
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_drive(tmp_path_factory.mktemp("rename"))
+url = drive_url_once()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from builders import Built, build
+from builders import Built, build, built_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from resume_cases import CASES, RESUME_NAMES
@@ -21,10 +21,7 @@ from parquetry.common.pipeline.iteration import batch_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.testing import assert_resumable
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("resume"), [[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
+built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])

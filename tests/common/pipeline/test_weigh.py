@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from chains import dataset, layouts
-from drive_rows import write_drive
+from drive_rows import drive_once
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import examples
@@ -33,16 +33,8 @@ from parquetry.common.plan.plan import Plan
 from parquetry.common.testing import assert_resumable
 
 RANKS = [1, 2, 3, 4, 6, 12]
-
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("weigh")), executor="threads", workers=1)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("weighed"), [[3, 1, 4], [2], [0], [5, 2]])
+drive = drive_once(executor="threads", workers=1)
+built = built_once([[3, 1, 4], [2], [0], [5, 2]])
 
 
 def ids(pipeline: Any) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -26,11 +26,7 @@ from parquetry.common.plan.state import plan_hash, state_of
 from parquetry.common.stages.functions import UserFunction, digest_of
 
 LIMIT = 5
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
+built = built_once([[5, 5], [10]], names=["id", "drive", "ts", "label"])
 
 
 def _even(row: dict[str, Any]) -> bool:

@@ -11,16 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from drive_rows import ROWS, ids, write_drive
+from drive_rows import ROWS, drive_once, ids
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.errors import PipelineError
 from parquetry.common.predicates.column_predicates import hash_column
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+drive = drive_once(executor="threads", workers=2)
 
 
 def test_contains_leaves_out_what_null_lists_hide() -> None:

@@ -6,16 +6,13 @@ import json
 import logging
 
 import pytest
-from drive_rows import write_drive
+from drive_rows import drive_once
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 from parquetry.common.process.ranks import rank_from_environment
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+drive = drive_once(executor="threads", workers=2)
 
 
 @pytest.mark.parametrize(

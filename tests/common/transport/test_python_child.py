@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import PATIENCE_S
 
 from parquetry.common.transport.processes import python_command
@@ -36,11 +36,7 @@ if __name__ == "__main__":
     with make_batch_reader("file://" + url, reader_pool_type="process", workers_count=1, schema_fields=["id"]) as reader:
         print(sum(len(batch.id) for batch in reader))
 """
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("child"), [[20, 13]], names=("id", "label"))
+built = built_once([[20, 13]], names=("id", "label"))
 
 
 @pytest.mark.slow

@@ -8,15 +8,12 @@ import time
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.transport import open as opening
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("waits"), [[20, 13]], names=("id",))
+built = built_once([[20, 13]], names=("id",))
 
 
 @pytest.fixture(autouse=True)

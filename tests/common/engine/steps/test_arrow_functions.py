@@ -6,15 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from drive_rows import ROWS, write_drive
+from drive_rows import ROWS, drive_once
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import TransformError
 
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+drive = drive_once(executor="threads", workers=2)
 
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:

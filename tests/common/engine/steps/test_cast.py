@@ -11,16 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drive_rows import ROWS, write_drive
+from drive_rows import ROWS, drive_url_once
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.arrow_stream import serve
 from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError, TransformError
 
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_drive(tmp_path_factory.mktemp("cast"))
+url = drive_url_once()
 
 
 @pytest.fixture(params=["threads", "sidecar"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import ROWS, ids, write_drive
+from drive_rows import ROWS, drive_url_once, ids
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.columns.batch import Dense, Ragged
@@ -18,10 +18,7 @@ from parquetry.common.schema.element import OutputField
 from parquetry.common.schema.field import Shape
 from parquetry.common.stages.pad import PadStep
 
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_drive(tmp_path_factory.mktemp("shaping"))
+url = drive_url_once()
 
 
 @pytest.fixture(params=["threads", "sidecar"])

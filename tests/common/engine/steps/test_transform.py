@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builders import Built, build
+from builders import Built, build, built_once
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import DecodeError, PipelineError, TransformError
@@ -25,11 +25,7 @@ from parquetry.common.testing import assert_same
 ROWS = 40
 VECTOR = UnischemaField("double", np.int64, (3,))
 EXECUTORS = ["threads", "sidecar"]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("data"), [[10, 10], [20]], names=["id", "drive", "ts", "codes", "points"])
+built = built_once([[10, 10], [20]], names=["id", "drive", "ts", "codes", "points"])
 
 
 def _own_row() -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import ALL_FIELDS, Built, build
+from builders import ALL_FIELDS, Built, built_once
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.columns.batch import Column
@@ -20,11 +20,7 @@ from parquetry.common.transport.served.decode import decode_rows, element_of_sch
 from parquetry.common.transport.served.encode import encode_rows, rows_schema
 
 SOME = ("id", "speed", "points", "tags", "matrix", "label", "flag", "names", "odd")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), [[5, 7], [9]], names=ALL_FIELDS)
+built = built_once([[5, 7], [9]], names=ALL_FIELDS)
 
 
 def shapes_of_pipelines(built: Built) -> dict[str, Pipeline]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import PATIENCE_S, WITHIN_S, gone, open_files, settled
 
 from benchmarks.faults import workers_of
@@ -30,11 +30,7 @@ WORKER = "parquetry.common.transport.sidecar.worker"
 TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"  # its replacement
 
 _BEGUN: list[Any] = []
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("forked"), [[20, 13], [30]], names=("id", "image"))
+built = built_once([[20, 13], [30]], names=("id", "image"))
 
 
 @pytest.fixture(autouse=True)

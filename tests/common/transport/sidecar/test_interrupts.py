@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from processes import WITHIN_S, Trainer, gone
 
 pytestmark = pytest.mark.skipif(
@@ -36,11 +36,7 @@ for _ in range(2):
     except KeyboardInterrupt:
         print("interrupted")
 """
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("interrupts"), [[20, 13]], names=("id", "label"))
+built = built_once([[20, 13]], names=("id", "label"))
 
 
 @pytest.mark.parametrize("where", ["transform"])

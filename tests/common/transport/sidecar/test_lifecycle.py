@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from builders import Built, build
+from builders import Built, build, built_once
 from faces import SIDECAR, THREADS
 from processes import PATIENCE_S, WITHIN_S, gone
 
@@ -33,11 +33,7 @@ pytestmark = pytest.mark.skipif(
 CHEAP = ("id", "small", "vector", "label")  # decoded in the reader's threads
 COSTLY = ("id", "image", "points", "tags")  # decoded in worker processes
 OF_OTHERS: set[psutil.Process] = set()
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("sidecar"), [[20, 13], [7, 0, 30], [30]])
+built = built_once([[20, 13], [7, 0, 30], [30]])
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Built, build
+from builders import Built, built_once
 from fsspec.implementations.local import LocalFileSystem
 
 from parquetry.common import Pipeline
@@ -51,11 +51,7 @@ if __name__ == "__main__":
     process.start()
     process.join()
 """
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("functions"), [[20, 13]])
+built = built_once([[20, 13]])
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
