@@ -28,6 +28,7 @@ MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 JPEG_MAGIC = b"\xff\xd8"
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _DEEP = ";16"
+_WIDE = ("I", "F")  # int32 and float32, in TIFF files
 _PHOTOGRAPHS = ("L", "RGB", "CMYK")
 
 
@@ -91,6 +92,8 @@ def _header_of(image: Image, data: memoryview) -> ImageHeader:
     mode = image.mode
     if image.format == "PNG" and data[24] == 16:
         mode = ("L" if mode.startswith("I") else mode) + _DEEP
+    elif mode.startswith("I;16"):  # TIFF, in either byte order
+        mode = "L" + _DEEP
     name = "jpeg" if image.format == "MPO" else str(image.format).lower()  # cameras write several JPEGs in one file
     return ImageHeader(format=name, height=image.height, width=image.width, mode=mode)
 
@@ -117,8 +120,10 @@ def pixels(
         if (header.height, header.width) != shape[:2]:
             raise ValueError(f"expected an image of shape {shape}, got {(header.height, header.width, *shape[2:])}")
         if header.mode.endswith(_DEEP) and dtype == np.uint16:
-            gray = channels == 1 and header.mode == "L;16"
-            return np.asarray(image).astype(np.uint16) if gray else _with_channels(_deep(field, data), channels)
+            stored = np.asarray(image).astype(np.uint16) if header.mode == "L;16" else _deep(field, data)
+            return _with_channels(stored, channels)
+        if header.mode in _WIDE:
+            return _with_channels(_exact(np.asarray(image), dtype), channels)
         if header.mode == "L;16":
             image = pillow(field).fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode != MODES[channels]:
@@ -143,6 +148,18 @@ def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
         return colors
     opaque = np.full((*image.shape[:2], 1), np.iinfo(image.dtype).max, image.dtype)
     return np.concatenate([colors, image[..., -1:] if has_alpha else opaque], axis=2)
+
+
+def _exact(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Casts 32-bit values, such as class numbers, which have no range to scale by."""
+    with np.errstate(invalid="ignore"):  # NaN, which is refused below
+        result = values.astype(dtype)
+    if not np.array_equal(result, values):
+        raise ValueError(
+            f"expected values of {dtype} in an image of {values.dtype}, got {values.min()} to {values.max()}. Read the "
+            "field as bytes and decode it in transform()"
+        )
+    return result
 
 
 def pillow(field: CodedField) -> ModuleType:

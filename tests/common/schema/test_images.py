@@ -108,6 +108,36 @@ def test_sixteen_bits_keep_their_depth_in_other_channels(stored: int, channels: 
         assert np.array_equal(found[..., -1], pixels[..., -1] if stored in (2, 4) else np.full((4, 5), 65535))
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_gray_tiff_of_16_bits_is_read_like_a_png_of_16_bits(order: str) -> None:
+    """The datasets package writes arrays of uint16, such as depth maps, as TIFF."""
+    png = encoded("I;16")
+    gray = np.asarray(Image.open(io.BytesIO(png))).astype(np.uint16)
+    stream = io.BytesIO()
+    mode = "I;16" if order == "<" else "I;16B"
+    Image.frombytes(mode, gray.shape[::-1], gray.astype(f"{order}u2").tobytes()).save(stream, "tiff")
+    for convert in (None, False, True):
+        assert np.array_equal(decoded(field(convert, channels=1, dtype="uint16"), stream.getvalue()), gray)
+    for channels, dtype in ((1, "uint8"), (3, "uint8"), (3, "uint16"), (4, "uint16")):
+        wanted = field(True, channels=channels, dtype=dtype)
+        assert np.array_equal(decoded(wanted, stream.getvalue()), decoded(wanted, png))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_images_of_32_bits_keep_their_values_or_are_refused(dtype: str) -> None:
+    def tiff(*values: float) -> bytes:
+        stream = io.BytesIO()
+        Image.fromarray(np.array([values], dtype)).save(stream, "tiff")
+        return stream.getvalue()
+
+    for wanted in (field(True, channels=1), field(True, channels=1, dtype="uint16")):
+        assert decoded(wanted, tiff(3, 255)).tolist() == [[3, 255]]
+    assert decoded(field(True), tiff(3, 255)).tolist() == [[[3, 3, 3], [255, 255, 255]]]
+    for values in ((3, 256), (-1, 0), *([(0.5, 1), (float("nan"), 0)] if dtype == "float32" else [])):
+        with pytest.raises(ValueError, match=f"expected values of uint8 in an image of {dtype}, got"):
+            decoded(field(True), tiff(*values))
+
+
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
