@@ -114,7 +114,7 @@ class Sources:
         fields: Fields = None,
         *,
         config: str | None = None,
-        image_shape: Sequence[int | None] = (None, None, 3),
+        image_shape: Sequence[int | None] | None = None,
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
@@ -127,7 +127,8 @@ class Sources:
             path: a local folder, or a URL such as ``hf://datasets/user/name``.
             split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be omitted if there is only one.
             config: the configuration, if there are several: one that the README.md lists, or a folder.
-            image_shape: the shape of fields with the feature ``Image``.
+            image_shape: the shape of fields with the feature ``Image``. By default, the channels are those of its mode,
+                such as ``Image(mode="L")``, or RGB.
             options: other arguments of the class, such as ``workers``.
 
         Raises:
@@ -140,7 +141,7 @@ class Sources:
             path,
             split,
             config=config,
-            image_shape=tuple(image_shape),
+            image_shape=None if image_shape is None else tuple(image_shape),
             filesystem=filesystem,
             storage_options=storage_options,
         )

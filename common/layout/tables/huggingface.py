@@ -34,6 +34,7 @@ from .huggingface_splits import files_of
 
 _METADATA_KEY = b"huggingface"
 _README = "README.md"
+_CHANNELS: dict[Any, tuple[int, ...]] = {"L": (), "LA": (2,), "RGB": (3,), "RGBA": (4,)}
 _MOST_README_BYTES = 4 << 20
 
 Labels = tuple[tuple[str, tuple[str, ...]], ...]
@@ -44,7 +45,7 @@ def open_huggingface(
     split: str | None,
     *,
     config: str | None,
-    image_shape: tuple[int | None, ...],
+    image_shape: tuple[int | None, ...] | None,
     filesystem: object,
     storage_options: Mapping[str, Any] | None,
 ) -> TableSource:
@@ -149,7 +150,7 @@ def _schema_in(footer: pq.FileMetaData, where: str) -> pa.Schema:
 
 
 def described(
-    schemas: Sequence[tuple[str, pa.Schema]], image_shape: tuple[int | None, ...]
+    schemas: Sequence[tuple[str, pa.Schema]], image_shape: tuple[int | None, ...] | None
 ) -> tuple[tuple[TableColumn, ...], tuple[tuple[str, str], ...], Labels]:
     """Returns the columns of some files, with the fields that their features describe.
 
@@ -223,7 +224,7 @@ def _features(schema: pa.Schema, where: str) -> dict[str, Any]:
 
 
 def _columns(
-    schemas: Sequence[tuple[str, pa.Schema]], features: Mapping[str, Any], image_shape: tuple[int | None, ...]
+    schemas: Sequence[tuple[str, pa.Schema]], features: Mapping[str, Any], image_shape: tuple[int | None, ...] | None
 ) -> tuple[list[TableColumn], dict[str, str]]:
     """The columns of files with different schemas, in order of first occurrence, and the reasons for refused ones."""
     unified, refused = unify_schemas(schemas)
@@ -234,7 +235,7 @@ def _columns(
             feature = features.get(column.name)
             feature = feature if isinstance(feature, dict) else {}
             is_image = feature.get("_type") == "Image" and _holds_bytes(column.type)
-            for leaf in [_image(column, image_shape)] if is_image else _leaves(column):
+            for leaf in [_image(column, feature, image_shape)] if is_image else _leaves(column):
                 stored = f"{leaf.name}.bytes" if is_image else leaf.name
                 if stored in refused:
                     refused[leaf.name] = refused[stored]
@@ -248,9 +249,13 @@ def _as_unified(leaf: TableColumn, unified: pa.Field, feature: Mapping[str, Any]
     return replace(leaf, field=_shaped(leaf, feature)) if len(leaf.names) == 1 else leaf
 
 
-def _image(column: pa.Field, image_shape: tuple[int | None, ...]) -> TableColumn:
+def _image(column: pa.Field, feature: Mapping[str, Any], image_shape: tuple[int | None, ...] | None) -> TableColumn:
+    mode = feature.get("mode")
+    if image_shape is None:
+        image_shape = (None, None, *_CHANNELS.get(mode, (3,)))
     dims = ("H", "W", "C")[: len(image_shape)]
-    codec = CompressedImageCodec("png")  # every codec decodes all formats; PNG allows every pixel type
+    # Every codec decodes all formats; PNG allows every pixel type. An image is converted if its feature names a mode.
+    codec = CompressedImageCodec("png", convert=True if mode in _CHANNELS else None)
     return TableColumn(
         name=column.name,
         arrow=pa.binary(),

@@ -101,6 +101,21 @@ def test_gray_images_have_their_own_shape(tmp_path: Path) -> None:
         Pipeline.from_huggingface_parquet(tmp_path, image_shape=(None,))
 
 
+@pytest.mark.parametrize(("mode", "channels"), [("L", ()), ("LA", (2,)), ("RGB", (3,)), ("RGBA", (4,))])
+def test_images_are_converted_to_the_mode_of_their_feature(
+    tmp_path: Path, mode: str, channels: tuple[int, ...]
+) -> None:
+    files = [picture(9, mode=each) for each in ("L", "RGB")]
+    data = pa.table({"image": [{"bytes": each, "path": None} for each in files]})
+    write(tmp_path / "train-00000-of-00001.parquet", data, {"image": {"mode": mode, "_type": "Image"}})
+    pipeline = Pipeline.from_huggingface_parquet(tmp_path)
+    assert pipeline.schema["image"].shape == (None, None, *channels)
+    for file, row in zip(files, pipeline, strict=True):
+        np.testing.assert_array_equal(row["image"], np.asarray(Image.open(io.BytesIO(file)).convert(mode)))
+    (gray, _) = list(Pipeline.from_huggingface_parquet(tmp_path, image_shape=(None, None)))
+    np.testing.assert_array_equal(gray["image"], np.full((4, 5), 9, np.uint8))
+
+
 def test_other_features_are_what_arrow_says_with_shapes_where_they_are_known(tmp_path: Path) -> None:
     data = pa.table(
         {
@@ -283,6 +298,7 @@ def test_a_struct_of_an_image_is_no_field_by_its_name_alone(tmp_path: Path) -> N
     "features",
     [
         {"id": {"_type": "ClassLabel", "names": [1, 2]}},
+        {"image": {"_type": "Image", "mode": []}},
         {"id": {"_type": "ClassLabel", "names": 7}},
         {"x": {"_type": "Array2D"}},
         {"x": {"_type": "Array2D", "shape": [2, []]}},
@@ -296,6 +312,7 @@ def test_features_that_the_package_does_not_write_are_an_error_that_names_the_fi
     tmp_path: Path, features: Any
 ) -> None:
     data = numbers(1, 2).append_column("x", pa.array([[[1.0]]] * 2))
+    data = data.append_column("image", pa.array([{"bytes": b"", "path": None}] * 2))
     write(tmp_path / "train.parquet", data, features)
     with pytest.raises(DatasetError, match=rf"file {tmp_path}/train.parquet: expected "):
         Pipeline.from_huggingface_parquet(tmp_path)
