@@ -81,6 +81,7 @@ def source_dataset(
         components=[component.kind for component in components],
         field_names=[output.name for output in element.leaves],
         batched=element.batched,
+        from_python=True,
         output_types=[component.spec.dtype for component in components],
         output_shapes=[component.spec.shape for component in components],
     )

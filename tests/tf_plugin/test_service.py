@@ -121,6 +121,25 @@ def test_a_hint_deals_rows_where_tf_data_has_the_shard(url: str, cluster: Cluste
     assert Counter(ids(served(dataset, cluster, "HINT"))) == dict.fromkeys(range(ROWS), 1)
 
 
+@pytest.mark.parametrize("mode", ["DATA", "HINT"])
+def test_rows_are_dealt_once_whatever_the_workers_served_before(url: str, cluster: Cluster, mode: str) -> None:
+    """Both workers deal from one order, although one of them has seen fewer iterations."""
+    hint = tf.data.experimental.SHARD_HINT
+    dataset = ParquetDataset(url).shuffle(30, seed=3).map(lambda row: row)
+    dataset = (dataset.shard(hint, hint) if mode == "HINT" else dataset).batch(BATCH)
+    once = dict.fromkeys(range(ROWS), 1)
+    assert Counter(ids(served(dataset, cluster, mode))) == once
+    cluster.replace(1)
+    assert Counter(ids(served(dataset, cluster, mode))) == once
+
+
+def test_epochs_of_a_dealt_dataset_have_their_own_orders(url: str, cluster: Cluster) -> None:
+    dataset = ParquetDataset(url).shuffle(30, seed=3).map(lambda row: row).repeat(2).batch(BATCH)
+    batches = [tuple(batch["id"].numpy().tolist()) for batch in served(dataset, cluster, "DATA")]
+    assert Counter(number for batch in batches for number in batch) == dict.fromkeys(range(ROWS), 2)
+    assert len(set(batches)) == len(batches)
+
+
 def test_files_cannot_be_dealt(url: str, cluster: Cluster) -> None:
     with pytest.raises(tf.errors.NotFoundError, match="shardable source"):
         ids(served(CHAINS["in order"](url), cluster, "FILE"))

@@ -29,6 +29,14 @@ ParquetDataset::ParquetDataset(tensorflow::OpKernelContext* ctx, ElementForm for
       state_(std::move(state)),
       facts_(DatasetRegistry::Get().Facts(request_.dataset_key, passing)) {}
 
+const std::string& ParquetDataset::OwnKey() const {
+  std::call_once(own_key_made_, [this] {
+    own_key_ = DatasetRegistry::Get().NewKey();
+    own_facts_ = DatasetRegistry::Get().Facts(own_key_, /*passing=*/true);
+  });
+  return own_key_;
+}
+
 std::unique_ptr<tensorflow::data::IteratorBase> ParquetDataset::MakeIteratorInternal(const std::string& prefix) const {
   return std::make_unique<ParquetIterator>(
       ParquetIterator::Params{this, absl::StrCat(prefix, "::ParquetryParquet")});

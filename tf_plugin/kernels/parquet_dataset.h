@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ class ParquetDataset : public tensorflow::data::DatasetBase {
   DatasetFacts& facts() const { return *facts_; }
   const Request& request() const { return request_; }
 
+  // Returns a key that only this object has. A tf.data service makes one object for each task, so
+  // the workers of an iteration agree on a count under this key, whatever they served before.
+  const std::string& OwnKey() const;
+
   std::unique_ptr<tensorflow::data::IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
   absl::Status MakeSplitProviders(
       std::vector<std::unique_ptr<tensorflow::data::SplitProvider>>* split_providers) const override;
@@ -58,6 +63,9 @@ class ParquetDataset : public tensorflow::data::DatasetBase {
   const Request request_;
   const std::string state_;
   const std::shared_ptr<DatasetFacts> facts_;
+  mutable std::once_flag own_key_made_;
+  mutable std::string own_key_;
+  mutable std::shared_ptr<DatasetFacts> own_facts_;  // the registry forgets the key with them
   mutable std::atomic<bool> written_{false};  // to a graph, for which tf.data asks for the cardinality next
 };
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataset_registry.h"
+#include "home.h"
 #include "parquet_dataset.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/dataset.h"
@@ -32,6 +33,7 @@ class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("components", &components));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("field_names", &form_.field_names));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("batched", &form_.batched));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("from_python", &from_python_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("output_types", &form_.dtypes));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("output_shapes", &form_.shapes));
     OP_REQUIRES(ctx, components.size() == form_.dtypes.size() && components.size() == form_.shapes.size(),
@@ -57,6 +59,7 @@ class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
     // A new key goes into the graph together with the dataset, so that everything tf.data makes
     // from this dataset shares its iterator count.
     const bool passing = key.empty();
+    if (from_python_ && !passing) MarkHome(ctx->resource_manager());
     if (passing) key = DatasetRegistry::Get().NewKey();
     Request request{{command.begin(), command.end()}, json, key};
     *output = new ParquetDataset(ctx, form_, std::move(request), passing, state);
@@ -64,6 +67,7 @@ class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
 
  private:
   ElementForm form_;
+  bool from_python_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDataset").Device(tensorflow::DEVICE_CPU), ParquetDatasetOp);
@@ -81,6 +85,7 @@ REGISTER_OP("Parquetry>ParquetDataset")
     .Attr("field_names: list(string) >= 1")
     .Attr("batched: bool")
     .Attr("auto_shard_advice: string = ''")
+    .Attr("from_python: bool = false")
     .Attr("output_types: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .Attr("metadata: string = ''")

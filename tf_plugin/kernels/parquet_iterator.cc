@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dataset_registry.h"
+#include "home.h"
 #include "sidecar_pool.h"
 #include "to_status.h"
 
@@ -20,6 +22,7 @@ using tensorflow::data::SerializationContext;
 ParquetIterator::ParquetIterator(const Params& params)
     : DatasetIterator<ParquetDataset>(params),
       request_(dataset()->request().OnThisMachine()),
+      key_(request_.dataset_key),
       builder_(&dataset()->form().components, &dataset()->form().field_names, dataset()->form().batched) {}
 
 ParquetIterator::~ParquetIterator() {
@@ -43,6 +46,8 @@ absl::Status ParquetIterator::Initialize(IteratorContext* ctx) {
         absl::StrCat("splits of a Parquet dataset: expected one split provider, got ", providers.size(), "."));
   }
   restoring_ = ctx->is_restoring();
+  // Workers of tf.data service that deal rows by position have to agree on the epoch.
+  if (!IsHome(ctx->resource_mgr()) && absl::StrContains(prefix(), "::Shard")) key_ = dataset()->OwnKey();
   if (!providers.empty()) splits_ = providers[0];
   return absl::OkStatus();
 }
@@ -132,7 +137,7 @@ absl::Status ParquetIterator::Advance(std::vector<Tensor>* out, bool* end_of_seq
 // Records that the sidecar skipped rows. States mention these rows from then on.
 void ParquetIterator::NoteStateEnds() {
   for (StateEnd& end : sidecar_->TakeStateEnds()) {
-    if (splits_ == nullptr) DatasetRegistry::Get().EndStates(request_.dataset_key, start_, end);
+    if (splits_ == nullptr) DatasetRegistry::Get().EndStates(key_, start_, end);
     state_ends_.push_back(std::move(end));
   }
   while (state_ends_.size() > 1 && state_ends_[1].elements <= consumed_) state_ends_.pop_front();
@@ -151,7 +156,7 @@ void ParquetIterator::Pass(int64_t position) {
   if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
   if (position <= consumed_) return;
   consumed_ = position;
-  if (splits_ == nullptr) DatasetRegistry::Get().Jump(request_.dataset_key, start_, given_, position);
+  if (splits_ == nullptr) DatasetRegistry::Get().Jump(key_, start_, given_, position);
 }
 
 absl::Status ParquetIterator::Attach(std::shared_ptr<const Batch> batch) {
@@ -162,7 +167,7 @@ absl::Status ParquetIterator::Attach(std::shared_ptr<const Batch> batch) {
     return absl::InternalError(absl::StrCat("sidecar: expected element ", consumed_, ", got element ", first, "."));
   }
   if (first > consumed_ && splits_ == nullptr) {
-    DatasetRegistry::Get().Jump(request_.dataset_key, start_, given_, first);
+    DatasetRegistry::Get().Jump(key_, start_, given_, first);
   }
   consumed_ = first;
   row_ = 0;
@@ -210,8 +215,8 @@ Error ParquetIterator::Begin() {
   // Only take a number here, because Keras makes iterators that it never reads. They do not count
   // as epochs.
   if (iteration_ < 0 && !state_) {
-    state_ = registry.TakeNextState(request_.dataset_key);
-    if (!state_) iteration_ = registry.TakeIteration(request_.dataset_key);
+    state_ = registry.TakeNextState(key_);
+    if (!state_) iteration_ = registry.TakeIteration(key_);
     if (iteration_ == 0 && !dataset()->state().empty()) state_ = dataset()->state();
   }
   Started started;
@@ -226,7 +231,7 @@ Error ParquetIterator::Begin() {
     started_ = std::move(started);
     return {};
   }
-  if (splits_ == nullptr) start_ = registry.SetStarted(request_.dataset_key, started, state != nullptr);
+  if (splits_ == nullptr) start_ = registry.SetStarted(key_, started, state != nullptr);
   consumed_ = started.consumed;
   given_ = 0;
   state_ends_.clear();

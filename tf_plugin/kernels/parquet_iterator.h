@@ -57,6 +57,7 @@ class ParquetIterator : public tensorflow::data::DatasetIterator<ParquetDataset>
   absl::Status RestoreSplits(tensorflow::data::IteratorStateReader* reader);
 
   const Request request_;
+  std::string key_;  // counts iterators in the registry
   Canceller canceller_;
   tensorflow::CancellationManager* cancellation_ = nullptr;
   tensorflow::CancellationToken cancellation_token_{};
