@@ -57,11 +57,14 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 
     ``filter`` is not exempt, because AutoGraph must convert the function that a user passes to it.
     """
-    verbs = {name for base in (cls, *Verbs.__mro__[:-1]) for name in vars(base)}
+    plain = tf.autograph.experimental.do_not_convert
+    verbs = {name for base in (cls, *Sources.__mro__[:-1], *Verbs.__mro__[:-1]) for name in vars(base)}
     for name in verbs - {"filter"}:
-        method = getattr(cls, name)
+        method = inspect.getattr_static(cls, name)
         if not name.startswith("_") and inspect.isfunction(method):
-            setattr(cls, name, tf.autograph.experimental.do_not_convert(method))
+            setattr(cls, name, plain(method))
+        elif not name.startswith("_") and isinstance(method, classmethod):
+            setattr(cls, name, classmethod(plain(method.__func__)))
     return cls
 
 

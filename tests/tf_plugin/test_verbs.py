@@ -320,3 +320,13 @@ def test_times_are_numbers_whose_unit_the_element_tells(tmp_path: Path) -> None:
     dataset = ParquetDataset(str(tmp_path / "times"))
     assert (dataset.element.outputs[0].time, dataset.element_spec["t"].dtype) == ("datetime64[us]", tf.int64)
     assert [int(row["t"]) for row in dataset.cast("datetime64[s]", "t")] == [0, 1, 3]
+
+
+def test_no_source_or_verb_is_converted_by_autograph(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It would convert everything that they call, and warn of each function that it cannot."""
+
+    def part(index: tf.Tensor) -> tf.data.Dataset:
+        return ParquetDataset.from_huggingface_parquet(url, fields=["id"]).shuffle(5, seed=1).shard(2, index)
+
+    assert len(list(tf.data.Dataset.range(2).interleave(part))) == len(ParquetDataset(url))
+    assert "AutoGraph" not in caplog.text
