@@ -50,7 +50,7 @@ class BuildWithLibraries(build_py):
         self.put_core()
 
     def put_op(self) -> None:
-        """Returns the op's libraries: prebuilt, or compiled for this environment's TensorFlow."""
+        """Installs the op's libraries: prebuilt ones, or one compiled for this environment's TensorFlow."""
         folder = Path(self.build_lib).resolve() / "parquetry" / "tf_plugin"
         given = os.environ.get("PARQUETRY_OPS")
         fitting = list(Path(given).glob("_parquetry_ops-*.so")) if given else []

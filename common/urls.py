@@ -1,5 +1,5 @@
 """Shows URLs without the credentials they may contain: `without_secrets` for texts, `url_without_secrets` for URLs,
-`clean_cause` for exceptions.
+`clean_cause` for exceptions. `without_signature` identifies a file whose URL is signed anew.
 
 They take texts and exceptions, ours or another library's, and return the same without the user, password and query of
 each URL.
@@ -9,6 +9,7 @@ Every text that leaves the process (an error, a log, ``repr``) goes through here
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 _SCHEME = r"[a-z][a-z0-9+.-]*://"
 _BUCKETS = r"(?:s3a?|gs|gcs|abfss?)://"  # a bucket has no port, so a colon after its name begins a secret
@@ -23,6 +24,27 @@ _QUOTED = re.compile(
 )
 _CHAIN = re.compile(rf"::(?={_SCHEME})", re.IGNORECASE)
 _BUCKET = re.compile(_BUCKETS, re.IGNORECASE)
+# A query parameter is left out only beside the parameters that mark a signature of its kind; any other may choose the
+# content and stays. Sources: AWS, docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html; Google,
+# cloud.google.com/storage/docs/authentication/signatures; Azure, learn.microsoft.com/rest/api/storageservices/
+# create-service-sas; CloudFront, docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/
+# private-content-signed-urls.
+_HTTP = re.compile(r"https?://", re.IGNORECASE)
+_SIGNED = ("algorithm", "credential", "date", "expires", "signedheaders", "signature")
+_AZURE = "sv ss srt sp se st spr sig sip sr si sdd ses skoid sktid skt ske sks skv saoid suoid scid"
+_SIGNATURES = (  # the parameters that mark a signature of a kind, and those that are left out with it
+    (
+        {"x-amz-signature"},
+        {*(f"x-amz-{part}" for part in _SIGNED), "x-amz-security-token", "x-amz-content-sha256"},
+    ),
+    ({"awsaccesskeyid", "signature"}, {"awsaccesskeyid", "signature", "expires", "x-amz-security-token"}),
+    ({"x-goog-signature"}, {f"x-goog-{part}" for part in _SIGNED}),
+    ({"googleaccessid", "signature"}, {"googleaccessid", "signature", "expires"}),
+    ({"sv", "sig"}, set(_AZURE.split())),
+    ({"key-pair-id", "signature"}, {"key-pair-id", "signature", "expires", "policy", "hash-algorithm"}),
+    *(({name}, {name, "expires", "x-expires"}) for name in ("x-sig", "x-signature")),
+    *(({name, until}, {name, until}) for name in ("sig", "signature") for until in ("expires", "x-expires")),
+)
 
 
 def without_secrets(text: str) -> str:
@@ -104,3 +126,23 @@ def clean_behind(error: BaseException) -> None:
             error.__cause__ = cleaned
     elif error.__context__ is not None and not error.__suppress_context__:
         error.__context__ = clean_cause(error.__context__)
+
+
+def without_signature(url: str) -> str:
+    """Removes signature parameters from an HTTP URL, so that a URL that was signed again names the same file.
+
+    Any other text is returned unchanged.
+
+    >>> without_signature("https://host/a.parquet?versionId=7&X-Amz-Signature=abc&X-Amz-Expires=60")
+    'https://host/a.parquet?versionId=7'
+    """
+    base, mark, query = url.partition("?")
+    if not mark or not _HTTP.match(base):
+        return url
+    given = [(unquote(part.partition("=")[0]).lower(), part) for part in query.split("&")]
+    names = {name for name, _ in given}
+    signing = set[str]().union(*(parts for marks, parts in _SIGNATURES if marks <= names))
+    if not signing:
+        return url
+    kept = "&".join(part for name, part in given if name not in signing)
+    return f"{base}?{kept}" if kept else base

@@ -75,7 +75,7 @@ def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
     missing = [verb for verb in VERBS if verb not in own and not callable(getattr(functional, verb, None))]
     assert missing == []
     package = import_module("parquetry.tf_plugin")
-    assert package.rename is functional.rename is functional.rename
+    assert package.rename is functional.rename
     with pytest.raises(AttributeError, match="has no attribute 'renamed'"):
         _ = package.renamed
     assert functional.select.__doc__ == "Like `ParquetDataset.select`."

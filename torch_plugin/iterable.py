@@ -24,11 +24,10 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.layout.signatures import without_signature
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
 from parquetry.common.process.exit_watch import end_with_trainer
-from parquetry.common.urls import url_without_secrets
+from parquetry.common.urls import url_without_secrets, without_signature
 
 from . import passes
 from .dealers import TrainerSharding, length_for_trainer

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import SidecarError
+from ..transport.children import start_child
 from ..transport.processes import python_command, report, start_vital
 from ..transport.served.address import ServerAddress
 from ..transport.sidecar.request import request_text
@@ -32,17 +33,17 @@ class OwnServer:
         request = request_text({"pipeline": pipeline.to_json(), "sys_path": sys.path, "versions": pipeline.versions})
         command = python_command("parquetry.common.sidecar", "serve", "-")
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        except OSError as error:
+            self._process, _ = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except (OSError, RuntimeError) as error:
             raise SidecarError(f"server could not be started with {command}: {error}.") from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._closed = False
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(request + "\n")
+            self._process.stdin.write(f"{request}\n".encode())
             self._process.stdin.flush()
         with self._process.stdout as output:
-            line = output.readline()
+            line = output.readline().decode()
         if not line.startswith("serving at "):
             self._process.kill()
             code = self._process.wait()

@@ -2,6 +2,8 @@
 
 The input is a 64-bit bitmap in the portable format (https://github.com/RoaringBitmap/RoaringFormatSpec). The output is
 its numbers in ascending order, as int64. Malformed bytes raise an error and never decode to wrong numbers.
+
+A library for such bitmaps would be one more compiled requirement, in place of 90 lines.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..native.parquet import FileStatus
-from ..urls import url_without_secrets
+from ..urls import url_without_secrets, without_signature
 from .retries import is_local, is_transient
-from .signatures import without_signature
 from .store_answers import is_absence
 from .stores import fsspec_of, store_of, without_subtrees
 

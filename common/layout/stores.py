@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.fs as pafs
 
 from ..process.forks import ForkLock
-from ..urls import without_secrets
-from .signatures import without_signature
+from ..urls import without_secrets, without_signature
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

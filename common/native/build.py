@@ -63,7 +63,7 @@ def build_library(folder: Path = BUILT) -> Path:
                 "Ubuntu), dnf install gcc-c++ (Fedora), or conda install gxx; or set CXX to another compiler. Without "
                 "it, numpy and Arrow do the same work more slowly."
             )
-        unfinished = target.with_suffix(".unfinished")  # protected by the lock
+        unfinished = target.with_suffix(".unfinished")  # the lock protects it; `layout.whole_files` is above this room
         sources = map(str, sorted(SOURCES.glob("*.cc")))
         run_compiler([*compiler, *_FLAGS, *sources, "-o", str(unfinished)], "native core of parquetry")
         unfinished.replace(target)

@@ -22,7 +22,6 @@ from ..schema.field import Unischema, UnischemaField
 from ..schema.images import CompressedImageCodec
 from ..schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,
-    ROW_GROUP_INDEXES_KEY,
     SCHEMA_KEY,
     IndexValue,
     RowGroupIndex,
@@ -58,11 +57,6 @@ def schema_to_pickle(schema: Unischema) -> bytes:
 def indexes_to_pickle(indexes: Mapping[str, RowGroupIndex]) -> bytes:
     """The pickle of ``{name: indexer}``."""
     return _finished(_dict({_text(name): _indexer(index) for name, index in indexes.items()}))
-
-
-def indexes_metadata(indexes: Mapping[str, RowGroupIndex]) -> dict[bytes, bytes]:
-    """Row-group indexes under Petastorm's key; empty if there are none."""
-    return {ROW_GROUP_INDEXES_KEY: indexes_to_pickle(indexes)} if indexes else {}
 
 
 def _readable(field: UnischemaField) -> UnischemaField:

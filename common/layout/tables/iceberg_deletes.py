@@ -3,6 +3,8 @@
 Rules (https://iceberg.apache.org/spec/#scan-planning): a deletion vector applies to the data file that it names, if
 that is not newer. Position deletes apply to data files of their partition that are not newer and have no deletion
 vector. Equality deletes apply to older data files of their partition, or of all partitions if they are unpartitioned.
+
+pyiceberg plans position deletes only, and refuses tables with equality deletes.
 """
 
 from __future__ import annotations

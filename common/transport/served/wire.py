@@ -3,6 +3,8 @@
 A request consists of ``b"PQA1"``, its length as uint32 (little endian), and JSON. The server answers in the same form.
 After the answer to ``{"do": "stream"}``, the server sends one Arrow IPC stream and closes the connection. Any other
 request may be followed by more requests on the same connection. See `docs/arrow-stream.md`.
+
+It is not Arrow Flight because tensorflow-io reads plain Arrow IPC streams from a socket.
 """
 
 from __future__ import annotations

@@ -30,12 +30,13 @@ from parquetry.common import (
 )
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema.petastorm_metadata import (
+    ROW_GROUP_INDEXES_KEY,
     RowGroupIndex,
     row_group_counts_from_petastorm,
     row_group_indexes_from_petastorm,
     schema_from_petastorm,
 )
-from parquetry.common.write.petastorm import indexes_metadata, schema_to_pickle
+from parquetry.common.write.petastorm import indexes_to_pickle, schema_to_pickle
 
 F = UnischemaField
 SCHEMA = Unischema(
@@ -186,11 +187,10 @@ def test_indexes_of_every_kind_of_value_come_back() -> None:
         "empty": RowGroupIndex(name="empty", column="a", ordinals=frozenset(), ordinals_by_value={}),
         "not null": RowGroupIndex(name="not null", column="b", ordinals=frozenset({1, 3})),
     }
-    read = row_group_indexes_from_petastorm(indexes_metadata(indexes), where="here")
+    read = row_group_indexes_from_petastorm({ROW_GROUP_INDEXES_KEY: indexes_to_pickle(indexes)}, where="here")
     assert read == indexes
     assert read["single"].ordinals_by_value == by_value
     assert [type(key) for key in read["single"].ordinals_by_value or ()] == [type(value) for value in values]
-    assert indexes_metadata({}) == {}
 
 
 def test_row_group_counts_are_json(tmp_path: Path) -> None:

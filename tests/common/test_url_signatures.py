@@ -12,7 +12,7 @@ from signed_store import SignedStore
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, StateError
-from parquetry.common.layout.signatures import without_signature
+from parquetry.common.urls import without_signature
 
 SIGNATURES = {
     "AWS": "X-Amz-Algorithm=a&X-Amz-Credential=b%2Fc&X-Amz-Date={0}&X-Amz-Expires=60&X-Amz-SignedHeaders=host"
