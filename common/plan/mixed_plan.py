@@ -53,7 +53,7 @@ class Mixture:
         if self.stop not in ("first", "all"):
             raise PipelineError(f"mix: expected stop='first' or 'all', got {self.stop!r}.")
         for source in self.sources:
-            if any(stage.verb == "batch" for stage in source.stages):
+            if any(stage.decides is Decision.BATCHES for stage in source.stages):
                 raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
             if any(stage.makes_batches for stage in source.stages):
                 raise PipelineError("mix: expected pipelines of rows, got one of batches, made by bucket().")

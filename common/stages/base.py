@@ -1,8 +1,9 @@
 """`Stage`: a verb's validated arguments, and everything other modules need to know about them.
 
 A stage is a frozen value that survives a round trip through JSON. It says what it decides, which stored fields it
-reads, which fields it changes and how, and whether a client may send it to a server. Other modules ask these questions
-and never check the class of a stage.
+reads, which fields it changes and how, and whether a client may send it to a server. Other modules ask these questions.
+Where another room turns the parameters of a stage into work, one function there matches its class: `views` in
+`order.positions`, items in `Plan.items`, selections in `selection.select`, and steps in `engine.steps.apply`.
 """
 
 from __future__ import annotations
