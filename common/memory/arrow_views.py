@@ -1,6 +1,6 @@
-"""Converts Arrow arrays to numpy arrays and back through their buffers, without importing pandas.
+"""Converts Arrow arrays to numpy arrays and back through their buffers, without importing pandas, and tables to bytes.
 
-The results equal those of ``Array.to_numpy(zero_copy_only=False)``, ``pa.array`` and ``fill_null``. Arrow's own
+The arrays equal those of ``Array.to_numpy(zero_copy_only=False)``, ``pa.array`` and ``fill_null``. Arrow's own
 functions import pandas if it is installed, which takes longer than everything else that a worker does before its first
 batch.
 """
@@ -75,3 +75,37 @@ def _truths(array: pa.Array) -> np.ndarray[Any, Any]:
     first, end = array.offset, array.offset + len(array)
     packed = np.frombuffer(array.buffers()[1], np.uint8)[first // 8 : -(-end // 8)]
     return np.unpackbits(packed, count=end - first // 8 * 8, bitorder="little")[first % 8 :].view(np.bool_)
+
+
+def write_stream(sink: pa.NativeFile, table: pa.Table) -> None:
+    """Writes a table as an Arrow IPC stream. `from_stream` is the inverse.
+
+    Raises:
+        OSError: the disk is full.
+        pa.ArrowException: Arrow IPC does not support a column's type.
+    """
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def stream_bytes(table: pa.Table) -> int:
+    """Returns how many bytes `write_stream` writes for a table."""
+    sink = pa.MockOutputStream()
+    write_stream(sink, table)
+    return int(sink.size())
+
+
+def to_stream(table: pa.Table) -> pa.Buffer:
+    """Returns a table as an Arrow IPC stream in memory."""
+    sink = pa.BufferOutputStream()
+    write_stream(sink, table)
+    return sink.getvalue()
+
+
+def from_stream(source: pa.Buffer | pa.NativeFile | bytes) -> pa.Table:
+    """Returns the table of an Arrow IPC stream. Its columns point into a source in memory. Offsets are not checked.
+
+    Raises:
+        pa.ArrowException, OSError: it is no such stream.
+    """
+    return pa.ipc.open_stream(source).read_all()

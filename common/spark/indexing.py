@@ -12,7 +12,8 @@ import pyarrow.fs as pafs
 from ..layout.files import DataFile, list_files
 from ..layout.footers import load_footer
 from ..layout.index_writer import IndexLines, LinesFound, write_lines
-from .session import context_of, run_tasks, table_from_bytes, table_to_bytes
+from ..memory.arrow_views import from_stream, to_stream
+from .session import context_of, run_tasks
 
 _FILES_AT_A_TIME = 64
 
@@ -46,7 +47,7 @@ def write_index(
     def tables(lines: IndexLines) -> Generator[pa.Table, None, None]:
         for data, found in run_tasks(spark, "write_index", describe, chunks):
             lines.absorb(found)
-            yield table_from_bytes(data)
+            yield from_stream(data)
 
     return write_lines(listing, columns, tables)
 
@@ -62,4 +63,4 @@ class _Describe:
     def __call__(self, files: Sequence[DataFile]) -> tuple[bytes, LinesFound]:
         lines = IndexLines(load_footer(self._filesystem, self._first), self._columns)
         table = lines.of(files, [load_footer(self._filesystem, file) for file in files])
-        return table_to_bytes(table), lines.found()
+        return bytes(to_stream(table)), lines.found()

@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..engine.read.fetch import Fetcher, fetch_threads
 from ..engine.run.selecting import stored_rows, test_rows, tested_rows
 from ..errors import PipelineError
+from ..memory.arrow_views import from_stream, to_stream
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..schema.field import UnischemaField
@@ -31,7 +32,7 @@ from ..stages.ngram import Ngram
 from ..stages.nulls import Nulls
 from ..stages.where import Where, WhereColumn, WhereFunction
 from .parts import DatasetPart, whole_files
-from .session import context_of, run_tasks, table_from_bytes, table_to_bytes
+from .session import context_of, run_tasks
 
 _ROW_STAGES = (Where, WhereColumn, WhereFunction, Nulls)
 _TASKS_PER_CORE = 4
@@ -175,7 +176,7 @@ class _StoredColumns:
         for part, tables in zip(
             parts, run_tasks(self._spark, "reading selection columns", _Read(names), items), strict=True
         ):
-            result.update(zip(part.tolist(), map(table_from_bytes, tables), strict=True))
+            result.update(zip(part.tolist(), map(from_stream, tables), strict=True))
         return result
 
 
@@ -187,4 +188,4 @@ class _Read:
 
     def __call__(self, part: DatasetPart) -> list[bytes]:
         fetcher = Fetcher(part, [part.schema[name] for name in self._names])
-        return [table_to_bytes(fetcher.stored(row_group)) for row_group in range(len(part.row_groups))]
+        return [bytes(to_stream(fetcher.stored(row_group))) for row_group in range(len(part.row_groups))]

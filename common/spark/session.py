@@ -7,8 +7,6 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from ..errors import CodecUnavailableError, ParquetryError, PipelineError, missing_package
 from ..layout.filesystem import local_path
 from ..stages.functions import pickle_with_files
@@ -111,16 +109,3 @@ class Guarded:
             return True, pickle.dumps(self._function(pickle.loads(item)))
         except ParquetryError as error:
             return False, pickle.dumps(error)
-
-
-def table_to_bytes(table: pa.Table) -> bytes:
-    """Serializes a table as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def table_from_bytes(data: bytes) -> pa.Table:
-    """The inverse of `table_to_bytes`."""
-    return pa.ipc.open_stream(data).read_all()

@@ -26,6 +26,7 @@ from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import LABELS_KEY, StoredDataset
 from ..layout.filesystem import resolve
 from ..layout.nested import take_rows, wide
+from ..memory.arrow_views import from_stream, write_stream
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..schema.codec import Codec
@@ -288,8 +289,8 @@ def _widened(table: pa.Table) -> pa.Table:
 
 def _append(path: str, rows: pa.Table) -> None:
     try:
-        with open(path, "ab") as file, pa.ipc.new_stream(file, rows.schema) as writer:
-            writer.write_table(rows)
+        with open(path, "ab") as file:
+            write_stream(file, rows)
     except OSError as error:
         raise DatasetError(
             f"rewrite: temporary file {path}: cannot be written: {error}. Sorting needs space for all rows in "
@@ -302,7 +303,7 @@ def _read(path: str) -> Iterator[pa.Table]:
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size
         while file.tell() < end:
-            yield pa.ipc.open_stream(file).read_all()
+            yield from_stream(file)
     os.remove(path)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...errors import DatasetError
 from ...layout.file_cache import UNREADABLE
+from ...memory.arrow_views import from_stream, stream_bytes, write_stream
 
 _MAGIC = b"PQRYCE\x00\x01"
 _CHUNK_BYTES = 1 << 20
@@ -26,10 +27,7 @@ _TRAILER = struct.Struct("<QQQ8s")  # bytes of the stream, bytes of the key, CRC
 
 def entry_bytes(key: str, table: pa.Table) -> int:
     """Returns the size of the file that `write_entry` would write."""
-    sink = pa.MockOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return int(sink.size()) + len(_key_bytes(key)) + _TRAILER.size
+    return stream_bytes(table) + len(_key_bytes(key)) + _TRAILER.size
 
 
 def write_entry(path: str, key: str, table: pa.Table) -> None:
@@ -41,15 +39,14 @@ def write_entry(path: str, key: str, table: pa.Table) -> None:
     """
     name = _key_bytes(key)
     with pa.OSFile(path, "wb") as file:
-        with pa.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table)
-        stream_bytes = file.tell()
+        write_stream(file, table)
+        table_bytes = file.tell()
         file.write(name)
     with open(path, "r+b") as written:
         checksum = 0
         while chunk := written.read(_CHUNK_BYTES):  # a second pass through the page cache costs less than a Python sink
             checksum = zlib.crc32(chunk, checksum)
-        written.write(_TRAILER.pack(stream_bytes, len(name), checksum, _MAGIC))
+        written.write(_TRAILER.pack(table_bytes, len(name), checksum, _MAGIC))
 
 
 def read_entry(descriptor: int, size_bytes: int) -> pa.Buffer:
@@ -82,17 +79,17 @@ def open_entry(content: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
     if content.size < _TRAILER.size:
         raise DatasetError(f"expected at least {_TRAILER.size} bytes, got {content.size}.")
     body_bytes = content.size - _TRAILER.size
-    stream_bytes, key_bytes, checksum, magic = _TRAILER.unpack(content.slice(body_bytes))
+    table_bytes, key_bytes, checksum, magic = _TRAILER.unpack(content.slice(body_bytes))
     if magic != _MAGIC:
         raise DatasetError(f"expected a file that ends in {_MAGIC!r}, got {magic!r}.")
-    if stream_bytes + key_bytes != body_bytes:
-        raise DatasetError(f"expected {stream_bytes + key_bytes} bytes before the trailer, got {body_bytes}.")
+    if table_bytes + key_bytes != body_bytes:
+        raise DatasetError(f"expected {table_bytes + key_bytes} bytes before the trailer, got {body_bytes}.")
     if verify and zlib.crc32(content.slice(0, body_bytes)) != checksum:
         raise DatasetError(f"expected bytes with CRC-32 {checksum:08x}, got a different checksum.")
-    if content.slice(stream_bytes, key_bytes).to_pybytes() != _key_bytes(key):
+    if content.slice(table_bytes, key_bytes).to_pybytes() != _key_bytes(key):
         raise DatasetError("expected the entry of the requested key, got that of another key.")
     try:
-        table = pa.ipc.open_stream(content.slice(0, stream_bytes)).read_all()
+        table = from_stream(content.slice(0, table_bytes))
         if verify:
             table.validate(full=True)  # Arrow follows offsets unchecked, and a valid checksum can be forged
             _read_names(table.schema)

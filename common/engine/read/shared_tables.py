@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...memory.arrow_views import from_stream, stream_bytes, write_stream
 from ...process.forks import ForkLock
 from ...process.locks import PATIENCE_S, locked_within
 from .claims import Claims
@@ -182,7 +183,7 @@ class SharedTables:
             return
         at = None
         try:
-            size = _table_bytes(table)
+            size = stream_bytes(table) + _DIGEST_BYTES
             at = self._reserve(digest, size, descriptor)
             if at is None:
                 return
@@ -326,20 +327,12 @@ def _mapped(descriptor: int, size: int, digest: bytes) -> pa.Table:
     memory = pa.py_buffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
     if memory.slice(size - _DIGEST_BYTES).to_pybytes() != digest:
         raise ValueError("expected the table of the requested key, got another one.")
-    return pa.ipc.open_stream(memory.slice(0, size - _DIGEST_BYTES)).read_all()
-
-
-def _table_bytes(table: pa.Table) -> int:
-    sink = pa.MockOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return int(sink.size()) + _DIGEST_BYTES
+    return from_stream(memory.slice(0, size - _DIGEST_BYTES))
 
 
 def _write(descriptor: int, table: pa.Table, digest: bytes) -> None:
     with pa.OSFile(f"/proc/self/fd/{descriptor}", "wb") as file:
-        with pa.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table)
+        write_stream(file, table)
         file.write(digest)
 
 

@@ -7,7 +7,6 @@ neither is the vocabulary.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ import pyarrow as pa
 from ...errors import PipelineError
 from ...layout.file_cache import user_cache
 from ...layout.nested import is_list, one_array
-from ...memory.arrow_views import as_arrow
+from ...memory.arrow_views import as_arrow, from_stream, to_stream
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
 from ...process.forks import pc
@@ -117,7 +116,7 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
 
 def read_vocabulary(content: bytes) -> Vocabulary:
     """Reads the vocabulary from a stored file. Raises one of `file_cache.UNREADABLE` for other bytes."""
-    table = pa.ipc.open_stream(content).read_all()
+    table = from_stream(content)
     table.validate(full=True)  # Arrow does not check offsets when it reads
     values = one_array(table.column(0))
     if values.null_count or values.type not in _TYPES:
@@ -126,8 +125,4 @@ def read_vocabulary(content: bytes) -> Vocabulary:
 
 
 def _written(vocabulary: Vocabulary) -> bytes:
-    table = pa.table([vocabulary.values], names=["values"])
-    stream = io.BytesIO()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write_table(table)
-    return stream.getvalue()
+    return bytes(to_stream(pa.table([vocabulary.values], names=["values"])))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
+from ...memory.arrow_views import to_stream
 from ...process.forks import arrow_to_numpy
 from ..file_cache import FileCache
 from ..kept_directories import cache_root
@@ -122,10 +123,7 @@ def _digest(table: pa.Table) -> str:
         digest.update(f"\0{name}\0{column.type}\0".encode())
         digest.update(np.packbits(arrow_to_numpy(column.is_null())).tobytes() if column.null_count else b"-")
         values = pa.table([column.drop_null()], names=["values"]).combine_chunks()
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, values.schema) as writer:
-            writer.write_table(values)
-        digest.update(memoryview(stream.getvalue()))
+        digest.update(memoryview(to_stream(values)))
     return digest.hexdigest()
 
 

@@ -20,7 +20,7 @@ from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
 from ...layout.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
-from ...memory.arrow_views import as_arrow
+from ...memory.arrow_views import as_arrow, from_stream, write_stream
 from ...plan.draws import BlockRows
 from ...selection.rows import RowNumbers
 from .channel import memory_file
@@ -161,8 +161,7 @@ def _write_columns(sink: pa.NativeFile, columns: Sequence[Sequence[Part]]) -> _C
     arrays = {str(number): part for number, (part, *_) in enumerate(columns) if isinstance(part, pa.Array)}
     begin = sink.tell()
     table = pa.table(arrays)
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    write_stream(sink, table)
     end = sink.tell()
     cells = []
     for number, parts in enumerate(columns):
@@ -195,7 +194,7 @@ def _loaded(parts: Sequence[Part]) -> Iterator[StoredCells]:
 
 def _columns_at(buffer: pa.Buffer, where: _Columns) -> RowGroupColumns:
     begin, end = where.table
-    table = pa.ipc.open_stream(buffer.slice(begin, end - begin)).read_all()
+    table = from_stream(buffer.slice(begin, end - begin))
     columns: list[Part | None] = [None] * where.count
     for name, column in zip(table.column_names, table.columns, strict=True):
         columns[int(name)] = one_array(column)

@@ -19,6 +19,7 @@ from processes import PATIENCE_S
 
 from parquetry.common.engine.read import shared_tables
 from parquetry.common.engine.read.shared_tables import SharedTables, can_share, new_contents
+from parquetry.common.memory.arrow_views import stream_bytes
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and locks of open files")
 FORK = multiprocessing.get_context("fork")
@@ -30,6 +31,11 @@ def path() -> Iterator[str]:
     descriptor = new_contents()
     yield f"/proc/{os.getpid()}/fd/{descriptor}"
     os.close(descriptor)
+
+
+def bytes_of(table: pa.Table) -> int:
+    """What a table takes of the budget."""
+    return stream_bytes(table) + shared_tables._DIGEST_BYTES
 
 
 def table_of(number: int, rows: int = 100) -> pa.Table:
@@ -159,7 +165,7 @@ def test_a_table_of_a_process_that_was_killed_is_read_again(path: str) -> None:
 
 
 def test_tables_of_killed_processes_take_no_room(path: str) -> None:
-    size = shared_tables._table_bytes(table_of(1))
+    size = bytes_of(table_of(1))
 
     def put_and_die() -> None:
         tables_at(path, max_bytes=2 * size).put(f"key {os.getpid()}", table_of(1))
@@ -176,7 +182,7 @@ def test_tables_of_killed_processes_take_no_room(path: str) -> None:
 
 
 def test_all_tables_together_stay_below_the_limit(path: str) -> None:
-    size = shared_tables._table_bytes(table_of(10))
+    size = bytes_of(table_of(10))
     readers = [tables_at(path, number, 4, max_bytes=3 * size + 100) for number in range(3)]
     before, found = shared_files(), 0
     for number in range(10, 60):
@@ -288,7 +294,7 @@ def test_a_full_memory_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_processes_that_take_turns_always_find_the_right_table(path: str) -> None:
     def read(worker: int) -> list[bool]:
-        tables = tables_at(path, worker, 4, max_bytes=6 * shared_tables._table_bytes(table_of(1)))
+        tables = tables_at(path, worker, 4, max_bytes=6 * bytes_of(table_of(1)))
         right = []
         for number in range(300):
             key = str(number // 2)
