@@ -24,6 +24,7 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
 from parquetry.common.process.exit_watch import end_with_trainer
@@ -217,11 +218,11 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _position(self) -> LoaderPosition | None:
         progress = self._progress
-        return None if progress is None else (progress.iteration, progress.consumed, progress.skipped)
+        return None if progress is None else (progress.cursor.iteration, progress.consumed, progress.skipped)
 
     def _back_at(self, position: LoaderPosition | None) -> None:
         progress = self._progress
-        if position is not None and progress is not None and position[0] == progress.iteration:
+        if position is not None and progress is not None and position[0] == progress.cursor.iteration:
             _, progress.consumed, progress.skipped = position
 
     def _ended(self) -> None:
@@ -302,7 +303,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """Called when an iterator was restored: later epochs count from its epoch."""
         seed = progress.pipeline.drawn_seed
         self._adopt(seed)
-        self._epochs.resumed(progress.iteration, seed, tell=self._resume is None)
+        self._epochs.resumed(progress.cursor.iteration, seed, tell=self._resume is None)
 
     def _beginning(self) -> dict[str, Any]:
         """Returns the state before the first element of the next epoch, or of the epoch that loader workers read."""
@@ -310,8 +311,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             return dict(self._resume)
         self._agree_on_seed()
         at = self._placement()
-        fresh = Progress(pipeline=self._part(at), iteration=self._epochs.upcoming, worker=at.worker, workers=at.workers)
-        return fresh.state_dict()
+        first = Cursor(iteration=self._epochs.upcoming, worker=at.worker, workers=at.workers)
+        return Progress(pipeline=self._part(at), cursor=first).state_dict()
 
     # --- called by loaders ---
 

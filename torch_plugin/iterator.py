@@ -15,7 +15,7 @@ from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.engine.run.step_run import split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
-from parquetry.common.order.cursor import NOTHING, START, Cursor, Origin, SkipState
+from parquetry.common.order.cursor import NOTHING, Cursor, SkipState
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.state import read_state, state_of
@@ -32,19 +32,14 @@ class Progress:
     """The position of an iterator. Outlives the iterator, and holds no data.
 
     Attributes:
-        iteration: the number of the iterator over the pipeline; decides the epoch.
-        worker, workers: the loader worker's part: every ``workers``-th element from ``worker``.
-        origin: the global position that ``consumed`` counts from.
+        cursor: the part that the iterator yields, and the global position that ``consumed`` counts from.
         consumed: elements handed out, as a state counts them.
         finished: whether the end was reached.
         skipped: what was skipped so far.
     """
 
     pipeline: Pipeline
-    iteration: int
-    worker: int = 0
-    workers: int = 1
-    origin: Origin = START
+    cursor: Cursor
     consumed: int = 0
     finished: bool = False
     skipped: SkipState = NOTHING
@@ -53,18 +48,14 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after ``consumed`` elements: a small JSON-serializable dict."""
         if self._fixed is None:
-            cursor = Cursor(iteration=self.iteration, origin=self.origin, worker=self.worker, workers=self.workers)
-            state = state_of(self.pipeline.plan(), cursor)
-            self._fixed = json.loads(state.to_json())
+            self._fixed = json.loads(state_of(self.pipeline.plan(), self.cursor).to_json())
         skipped = self.skipped.to_json() if "skipped" in self._fixed else {}
         return {**self._fixed, "consumed": self.consumed, **skipped}
 
     def moved_to(self, steps: StepIterator[Pipeline]) -> None:
         """Takes the position of ``steps``, after a state was loaded into it."""
-        cursor = steps.cursor
-        self.pipeline, self.iteration, self.origin = steps.pipeline, cursor.iteration, cursor.origin
-        self.worker, self.consumed, self._fixed = cursor.worker, steps.position, None
-        self.skipped = cursor.skipped
+        self.pipeline, self.consumed, self.skipped = steps.pipeline, steps.position, steps.cursor.skipped
+        self.cursor, self._fixed = replace(steps.cursor, start=0, skipped=NOTHING), None
 
 
 class Resumer(Protocol):
@@ -103,7 +94,7 @@ class ElementIterator(Generic[Given]):
         waits: bool = True,
         shared: SharedTables | None = None,
     ) -> None:
-        self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
+        self.progress = Progress(pipeline=pipeline, cursor=Cursor(iteration=iteration, worker=worker, workers=workers))
         self.begun = False
         self._pipeline = pipeline
         self._worker = worker
@@ -136,7 +127,7 @@ class ElementIterator(Generic[Given]):
                 raise
             except StopIteration:
                 self.progress.finished = self._steps.ended  # not if it was closed
-                if self._steps.ended and self.progress.workers == 1:
+                if self._steps.ended and self.progress.cursor.workers == 1:
                     self.progress.consumed = max(self.progress.consumed, self._steps.longest)
                 raise
             count, columns = self._step
@@ -207,7 +198,7 @@ class ElementIterator(Generic[Given]):
         self._steps.close()
 
     def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator[Pipeline]:
-        workers, own = self.progress.workers, self._worker
+        workers, own = self.progress.cursor.workers, self._worker
         if workers == 1 or state.get("workers") != 1:
             steps = self._open(lane_of(state, own, workers), workers)
             steps.restore(state, strict=strict)
@@ -232,7 +223,7 @@ class ElementIterator(Generic[Given]):
         at_once = chosen.element.batched and not self._packs and not self._by_rows
         return StepIterator(
             chosen,
-            self.progress.iteration,
+            self.progress.cursor.iteration,
             strict_nulls=True,
             worker=worker,
             workers=workers,

@@ -100,7 +100,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
             if loaded and state is None and not previous.begun:
                 return
             previous.close()
-            self._epoch = previous.progress.iteration + (1 if previous.begun else 0)
+            self._epoch = previous.progress.cursor.iteration + (1 if previous.begun else 0)
         self._source.set_epoch(self._epoch)
         if state is not None:
             self._source.load_state_dict(state, strict=strict)
