@@ -12,11 +12,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 WITHIN_S = 20.0  # two seconds are promised; a busy machine gets more, but less than sidecars may idle
 PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
+
+
+def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs this Python with arguments, such as ``"-c", code``, to its end. ``options`` are those of `subprocess.run`."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": PATIENCE_S, **options})
 
 
 def gone(pids: list[int], within_s: float) -> list[int]:

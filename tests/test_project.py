@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE_S
+from processes import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -79,11 +79,6 @@ def imported_files(path: Path, tree: ast.Module) -> Iterator[Path]:
                 yield from filter(Path.exists, (base / f"{alias.name}.py", base.with_suffix(".py")))
 
 
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a fresh interpreter."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_can_be_imported_and_are_listed_in_order(package: str) -> None:
     if not installed(package):
@@ -116,7 +111,7 @@ import sys, parquetry, parquetry.common
 print(sorted({"importlib.metadata", "numpy", "pyarrow", "rich", "tensorflow", "torch", "typer"} & set(sys.modules)))
 print(dir(parquetry) == sorted(["__version__", *parquetry.__all__]), dir(parquetry.common) == parquetry.common.__all__)
 """
-    result = run_python(code)
+    result = run_python("-c", code)
     assert result.stdout.splitlines() == ["[]", "True True"], result.stderr
 
 
@@ -132,7 +127,7 @@ for name in ("ParquetDataset", "ParquetPipe"):
     except ImportError as error:
         print(error)
 """
-    result = run_python(code)
+    result = run_python("-c", code)
     assert result.stdout.splitlines() == [
         "parquetry.ParquetDataset needs tensorflow, which is not installed. "
         "Install it with: pip install 'parquetry[tensorflow]'",
@@ -242,7 +237,7 @@ for name in parquetry.common.__all__:
     getattr(parquetry.common, name)
 print("imported")
 """
-    result = run_python(code)
+    result = run_python("-c", code)
     assert (result.stdout.strip(), result.returncode) == ("imported", 0), result.stderr
 
 
@@ -267,7 +262,7 @@ for name in package.__all__:
     getattr(package, name)
 print(tried)
 """
-    result = run_python(code)
+    result = run_python("-c", code)
     assert (result.stdout.strip(), result.returncode) == ("[]", 0), result.stderr
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import run_python
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
@@ -69,7 +68,7 @@ def footer_of(content: bytes) -> bytes:
 
 
 def test_no_footer_that_passes_ends_the_process(file: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", TOUCH, file], capture_output=True, text=True, check=False)
+    done = run_python("-c", TOUCH, file)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100
 
@@ -105,7 +104,7 @@ def test_footers_of_many_column_chunks_are_checked(tmp_path: Path) -> None:
     content[codec] ^= 1 << 5
     damaged.write_bytes(content)
     code = f"from parquetry.common import Pipeline; list(Pipeline({str(tmp_path)!r}, ['c3']).where([('c3', '>=', 0)]))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert done.returncode == 1, done.stderr
     assert re.search(r"DatasetError: file .*1\.parquet: expected a readable Parquet file", done.stderr)
 

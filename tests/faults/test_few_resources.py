@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from builders import build, write_table
+from processes import run_python
 
 from parquetry.common import (
     CompressedImageCodec,
@@ -106,13 +106,7 @@ def test_values_that_do_not_fit_into_memory_for_a_moment_are_no_bad_rows(tmp_pat
     script.write_text(_SHORT)
     environment = {**os.environ, "PARQUETRY_CACHE_DIR": str(tmp_path / "kept")}
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, script, str(tmp_path / "data")],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_python(script, tmp_path / "data", env=environment, check=True)
         short, whole = done.stdout.strip().splitlines()
         assert "RLIMIT_AS" in short
         assert whole == "[0, 1, 2]"

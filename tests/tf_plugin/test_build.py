@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from processes import run_python
 
 import parquetry.tf_plugin
 from parquetry.common.native import compiler
@@ -246,5 +247,5 @@ def test_the_package_offers_its_names_and_no_others() -> None:
 
 def test_importing_the_package_imports_neither_framework() -> None:
     program = "import sys, parquetry.tf_plugin; print({'torch', 'tensorflow'} & set(sys.modules))"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = run_python("-c", program, check=True)
     assert result.stdout == "set()\n"

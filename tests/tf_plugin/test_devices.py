@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import PATIENCE_S
+from processes import run_python
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import PipelineError
@@ -42,9 +40,7 @@ def test_on_the_first_cpu_it_is_prefetch(url: str) -> None:
 
 @pytest.mark.slow
 def test_batches_on_another_device_keep_order_epochs_states_and_errors(url: str) -> None:
-    run = subprocess.run(
-        [sys.executable, str(PROGRAM), url], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    run = run_python(PROGRAM, url)
     assert run.returncode == 0, run.stderr[-4000:]
     seen = json.loads(run.stdout.strip().splitlines()[-1])
     first, second = seen["epochs"]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import PATIENCE_S
+from processes import PATIENCE_S, run_python
 
 _READ = """
 import os, sys, threading
@@ -39,9 +39,7 @@ os._exit(0)
 
 @pytest.mark.slow
 def test_workers_beside_threads_that_read_do_not_hang(url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _READ, url, "20"], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = run_python("-W", "ignore", "-c", _READ, url, "20")
     assert done.stdout == "done\n", done.stderr
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from processes import PATIENCE_S
+from processes import PATIENCE_S, run_python
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
@@ -452,5 +452,5 @@ def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
         "seen = _is_visible(); _is_visible.cache_clear(); ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); "
         "print(seen, _is_visible())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = run_python("-c", program, check=True)
     assert done.stdout == "True False\n"

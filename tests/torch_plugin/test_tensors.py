@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_python
 from torch.utils.data import DataLoader, default_collate
 
 from parquetry import describe
@@ -125,7 +124,7 @@ def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: s
         "batches = [next(iter(DataLoader(pipe, batch_size=None, num_workers=workers))) for workers in (1, 0)];"
         "sys.exit(not all(batch['points'].is_nested for batch in batches) or 'torch._dynamo' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stderr == ""
+    assert run_python("-c", code, check=True).stderr == ""
 
 
 def test_other_variable_shapes_are_a_list_of_tensors(url: str, rows: list[dict[str, Any]]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import run_python
 
 from parquetry.common.layout.value_bounds import most_bytes, slice_rows
 
@@ -42,7 +42,7 @@ def write(path: Path, *, values: int, value_bytes: int) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
 def test_values_of_a_dictionary_are_read_in_bounded_memory(tmp_path: Path) -> None:
     url = write(tmp_path / "x.parquet", values=VALUES, value_bytes=VALUE_BYTES)
-    done = subprocess.run([sys.executable, "-c", READS, url, str(LIMIT)], capture_output=True, text=True, check=True)
+    done = run_python("-c", READS, url, LIMIT, check=True)
     rows, taken = map(int, done.stdout.split())
     assert rows == VALUES
     assert taken < VALUES * VALUE_BYTES // 2

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from processes import run_python
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.predicates.filter_tuples import as_expression, from_tuples
@@ -52,14 +51,7 @@ def test_a_set_gives_one_expression_in_every_process() -> None:
         "print(expression_to_json(from_tuples(('a', 'in', set('abcdefgh')))))"
     )
     runs = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
+        run_python("-c", script, env={**os.environ, "PYTHONHASHSEED": seed}, check=True).stdout for seed in ("1", "2")
     ]
     assert runs[0] == runs[1]
 

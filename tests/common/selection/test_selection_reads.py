@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from builders import build
-from processes import PATIENCE_S
+from processes import run_python
 
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch
@@ -170,14 +169,7 @@ def test_another_process_finds_the_selection_on_disk(url: str, reads: Counter, t
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def run() -> list[int]:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, url],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
+        done = run_python("-c", PROGRAM, url, env=environment, check=True)
         return [int(number) for number in done.stdout.split()]
 
     assert run() == [9, GROUPS, 9, GROUPS + 3]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import run_python
 
 from parquetry.common import Pipeline, tools
 from parquetry.common.tools.__main__ import _parser, main
@@ -65,9 +64,7 @@ def test_migrate_and_generate_metadata_say_what_they_did(tmp_path: Path, capsys:
 
 
 def test_the_module_runs() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "parquetry.common.tools", "--help"], capture_output=True, text=True, check=True
-    )
+    result = run_python("-m", "parquetry.common.tools", "--help", check=True)
     assert "migrate" in result.stdout
     assert "generate-metadata" in result.stdout
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from builders import Built, built_once
-from processes import PATIENCE_S
+from processes import run_python
 
 from parquetry.common.transport.processes import python_command
 
@@ -50,14 +48,7 @@ def test_the_working_directory_shadows_nothing_and_the_scripts_own_modules_are_f
         (here / f"{name}.py").write_text("raise SystemExit('imported from the working directory')\n")
     (scripts / "helper.py").write_text("def same(value):\n    return value\n")
     (scripts / "train.py").write_text(TRAINER)
-    done = subprocess.run(
-        [sys.executable, str(scripts / "train.py"), built.url],
-        cwd=here,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_python(scripts / "train.py", built.url, cwd=here)
     assert (done.stdout.split(), done.stderr) == (["33"] * 3, "")
 
 
@@ -70,9 +61,7 @@ def test_a_child_runs_the_module_with_its_arguments_and_is_as_isolated_as_its_pa
         "print(subprocess.run(command, input='[1, 2]', text=True, capture_output=True).stdout, command[1:-4])\n"
     )
     for flags, kept in (([], []), (["-I"], ["-I", "-E", "-s"])):
-        done = subprocess.run(
-            [sys.executable, *flags, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = run_python(*flags, "-c", program, cwd=tmp_path)
         assert done.stdout.split("\n")[0] == "[1,2]", done.stderr
         assert done.stdout.split("\n")[1].strip() == str(kept)
 

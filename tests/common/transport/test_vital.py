@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE_S
+from processes import run_python
 
 from parquetry.common.transport.processes import FAILED, start_vital
 
@@ -27,13 +25,7 @@ start_vital(fail, name="a")
 threading.Event().wait()
 """
     for error in ("KeyError('the cause')", "SystemExit('the cause')"):
-        done = subprocess.run(
-            [sys.executable, "-c", program.format(error=error)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = run_python("-c", program.format(error=error))
         assert done.returncode == FAILED
         assert "the cause" in done.stderr
         assert "in fail" in done.stderr

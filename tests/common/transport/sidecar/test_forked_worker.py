@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from builders import Built, built_once
-from processes import PATIENCE_S, WITHIN_S, gone, open_files, settled
+from processes import WITHIN_S, gone, open_files, run_python, settled
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
@@ -262,13 +261,7 @@ except ChildProcessError:
 
 def alone(before: str = "") -> tuple[list[str], str]:
     """Returns the program's output lines and its stderr."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning", "-c", before + textwrap.dedent(ALONE)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_python("-W", "error::DeprecationWarning", "-c", before + textwrap.dedent(ALONE))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
 

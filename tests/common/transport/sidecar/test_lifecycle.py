@@ -7,7 +7,6 @@ import gc
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import psutil
 import pytest
 from builders import Built, build, built_once
 from faces import SIDECAR, THREADS
-from processes import PATIENCE_S, WITHIN_S, gone
+from processes import WITHIN_S, gone, run_python
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField, mix
@@ -357,9 +356,7 @@ def test_a_pipeline_of_the_sidecar_needs_no_main_guard(built: Built, tmp_path: P
         "from parquetry.common import Pipeline\n"
         f"print(len(list(Pipeline({built.url!r}, 'id', executor='sidecar', workers=1).transform(dict))))\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = run_python(script)
     assert (done.stdout.strip(), done.stderr) == ("100", "")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from builders import Built, built_once
 from fsspec.implementations.local import LocalFileSystem
+from processes import run_python
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream.own_server import OwnServer
@@ -149,7 +150,5 @@ def test_loader_workers_that_a_spawned_trainer_spawns_run_its_program(built: Bui
     pytest.importorskip("torch")
     program = tmp_path / "loading.py"
     program.write_text(LOADING)
-    finished = subprocess.run(
-        [sys.executable, str(program), str(built.url)], capture_output=True, text=True, timeout=120
-    )
+    finished = run_python(program, built.url)
     assert finished.stdout == f"{2 * sum(range(33))}\nset()\n", finished.stderr
