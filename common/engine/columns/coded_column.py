@@ -207,7 +207,7 @@ class CodedColumn:
 
     def _gather_ragged(self, rows: np.ndarray, valid: np.ndarray | None) -> Ragged:
         field = self._field
-        shapes = np.zeros((len(rows), len(field.shape)), dtype=np.int64)
+        shapes = _empty_shapes(field, len(rows))
         for number, row in enumerate(rows.tolist()):
             if valid is None or valid[number]:
                 shapes[number] = self._checked_shape(row)
@@ -243,7 +243,7 @@ class CodedColumn:
 
     def _gather_strings(self, rows: np.ndarray, valid: np.ndarray | None) -> Column:
         assert isinstance(self._codec, NdarrayCodec)
-        shapes = np.zeros((len(rows), len(self._field.shape)), dtype=np.int64)
+        shapes = _empty_shapes(self._field, len(rows))
         items: list[bytes] = []
         for number, row in enumerate(rows.tolist()):
             if valid is not None and not valid[number]:
@@ -284,3 +284,8 @@ class CodedColumn:
             f"field '{self._field.name}', {self._describe(row)}: {type(self._codec).__name__} could not decode the "
             f"stored value: {str(error).rstrip('.')}."
         )
+
+
+def _empty_shapes(field: UnischemaField, rows: int) -> np.ndarray:
+    """The shapes of nulls: nothing along variable axes, and the length of the others."""
+    return np.tile(np.array([axis or 0 for axis in field.shape], np.int64), (rows, 1))

@@ -215,14 +215,12 @@ def apply_images(
     images, valid = _cells(column, step)
     items = len(images) // window
     sizes = np.zeros((items, 2), dtype=np.int64)
-    shapes = np.zeros((len(images), len(step.output.shape)), dtype=np.int64)
+    shapes = np.tile(np.array([axis or 0 for axis in step.output.shape], np.int64), (len(images), 1))  # those of nulls
     for cell, image in enumerate(images):
         if valid is None or valid[cell]:
             item = cell // window
             sizes[item] = image.shape[:2]
             shapes[cell] = _shape_after(step, image.shape, lambda item=item: describe(item))  # type: ignore[misc]
-        elif not step.output.ragged:
-            shapes[cell] = [axis or 0 for axis in step.output.shape]
     places = shapes.prod(axis=1)
     ends = np.cumsum(places)
     flat = np.zeros(int(ends[-1]) if len(ends) else 0, step.output.dtype)
@@ -270,7 +268,10 @@ def _process(
     part: ImagePart | None = None,
 ) -> None:
     if min(image.shape[:2]) == 0:
-        raise _failed(step, where(), ValueError(f"expected pixels, got an image of shape {image.shape}"))
+        raise DecodeError(
+            f"field '{step.field.name}', {where()}: expected pixels, got an image of shape {image.shape}. If it is a "
+            "null that nulls('mask') replaced, call nulls() after this verb. Otherwise leave the row out with where()."
+        )
     try:
         process(step, image, numbers, out, part=part)
     except ParquetryError:  # the error is not about this image

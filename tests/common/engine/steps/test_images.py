@@ -516,6 +516,16 @@ def test_a_missing_image_stays_missing_and_is_zero(url: Path) -> None:
     assert not batch["hidden"][::3].any()
 
 
+def test_a_null_that_became_an_image_without_pixels_has_a_way_out(tmp_path: Path) -> None:
+    schema = Unischema("s", [UnischemaField("x", np.uint8, (None, None, 3), CompressedImageCodec("png"), True)])
+    write_dataset(tmp_path / "data", schema, [{"x": picture(0, 9, 12, 3)}, {"x": None}])
+    pipeline = Pipeline(tmp_path / "data")
+    with pytest.raises(DecodeError, match=r"field 'x', .*row 1: expected pixels, .* call nulls\(\) after this verb"):
+        list(pipeline.nulls("mask", "x").resize("x", (3, 4)))
+    assert [row["x"].shape for row in pipeline.resize("x", (3, 4)).nulls("mask", "x")] == [(3, 4, 3)] * 2
+    assert [row["x"].shape for row in pipeline.resize("x", 3).nulls("mask", "x")] == [(3, 4, 3), (0, 0, 3)]
+
+
 def test_sources_of_a_mix_and_the_mix_itself_draw(url: Path) -> None:
     sources = [Pipeline(url, ["id", "places"]).random_crop("places", (9, 9), seed=1) for _ in range(2)]
     mixed = mix(sources, seed=4).random_crop("places", (4, 4), seed=2)
