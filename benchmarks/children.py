@@ -84,9 +84,9 @@ class Child:
         """The process's id."""
         return self._process.pid
 
-    def window(self, warm_s: float, window_s: float) -> dict[str, Any]:
+    def measure(self, warm_s: float, span_s: float) -> dict[str, Any]:
         """Measures one stretch."""
-        return self._ask({"warm_s": warm_s, "window_s": window_s}, warm_s + window_s + _SLACK_S)
+        return self._ask({"warm_s": warm_s, "span_s": span_s}, warm_s + span_s + _SLACK_S)
 
     def steps(self) -> dict[str, Any]:
         """Measures the individual steps."""

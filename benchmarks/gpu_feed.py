@@ -123,20 +123,20 @@ def _measure_feed(
     key = case.workload.key
     try:
         with Child(feed, _variant(case, feed), cores=cores, log=log) as child:
-            windows, steps = [], []
+            measured, steps = [], []
             for _ in range(options.rounds):
-                steps += [] if step is None else [step.window(options.seconds / 4, options.seconds)]
-                windows.append(child.window(options.seconds / 2, options.seconds))
+                steps += [] if step is None else [step.measure(options.seconds / 4, options.seconds)]
+                measured.append(child.measure(options.seconds / 2, options.seconds))
     except ContenderError as error:
         return Fed(key=key, cores=cores, feed=feed.title, problem=str(error))
     return Fed(
         key=key,
         cores=cores,
         feed=feed.title,
-        rows_s=_rows_s(windows),
+        rows_s=_rows_s(measured),
         step_rows_s=_rows_s(steps),
         row_bytes=row_bytes(case),
-        cpu_s=statistics.median(1000 * window["cpu_s"] / window["rows"] for window in windows),
+        cpu_s=statistics.median(1000 * span["cpu_s"] / span["rows"] for span in measured),
     )
 
 
@@ -144,8 +144,8 @@ def _variant(case: Case, feed: Contender) -> Case:
     return replace(case, variant=feed.variant)
 
 
-def _rows_s(windows: Sequence[Mapping[str, Any]]) -> float:
-    return statistics.median(window["rows"] / window["elapsed_s"] for window in windows) if windows else 0.0
+def _rows_s(measured: Sequence[Mapping[str, Any]]) -> float:
+    return statistics.median(span["rows"] / span["elapsed_s"] for span in measured) if measured else 0.0
 
 
 def row_bytes(case: Case) -> int:

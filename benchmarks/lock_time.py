@@ -118,8 +118,8 @@ def measure(options: argparse.Namespace, key: str, reader: str, spy: str, scratc
     with Child(contender, case, cores=cores, log=scratch / "log") as child, _real_time() as sampler:
         for _ in range(options.rounds):
             sampled = sampler.submit(shares, _processes(child), seconds=WARM_S + options.seconds)
-            window = child.window(WARM_S, options.seconds)
-            row_s = window["elapsed_s"] / window["rows"]
+            span = child.measure(WARM_S, options.seconds)
+            row_s = span["elapsed_s"] / span["rows"]
             for pid, share in sampled.result().items():
                 if share >= _QUIET:
                     spied = _spied(spy, child, pid, options.seconds, sampler, scratch)
@@ -161,7 +161,7 @@ def _spied(spy: str, child: Child, pid: int, seconds: int, sampler: ThreadPoolEx
     options = ["--gil", "--idle", "--nonblocking", "--format", "raw", "--rate", str(RATE), "--duration", str(seconds)]
     command = [spy, "record", *options, "--pid", str(pid), "--output", str(target)]
     running = sampler.submit(subprocess.run, command, capture_output=True, text=True, check=False)
-    child.window(0.0, _STARTING_S + seconds)
+    child.measure(0.0, _STARTING_S + seconds)
     ended = running.result()
     if ended.returncode:
         raise LockError(f"py-spy failed for process {pid}: {ended.stderr.strip()[-300:]}")

@@ -77,16 +77,16 @@ def _serve(module_name: str, case_text: str, answers: TextIO) -> None:
     _answer(answers, event="ready", settings=settings, first_batch_s=first_batch_s, **first_pass)
     for line in sys.stdin:
         command = json.loads(line)
-        _answer(answers, event="window", **window(batches, **command))
+        _answer(answers, event="measured", **measure(batches, **command))
 
 
-def window(batches: Iterator[int], *, warm_s: float, window_s: float) -> dict[str, float]:
+def measure(batches: Iterator[int], *, warm_s: float, span_s: float) -> dict[str, float]:
     """Takes batches for an unmeasured while, then for a measured one; both end on batch boundaries."""
     from .resources import usage
 
     _take(batches, warm_s)
     before = usage(os.getpid(), with_memory=False)
-    rows, steps, elapsed_s = _take(batches, window_s)
+    rows, steps, elapsed_s = _take(batches, span_s)
     after = usage(os.getpid(), with_memory=False)
     return {
         "rows": rows,

@@ -15,14 +15,14 @@ class Profile:
     Attributes:
         rows: rows in each data folder.
         rounds: measurements of each contender against the limit.
-        window_s: length of one measurement, which starts after ``warm_s`` of unmeasured reading.
+        span_s: length of one measurement, which starts after ``warm_s`` of unmeasured reading.
     """
 
     name: str
     rows: dict[str, int]
     rounds: int
     warm_s: float
-    window_s: float
+    span_s: float
 
 
 PROFILES = {
@@ -43,7 +43,7 @@ PROFILES = {
             },
             rounds=1,
             warm_s=0.05,
-            window_s=0.1,
+            span_s=0.1,
         ),
         Profile(
             name="quick",
@@ -60,7 +60,7 @@ PROFILES = {
             },
             rounds=3,
             warm_s=0.3,
-            window_s=0.7,
+            span_s=0.7,
         ),
         Profile(
             name="full",
@@ -77,7 +77,7 @@ PROFILES = {
             },
             rounds=7,
             warm_s=1.0,
-            window_s=2.5,
+            span_s=2.5,
         ),
     ]
 }

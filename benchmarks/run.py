@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(options: argparse.Namespace, scratch: Path) -> Plan:
     profile = PROFILES[options.profile]
-    profile = replace(profile, rounds=options.rounds or profile.rounds, window_s=options.seconds or profile.window_s)
+    profile = replace(profile, rounds=options.rounds or profile.rounds, span_s=options.seconds or profile.span_s)
     full = options.profile == "full"
     keys = options.workloads or ("all" if full else QUICK_WORKLOADS)
     names = options.contenders or ("all" if full else QUICK)
@@ -189,9 +189,9 @@ def _rates(plan: Plan, contender: Contender, case: Case, cores: int, log: Path, 
     with Child(contender, case, cores=cores, log=log) as child:
         for number in range(profile.rounds):
             order = (beside, child) if number % 2 == 0 else (child, beside)
-            windows = {one: one.window(profile.warm_s, profile.window_s) for one in order if one is not None}
-            own = windows[child]
-            limit = windows[beside] if beside else None
+            measured = {one: one.measure(profile.warm_s, profile.span_s) for one in order if one is not None}
+            own = measured[child]
+            limit = measured[beside] if beside else None
             pairs.append({**own, "rate": _rate(own), "limit": _rate(limit) if limit else 0.0})
         return {**child.ready, "event": "measured", "pairs": pairs}
 
@@ -209,8 +209,8 @@ def _steps(plan: Plan, contender: Contender, case: Case, cores: int, log: Path, 
     return {"settings": settings, "rounds": rounds}
 
 
-def _rate(window: dict[str, Any]) -> float:
-    return float(window["rows"] / window["elapsed_s"])
+def _rate(span: dict[str, Any]) -> float:
+    return float(span["rows"] / span["elapsed_s"])
 
 
 def _scratch(plan: Plan, contender: Contender, case: Case) -> Path:

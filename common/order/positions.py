@@ -169,13 +169,13 @@ class RepeatView:
 class Resumed:
     """The rows that remain after an interruption: the rest of one pass, and then all later passes.
 
-    ``first_pass`` is the pass over the data in which the first one continues. Each pass is ``unit`` passes over the
-    data (several in a mix of sources that repeat).
+    The first pass continues in pass ``first_pass`` over the data. Each pass makes ``passes_each`` passes over the data
+    (several in a mix of sources that repeat).
     """
 
     rest: RowView
     first_pass: int
-    unit: int
+    passes_each: int
     later: RowView | None
 
     @property
@@ -188,7 +188,7 @@ class Resumed:
     @property
     def passes(self) -> int | None:
         later = 0 if self.later is None else self.later.passes
-        return None if later is None else self.first_pass + self.unit + later
+        return None if later is None else self.first_pass + self.passes_each + later
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rest = _ENDLESS if self.rest.length is None else self.rest.length
@@ -200,7 +200,7 @@ class Resumed:
         if not early.all():
             assert self.later is not None
             found, index[~early] = self.later.resolve(number[~early] - rest)
-            passes[~early] = found + self.first_pass + self.unit
+            passes[~early] = found + self.first_pass + self.passes_each
         return passes, index
 
 

@@ -206,14 +206,14 @@ class BasePlan:
         if origin == START:
             return self.row_view
         shard, whole = self._elastic_shard(), self.one_pass
-        unit = whole.passes or 1
-        passes = None if self.row_view.passes is None else self.row_view.passes // unit
+        passes_each = whole.passes or 1
+        passes = None if self.row_view.passes is None else self.row_view.passes // passes_each
         left = None if passes is None else passes - origin.passes - 1
         # Nothing is left after the last pass.
         rest = rows_viewed(shard, Slice(whole, origin.rows, 0 if left is not None and left < 0 else None))
         endless = whole.length is None
         later = None if endless or (left is not None and left <= 0) else RepeatView(rows_viewed(shard, whole), left)
-        return Resumed(rest, origin.passes * unit, unit, later)
+        return Resumed(rest, origin.passes * passes_each, passes_each, later)
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """Returns the global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""

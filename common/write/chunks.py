@@ -47,10 +47,10 @@ def column_chunks(columns: Mapping[str, Any], count: int) -> Iterator[dict[str, 
     sliceable = {name: column if _is_sliceable(column) else list(column) for name, column in columns.items()}
     start = 0
     while start < count:
-        window = {name: column[start : start + CHUNK_ROWS] for name, column in sliceable.items()}
-        ends = np.cumsum(sum(_row_bytes(column) for column in window.values()))
+        chunk = {name: column[start : start + CHUNK_ROWS] for name, column in sliceable.items()}
+        ends = np.cumsum(sum(_row_bytes(column) for column in chunk.values()))
         rows = max(1, int(np.searchsorted(ends, CHUNK_BYTES, side="right")))
-        yield {name: column[:rows] for name, column in window.items()}
+        yield {name: column[:rows] for name, column in chunk.items()}
         start += rows
 
 

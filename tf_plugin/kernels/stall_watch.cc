@@ -137,14 +137,14 @@ std::string StallWatch::Look() {
     std::fprintf(stderr, "parquetry: the trainer has waited %.0f s for process %d, which is %s.\n", waited,
                  static_cast<int>(pid_), StateOf(pid_).c_str());
   }
-  const double window = seconds_since(since_);
-  if (timeout_s_ == 0 || (checked_ && window < timeout_s_)) return "";
+  const double elapsed_s = seconds_since(since_);
+  if (timeout_s_ == 0 || (checked_ && elapsed_s < timeout_s_)) return "";
   Activity now_done;
   if (!ReadActivity(pid_, &now_done)) return "";
-  const bool progress = now_done.seconds - done_.seconds > kIdleShare * window ||
-                        now_done.worker_waits != done_.worker_waits || Receives(done_, now_done, window);
+  const bool progress = now_done.seconds - done_.seconds > kIdleShare * elapsed_s ||
+                        now_done.worker_waits != done_.worker_waits || Receives(done_, now_done, elapsed_s);
   if (checked_ && !progress) {
-    return "stalled for " + std::to_string(static_cast<int>(window)) + " s (" + StateOf(pid_) + ")";
+    return "stalled for " + std::to_string(static_cast<int>(elapsed_s)) + " s (" + StateOf(pid_) + ")";
   }
   since_ = now;
   done_ = std::move(now_done);
