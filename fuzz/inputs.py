@@ -34,7 +34,7 @@ from parquetry.common.layout.tables.delta import _B85
 from parquetry.common.layout.tables.delta import _Z85 as _Z85_LETTERS
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.schema.field import SCHEMA_KEY, schema_to_metadata
-from parquetry.common.schema.petastorm_metadata import RowGroupIndex
+from parquetry.common.schema.petastorm_metadata import PetastormIndex
 from parquetry.common.transport.served.wire import MAGIC
 from parquetry.common.transport.sidecar import protocol
 from parquetry.common.transport.sidecar.channel import memory_file
@@ -103,7 +103,7 @@ def made(room: Path) -> dict[str, Sequence[bytes]]:
     iterator = iter(sample())
     next(iterator)
     state = json.dumps(iterator.state_dict()).replace(sample().plan().fingerprint, FINGERPRINT)
-    old = RowGroupIndex(name="of", column="id", ordinals=frozenset([0, 1]), ordinals_by_value={1: frozenset([0])})
+    old = PetastormIndex(name="of", column="id", ordinals=frozenset([0, 1]), ordinals_by_value={1: frozenset([0])})
     (file,) = room.glob("*.parquet")
     return {
         "pages": [b"\x00\x0c" + _chunk(room, version="1.0"), b"\x80\x0c" + _chunk(room, version="2.0")],

@@ -18,10 +18,10 @@ from parquetry.common.pipeline.verbs import Verbs
 
 from .dataset import ParquetDataset
 
-Stage = Callable[[tf.data.Dataset], tf.data.Dataset]
+DatasetFunction = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def __getattr__(name: str) -> Callable[..., Stage]:
+def __getattr__(name: str) -> Callable[..., DatasetFunction]:
     """Returns the function for any verb: ``pad("points")`` for the method ``dataset.pad("points")``."""
     if name.startswith("_") or not hasattr(Verbs, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -29,8 +29,8 @@ def __getattr__(name: str) -> Callable[..., Stage]:
 
 
 @kept
-def _function_of(verb: str) -> Callable[..., Stage]:
-    def made(*args: object, **options: object) -> Stage:
+def _function_of(verb: str) -> Callable[..., DatasetFunction]:
+    def made(*args: object, **options: object) -> DatasetFunction:
         return lambda dataset: getattr(_checked(dataset, verb), verb)(*args, **options)
 
     made.__name__ = made.__qualname__ = verb
@@ -38,7 +38,7 @@ def _function_of(verb: str) -> Callable[..., Stage]:
     return made
 
 
-def cache(directory: str | os.PathLike[str], **options: Any) -> Stage:
+def cache(directory: str | os.PathLike[str], **options: Any) -> DatasetFunction:
     """Like `ParquetDataset.cache` with a directory."""
     return lambda dataset: _checked(dataset, "cache").cache(directory=directory, **options)
 

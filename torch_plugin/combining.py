@@ -17,7 +17,7 @@ from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe, _Forke
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
-from .passes import Announced
+from .loader_passes import Announced
 from .placement import rank_here, shard_of
 
 _WHOLE = (None, 1)
@@ -37,7 +37,7 @@ def check_combined(dataset: object, workers: int) -> None:
         if isinstance(node, ZipperIterDataPipe):
             if len({_dealing(one, workers, ranks) for one in inputs}) > 1:
                 raise _refused("zip", inputs, workers, ranks, "deal them alike", _zip_advice(ranks))
-        elif (workers > 1 or ranks > 1) and any(_dealt_below(one) is None for one in inputs):
+        elif (workers > 1 or ranks > 1) and any(_splitter_below(one) is None for one in inputs):
             advice = "Give the other pipes sharding_filter()."
             raise _refused("concat", inputs, workers, ranks, "deal each of them", advice)
 
@@ -54,12 +54,12 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
         return (None if is_own or (ranks == 1 and along is None) else ("parts", len(pipeline), along)), workers
     if _is_filter(end):
         return (None if ranks == 1 else "every nth"), workers
-    if _dealt_below(end) is None or (workers, ranks) == (1, 1):
+    if _splitter_below(end) is None or (workers, ranks) == (1, 1):
         return _WHOLE
     return id(end)  # dealt before elements were filtered, batched or shuffled: which ones is unknown
 
 
-def _dealt_below(pipe: object) -> Any:
+def _splitter_below(pipe: object) -> Any:
     return next((part for part in _below(pipe) if isinstance(part, Announced) or _is_filter(part)), None)
 
 

@@ -1,6 +1,6 @@
 """`EpochCounter`: counts the epochs of a dataset, in this process and in loader workers.
 
-A loader announces each pass in the process of the training loop (`passes`). Workers are forked, or unpickled, from the
+A loader announces each pass in the training process (`loader_passes`). Workers are forked, or unpickled, from the
 dataset there, and so start with its count; later changes reach them through a few bytes of shared memory. A pass of a
 loader is one epoch, in every process; an iterator without an announcement is an epoch of its own.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from .dealers import TrainerEpoch
-from .passes import Pass
+from .loader_passes import Pass
+from .trainer_sharding import TrainerEpoch
 
 _WORDS = struct.Struct("<qqq")
 _NAME = "parquetry-epoch"

@@ -17,7 +17,7 @@ from parquetry.common.errors import PipelineError
 from parquetry.common.order.mixing import Stop, Weights
 
 from .iterable import ParquetIterable
-from .iterable_carrier import check_undealt, part_of_sources
+from .iterable_carrier import check_not_sharded, part_of_sources
 from .map import ParquetMap
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def mix(pipes: Sequence[Any], weights: Weights | None = None, seed: int | None =
 
         result = ParquetPipe.from_pipeline(mixed)
     if part is not None:
-        check_undealt(mixed)
+        check_not_sharded(mixed)
         result._deal_along(part)
     return result
 

@@ -30,22 +30,22 @@ from parquetry.common.plan.state import canonical_shards_of, check_position, par
 from parquetry.common.process.exit_watch import end_with_trainer
 from parquetry.common.urls import url_without_secrets, without_signature
 
-from . import passes
-from .dealers import TrainerSharding, length_for_trainer
+from . import loader_passes
 from .epochs import EpochCounter
 from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
+from .loader_passes import Announced, LoaderPosition, Pass
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
-from .passes import Announced, LoaderPosition, Pass
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
+from .trainer_sharding import TrainerSharding, length_for_trainer
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
 _SHARE_OF_MEMORY = 4  # all workers together share at most this fraction of the memory limit of one
 _AGREED: dict[int, int] = {}  # the seed a shuffle drew -> the seed this process uses for it
 
-passes.install()
+loader_passes.install()
 
 
 class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
@@ -392,7 +392,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
             at_once = (
-                None if self._trainer_sharding is None else self._trainer_sharding.dealt_at_once(pipeline, at.workers)
+                None if self._trainer_sharding is None else self._trainer_sharding.rows_per_turn(pipeline, at.workers)
             )
             pipeline = pipeline if at_once is None else pipeline.batch(at_once)
         return pipeline

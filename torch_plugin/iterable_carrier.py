@@ -55,7 +55,7 @@ class IterableCarrier(PipelineCarrier):
             **options,
         )
         if mesh is not None:
-            check_undealt(self._pipeline)
+            check_not_sharded(self._pipeline)
             self._deal_along(part_of(mesh, None))
 
     def prefetch_to_device(self, device: torch.device | str | int, depth: int = 2) -> DevicePrefetcher:
@@ -87,7 +87,7 @@ class IterableCarrier(PipelineCarrier):
 
     def _with_stage(self, stage: Stage) -> Self:
         if self._mesh_part is not None and stage.decides is Decision.PART:
-            raise _dealt_twice("another shard()")
+            raise _sharded_twice("another shard()")
         return super()._with_stage(stage)
 
     def _deal_along(self, part: Part | None) -> None:
@@ -95,14 +95,14 @@ class IterableCarrier(PipelineCarrier):
         self._mesh_part = part
 
 
-def check_undealt(pipeline: Pipeline) -> None:
+def check_not_sharded(pipeline: Pipeline) -> None:
     """Checks that a pipeline can be dealt along a mesh.
 
     Raises:
         PipelineError: it already has a shard.
     """
     if shard_of(pipeline) is not None:
-        raise _dealt_twice("a pipeline with shard()")
+        raise _sharded_twice("a pipeline with shard()")
 
 
 def part_of_sources(sources: Iterable[object]) -> Part | None:
@@ -120,7 +120,7 @@ def part_of_sources(sources: Iterable[object]) -> Part | None:
     return parts.pop() if parts else None
 
 
-def _dealt_twice(got: str) -> PipelineError:
+def _sharded_twice(got: str) -> PipelineError:
     return PipelineError(
         f"mesh=...: expected rows to be split across ranks only once, got {got} as well. Leave one of them out."
     )

@@ -26,8 +26,8 @@ from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier
 from .epochs import EpochCounter
+from .loader_passes import Announced, Pass, install
 from .pass_counters import PassCounters
-from .passes import Announced, Pass, install
 from .placement import shard_of, shuffle_of
 from .tensors import batch_to_torch, rows_to_torch
 

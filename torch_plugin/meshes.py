@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _OPEN = (Meaning.EXPERT, Meaning.UNKNOWN)
-_dealt_along: set[tuple[str, frozenset[int]]] = set()  # dimensions that were passed to shard(mesh=), with their ranks
+_sharded_along: set[tuple[str, frozenset[int]]] = set()  # dimensions that were passed to shard(mesh=), with their ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def _place_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
     _check_flattened(mesh, dimensions)
     for axis, own in enumerate(place):
         index = index * mesh.size(axis) + int(own)
-    _dealt_along.update((each.name, each.ranks) for each in dimensions)
+    _sharded_along.update((each.name, each.ranks) for each in dimensions)
     return mesh.size(), index
 
 
@@ -194,8 +194,8 @@ def _dimensions(mesh: DeviceMesh) -> list[Dimension]:
     for axis, name in enumerate(_sizes(mesh)):
         line: tuple[int | slice, ...] = (*place[:axis], slice(None), *place[axis + 1 :])
         ranks = frozenset(mesh.mesh[line].tolist())
-        is_dealt = (name, ranks) in _dealt_along
-        result.append(Dimension(name=name, role=Meaning.DATA if is_dealt else role_of(name), axis=axis, ranks=ranks))
+        is_sharded = (name, ranks) in _sharded_along
+        result.append(Dimension(name=name, role=Meaning.DATA if is_sharded else role_of(name), axis=axis, ranks=ranks))
     return result
 
 

@@ -23,10 +23,10 @@ from parquetry.common.stages.batch import Batch
 from parquetry.common.stages.concat import Remainder
 
 from .combining import check_combined
-from .derived import DerivedVerbs
+from .elementwise import ElementwiseVerbs
 from .iterable import SEEDS, ParquetIterable
 from .loader import install
-from .passes import Pass
+from .loader_passes import Pass
 from .placement import Placement, rank_here, shuffle_of, with_shard_at_end, with_shuffle, without_shuffle
 
 _BUFFER_ROWS = 10_000
@@ -34,7 +34,7 @@ _BUFFER_ROWS = 10_000
 install()
 
 
-class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
+class ParquetPipe(ParquetIterable[Given], ElementwiseVerbs, IterDataPipe[Given]):
     """A `ParquetIterable` with the DataPipe verbs.
 
         >>> pipe = ParquetPipe(url, ["id"]).shuffle(buffer_size=16, seed=7).sharding_filter().batch(8)

@@ -22,7 +22,7 @@ from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, 
 from .accounts import Account
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits, within
-from .sending import Step, charged, error_to_json, own_steps, send_stream
+from .sending import SentStep, charged, error_to_json, own_steps, send_stream
 from .shared import SharedEpochs
 from .variants import Variants, accepted
 
@@ -204,7 +204,7 @@ class Client:
 
         def send(connection: socket.socket, cursor: Cursor) -> None:
             connection.settimeout(self._server.limits.idle_s)
-            steps: Iterator[Step] = own_steps(pipeline, cursor, strict_nulls=strict, account=self._account)
+            steps: Iterator[SentStep] = own_steps(pipeline, cursor, strict_nulls=strict, account=self._account)
             send_stream(connection, pipeline.element, charged(steps, self._account), layout)
 
         if self._endpoint is None:

@@ -27,7 +27,7 @@ from .accounts import Account
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_TEXT = 16_384
-Step = tuple[int, list[Column], int]
+SentStep = tuple[int, list[Column], int]
 """Rows, columns, and the position after the step."""
 
 
@@ -40,7 +40,7 @@ def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Ste
     return steps
 
 
-def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, account: Account) -> Iterator[Step]:
+def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, account: Account) -> Iterator[SentStep]:
     """Yields the steps of an iteration that is not shared with other clients.
 
     Raises:
@@ -74,7 +74,7 @@ class WorkMeter:
             self._before_s = now_s
 
 
-def charged(steps: Iterator[Step], account: Account) -> Iterator[Step]:
+def charged(steps: Iterator[SentStep], account: Account) -> Iterator[SentStep]:
     """Yields the steps, and charges the processor time of this thread, which encodes and sends them, to an account.
 
     Raises:
@@ -98,7 +98,7 @@ def charged(steps: Iterator[Step], account: Account) -> Iterator[Step]:
         account.use_cpu(time.thread_time() - before_s)
 
 
-def send_stream(connection: socket.socket, element: Element, steps: Iterator[Step], layout: Layout) -> None:
+def send_stream(connection: socket.socket, element: Element, steps: Iterator[SentStep], layout: Layout) -> None:
     """Sends all steps as one Arrow IPC stream. If the pipeline fails, the error is the last message.
 
     If the client is slower, Arrow's writer blocks in ``sendall``, and the engine reads ahead only up to its memory
@@ -150,11 +150,11 @@ def _shortened(text: str) -> str:
 
 def _encoder(
     element: Element, schema: pa.Schema, layout: Layout
-) -> Callable[[Step], tuple[pa.RecordBatch, dict[bytes, bytes] | None]]:
-    def rows(step: Step) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
+) -> Callable[[SentStep], tuple[pa.RecordBatch, dict[bytes, bytes] | None]]:
+    def rows(step: SentStep) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
         return encode_rows(element, schema, step[1], step[2])
 
-    def cells(step: Step) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
+    def cells(step: SentStep) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
         return encode_cells(element, schema, step[1], step[0]), None
 
     return rows if layout == "rows" else cells

@@ -16,7 +16,7 @@ from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from .accounts import Account, StreamShare
 from .epoch_log import EpochLog
-from .sending import Step, WorkMeter, open_steps
+from .sending import SentStep, WorkMeter, open_steps
 
 
 class SharedEpoch:
@@ -32,7 +32,7 @@ class SharedEpoch:
         self.shares: dict[Account, StreamShare] = {}  # each peer pays for the epoch, as any of them may be the last
         self.finished = False
 
-    def next(self, account: Account) -> Step | None:
+    def next(self, account: Account) -> SentStep | None:
         """Returns the next step, or ``None`` at the end. An error is raised to every client."""
         with self._lock:
             try:
@@ -40,7 +40,7 @@ class SharedEpoch:
             finally:
                 self._meter.charge(account)
 
-    def _next(self) -> Step | None:
+    def _next(self) -> SentStep | None:
         if self._error is not None:
             raise self._error
         try:
@@ -79,7 +79,7 @@ class SharedEpochs:
         strict_nulls: bool,
         asked: Callable[[], bool],
         account: Account,
-    ) -> Iterator[Step]:
+    ) -> Iterator[SentStep]:
         """Yields this client's part of an epoch: the steps that it asks for before another client does.
 
         Args:

@@ -288,7 +288,7 @@ def _size_of(opened: _OpenGroup, enough: int) -> int:
 def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
     """Fetches the column chunks of some columns from a store."""
     ranges = fetched_ranges(dataset, row_group, columns)
-    chunks.hold(ranges, _fetched(dataset, row_group, ranges))
+    chunks.hold(ranges, _fetch_bytes(dataset, row_group, ranges))
 
 
 def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
@@ -300,7 +300,7 @@ def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str
     kept = TemporaryBuffer()
     try:
         for number in range(0, len(pieces), _PIECES_AT_ONCE):
-            for piece in _fetched(dataset, row_group, pieces[number : number + _PIECES_AT_ONCE]):
+            for piece in _fetch_bytes(dataset, row_group, pieces[number : number + _PIECES_AT_ONCE]):
                 kept.append(piece)
         content = memoryview(kept.mapped() or b"")
     finally:
@@ -316,7 +316,7 @@ def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str])
     return chunk_ranges(footer, group, _leaves(footer, columns), size)
 
 
-def _fetched(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
+def _fetch_bytes(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
     file = int(dataset.row_groups.file[row_group])
 
     def fetch() -> list[bytes]:

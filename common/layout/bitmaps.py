@@ -30,7 +30,7 @@ def decode_bitmap64(data: bytes, most: int) -> np.ndarray:
     Raises:
         ValueError: the bytes do not follow the format, or hold more numbers.
     """
-    reader = _Reader(data, most)
+    reader = _ByteReader(data, most)
     parts = []
     for _ in range(reader.number("<Q")):
         high = reader.number("<I")
@@ -40,7 +40,7 @@ def decode_bitmap64(data: bytes, most: int) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-class _Reader:
+class _ByteReader:
     """Reads bytes from front to back."""
 
     def __init__(self, data: bytes, most: int) -> None:
@@ -71,7 +71,7 @@ class _Reader:
         return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype=dtype)
 
 
-def _decode_bitmap32(reader: _Reader) -> np.ndarray:
+def _decode_bitmap32(reader: _ByteReader) -> np.ndarray:
     cookie = reader.number("<I")
     if cookie & 0xFFFF == _WITH_RUNS:
         containers = (cookie >> 16) + 1
@@ -94,7 +94,7 @@ def _decode_bitmap32(reader: _Reader) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _decode_container(reader: _Reader, count: int, is_run: bool) -> np.ndarray:
+def _decode_container(reader: _ByteReader, count: int, is_run: bool) -> np.ndarray:
     if is_run:
         runs = reader.array("<u2", 2 * reader.number("<H")).reshape(-1, 2).astype(np.int64)
         lengths = runs[:, 1] + 1

@@ -66,11 +66,11 @@ class HttpFile(SizedFile):
         first, end = self._position, self._end_of(size)
         if first >= end:
             return b""
-        content: bytes = sync(self._fs.loop, self._fetched, first, end)
+        content: bytes = sync(self._fs.loop, self._fetch_bytes, first, end)
         self._position = end
         return content
 
-    async def _fetched(self, first: int, end: int) -> bytes:
+    async def _fetch_bytes(self, first: int, end: int) -> bytes:
         session, options = await self._fs.set_session(), dict(self._fs.kwargs)
         headers = {**(options.pop("headers", None) or {}), "Range": f"bytes={first}-{end - 1}"}
         headers["Accept-Encoding"] = "identity"

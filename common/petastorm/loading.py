@@ -1,6 +1,6 @@
 """`RowGroupLoader`: loads one job, which is some rows or windows of a row group.
 
-The result of a `Job` is a list of tuples (rows), a list of tuples of tuples (windows), or a dict of arrays (for a
+The result of a `LoadJob` is a list of tuples (rows), a list of tuples of tuples (windows), or a dict of arrays (for a
 batched reader). The loader can be sent to worker processes and holds no open files. A job has the same result wherever
 and whenever it runs.
 """
@@ -35,7 +35,7 @@ _ROW_ORDER = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class LoadJob:
     """The rows or windows to load for one result.
 
     Attributes:
@@ -75,7 +75,7 @@ class RowGroupLoader:
     seed: int | None
     batched: bool
 
-    def load(self, job: Job) -> Any:
+    def load(self, job: LoadJob) -> Any:
         """Loads the rows, windows or columns of a job; an empty list if no rows remain.
 
         Raises:
@@ -108,7 +108,7 @@ class RowGroupLoader:
         table = Fetcher(self.dataset, fields, self._disk_cache).stored(row_group)
         return table if len(rows) == table.num_rows else take_rows(table, pa.array(rows))
 
-    def _chosen(self, job: Job) -> pa.Table:
+    def _chosen(self, job: LoadJob) -> pa.Table:
         """Reads the rows that the predicate keeps; reads the other columns only if there are such rows."""
         rows = job.rows
         assert rows is not None
@@ -131,12 +131,12 @@ class RowGroupLoader:
         }
         return pa.table(columns)
 
-    def _order(self, job: Job, count: int) -> np.ndarray | None:
+    def _order(self, job: LoadJob, count: int) -> np.ndarray | None:
         if self.seed is None or count < 2:
             return None
         return permutation(count, self.seed, job.epoch, _ROW_ORDER, job.row_group, job.part)
 
-    def _rows(self, job: Job) -> list[tuple[Any, ...]]:
+    def _rows(self, job: LoadJob) -> list[tuple[Any, ...]]:
         table = self._chosen(job)
         if not table.num_rows:
             return []
@@ -152,7 +152,7 @@ class RowGroupLoader:
             for row in zip(*columns.values(), strict=True)
         ]
 
-    def _columns(self, job: Job) -> dict[str, np.ndarray] | list[Any]:
+    def _columns(self, job: LoadJob) -> dict[str, np.ndarray] | list[Any]:
         table = self._chosen(job)
         order = self._order(job, table.num_rows)
         if order is not None:
@@ -162,7 +162,7 @@ class RowGroupLoader:
         columns = transform_table(self.transform, self.schema, table)
         return columns if all(len(column) for column in columns.values()) else []
 
-    def _windows(self, job: Job, windows: np.ndarray) -> list[tuple[Any, ...]]:
+    def _windows(self, job: LoadJob, windows: np.ndarray) -> list[tuple[Any, ...]]:
         assert self.ngram is not None
         cells, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
         rows: list[dict[str, Any]] = []

@@ -28,7 +28,7 @@ from ..stages.where import Where, WhereFunction
 from .dataset import PetastormDataset
 from .errors import NoDataAvailableError
 from .etl.rowgroup_indexing import get_row_group_indexes
-from .loading import Job
+from .loading import LoadJob
 from .predicates import PredicateBase
 from .selectors import RowGroupSelectorBase
 from .values import row_values
@@ -186,17 +186,17 @@ class JobOrder:
         begins = np.cumsum(parts) - parts
         return np.stack([row_group, np.arange(len(row_group)) - begins[row_group]], axis=1)
 
-    def epoch(self, items: np.ndarray, epoch: int) -> Iterator[Job]:
+    def epoch(self, items: np.ndarray, epoch: int) -> Iterator[LoadJob]:
         """Yields the jobs of one epoch in order."""
         order = np.arange(len(items)) if self.seed is None else permutation(len(items), self.seed, epoch, _GROUP_ORDER)
         for row_group, part in items[order].tolist():
             yield self.job(epoch, row_group, part)
 
-    def job(self, epoch: int, row_group: int, part: int) -> Job:
+    def job(self, epoch: int, row_group: int, part: int) -> LoadJob:
         """Makes one job."""
         if self.windows is None:
             rows = self.wanted.rows.of(row_group)
-            return Job(
+            return LoadJob(
                 epoch=epoch, row_group=row_group, part=part, rows=np.array_split(rows, min(self.parts, len(rows)))[part]
             )
         before = self.windows.items_before
@@ -205,7 +205,7 @@ class JobOrder:
         item_rows = self.windows.item_rows(chosen)
         found, row = self.windows.rows.locate(item_rows.reshape(-1))
         windows = np.stack([found, row], axis=1).reshape(*item_rows.shape, 2)
-        return Job(epoch=epoch, row_group=row_group, part=part, windows=windows)
+        return LoadJob(epoch=epoch, row_group=row_group, part=part, windows=windows)
 
 
 def _reader_of(dataset: PetastormDataset) -> Any:

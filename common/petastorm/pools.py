@@ -17,7 +17,7 @@ from ..errors import PipelineError, SidecarError
 from ..stages.functions import pickle_with_files
 from ..transport.sidecar.stream import StreamChannel
 from ..transport.sidecar.worker_process import WorkerProcess, start_worker
-from .loading import Job, RowGroupLoader
+from .loading import LoadJob, RowGroupLoader
 
 
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
@@ -35,12 +35,12 @@ def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
 class Pool:
     """Loads jobs in threads. With ``threads=0``, `submit` loads them in the calling thread."""
 
-    def __init__(self, load: Callable[[Job], Any], *, threads: int, end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, load: Callable[[LoadJob], Any], *, threads: int, end: Callable[[], None] = lambda: None) -> None:
         self._load = load
         self._end = end
         self._executor = ThreadPoolExecutor(threads, "parquetry-petastorm") if threads else None
 
-    def submit(self, job: Job) -> Future[Any]:
+    def submit(self, job: LoadJob) -> Future[Any]:
         """Starts a job."""
         if self._executor is not None:
             return self._executor.submit(self._load, job)
@@ -76,7 +76,7 @@ class LoaderProcesses:
         self._running: set[WorkerProcess] = set()
         self._closed = False
 
-    def load(self, job: Job) -> Any:
+    def load(self, job: LoadJob) -> Any:
         """Returns the result of a job; raises the job's error."""
         worker = self._idle.get()
         try:

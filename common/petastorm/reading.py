@@ -15,7 +15,7 @@ from ..engine.read.disk_cache import clear
 from ..plan.options import DEFAULT_MEMORY_BYTES
 from ..selection.statistics import decoded_bytes
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
-from .loading import Job, RowGroupLoader
+from .loading import LoadJob, RowGroupLoader
 from .ngram import NGram
 from .planning import JobOrder, Wanted
 from .pools import Pool
@@ -96,9 +96,9 @@ class Reader:
         self._settings = diagnostics
         self._lock = threading.Lock()
         self._order: JobOrder | None = None
-        self._jobs: Iterator[Job] | None = None
+        self._jobs: Iterator[LoadJob] | None = None
         self._first_epoch = 0
-        self._in_flight: deque[tuple[Job, int, Future[Any]]] = deque()
+        self._in_flight: deque[tuple[LoadJob, int, Future[Any]]] = deque()
         self._in_flight_bytes = 0
         self._ready: Iterator[Any] = iter(())
         self._epoch = 0
@@ -271,7 +271,7 @@ class Reader:
             self._submitted += 1
             undone += 1
 
-    def _all_jobs(self) -> Iterator[Job]:
+    def _all_jobs(self) -> Iterator[LoadJob]:
         if self._order is None:
             windows = None
             if self._loader.ngram is not None:
@@ -284,7 +284,7 @@ class Reader:
             self._first_epoch += 1
             done += 1
 
-    def _size_of(self, job: Job) -> int:
+    def _size_of(self, job: LoadJob) -> int:
         """Estimates the size of a job's result in bytes."""
         fields = self._loader.fields
         rows = len(job.rows) if job.rows is not None else int(np.prod(np.asarray(job.windows).shape[:2]))

@@ -18,10 +18,10 @@ def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:
     Raises:
         DecodeFieldError: a value cannot be decoded; the text names the field.
     """
-    return {name: _decoded(schema, name, value) for name, value in row.items() if name in schema.fields}
+    return {name: _decode_value(schema, name, value) for name, value in row.items() if name in schema.fields}
 
 
-def _decoded(schema: Unischema, name: str, value: object) -> Any:
+def _decode_value(schema: Unischema, name: str, value: object) -> Any:
     field = schema.fields[name]
     if value is None:
         return None

@@ -122,7 +122,7 @@ def bench(
     planning_s = time.perf_counter() - begin
     whole, first_s, element_bytes = _run("the chain", pipeline, seconds)
     plain = _without_work(pipeline)
-    reader = _Reader(plan, pipeline.workers)
+    reader = _EpochReader(plan, pipeline.workers)
     runs = [
         *([] if plain is None else [_run("without work on values", plain, seconds)[0]]),
         reader.run("without decoding", reader.columns, seconds),
@@ -212,7 +212,7 @@ def _bytes_of(found: Mapping[str, Any]) -> int:
     return total
 
 
-class _Reader:
+class _EpochReader:
     """Reads the data of an epoch without decoding it."""
 
     def __init__(self, plan: Plan, workers: int | None) -> None:

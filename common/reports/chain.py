@@ -120,12 +120,12 @@ def parse_condition(text: str) -> Any:
     return found
 
 
-def _parsed(source: str, read: Callable[[_Reader, ast.expr], Made], expected: str) -> Made:
+def _parsed(source: str, read: Callable[[_ChainInterpreter, ast.expr], Made], expected: str) -> Made:
     """Parses the text and passes its syntax tree to ``read``. All errors in the text become `PipelineError`."""
     if len(source) > _MOST_LETTERS:
         raise PipelineError(f"chain: expected at most {_MOST_LETTERS:,} characters, got {len(source):,}.")
     try:
-        return read(_Reader(source), ast.parse(f"({source})", mode="eval").body)
+        return read(_ChainInterpreter(source), ast.parse(f"({source})", mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, ParquetryError):
             raise
@@ -134,7 +134,7 @@ def _parsed(source: str, read: Callable[[_Reader, ast.expr], Made], expected: st
         raise PipelineError(f"chain: expected {expected}, got {source!r:.300} ({reason}{column}).") from error
 
 
-class _Reader:
+class _ChainInterpreter:
     """Executes the syntax tree of one chain."""
 
     def __init__(self, source: str) -> None:

@@ -204,7 +204,7 @@ class _Checker:
         before = ""
         for start in range(first, last, _ROWS_AT_A_TIME):
             sound: list[Any] = []
-            for number, outcome in self._decoded(start, min(start + _ROWS_AT_A_TIME, last)):
+            for number, outcome in self._decode_runs(start, min(start + _ROWS_AT_A_TIME, last)):
                 if not isinstance(outcome, ParquetryError):
                     sound += outcome
                 elif str(outcome) == before:
@@ -225,7 +225,7 @@ class _Checker:
             found("decoding", f"{len(more):,} more rows fail: {_ranges_text(more)}.")
         return damages, tried, size
 
-    def _decoded(self, start: int, stop: int) -> Iterator[tuple[int, list[Any] | ParquetryError]]:
+    def _decode_runs(self, start: int, stop: int) -> Iterator[tuple[int, list[Any] | ParquetryError]]:
         """Yields runs of elements with the number of the first, and an error in place of each element that fails."""
         try:
             yield start, self._elements[start:stop]
@@ -234,8 +234,8 @@ class _Checker:
                 yield start, error
             else:
                 middle = (start + stop) // 2
-                yield from self._decoded(start, middle)
-                yield from self._decoded(middle, stop)
+                yield from self._decode_runs(start, middle)
+                yield from self._decode_runs(middle, stop)
         except ParquetryError as error:
             yield start, error
 

@@ -1,6 +1,6 @@
 """Reads the metadata that Petastorm 0.4.0 to 0.13.1 wrote: schema, row-group counts, row-group indexes.
 
-Takes the key-value metadata of ``_common_metadata`` and returns `Unischema`, plain dicts, and `RowGroupIndex`. The
+Takes the key-value metadata of ``_common_metadata`` and returns `Unischema`, plain dicts, and `PetastormIndex`. The
 pickles are read as inert data (see `petastorm_pickle`), and anything unexpected raises `SchemaError`.
 """
 
@@ -49,7 +49,7 @@ _LIST_TYPE = Global("pyspark.sql.types", "ArrayType")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowGroupIndex:
+class PetastormIndex:
     """Maps the values of one column to the row groups that hold them.
 
     Row-group ordinals count over all files of the dataset, sorted by full path and then by row group within the file.
@@ -116,7 +116,9 @@ def row_group_counts_from_petastorm(
     return counts
 
 
-def row_group_indexes_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, where: str) -> dict[str, RowGroupIndex]:
+def row_group_indexes_from_petastorm(
+    metadata: Mapping[bytes, bytes] | None, *, where: str
+) -> dict[str, PetastormIndex]:
     """Returns the row-group indexes by name; empty if there are none.
 
     Raises:
@@ -207,7 +209,7 @@ def _image_codec(attributes: dict[Any, Any], *, field: str) -> Codec:
         raise SchemaError(f"codec of field '{field}': {error}") from error
 
 
-def _index(stored: Stored, where: str) -> RowGroupIndex:
+def _index(stored: Stored, where: str) -> PetastormIndex:
     module = "petastorm.etl.rowgroup_indexers"
     single, not_null = Global(module, "SingleFieldIndexer"), Global(module, "FieldNotNullIndexer")
     attributes = _attributes(stored, where, single, not_null)
@@ -215,12 +217,12 @@ def _index(stored: Stored, where: str) -> RowGroupIndex:
     if not isinstance(name, str) or not isinstance(column, str):
         raise SchemaError(f"Petastorm row-group index of {where}: expected a name and a column, got {describe(name)}.")
     if stored.cls == not_null:
-        return RowGroupIndex(name=name, column=column, ordinals=_ordinals(data, name, where))
+        return PetastormIndex(name=name, column=column, ordinals=_ordinals(data, name, where))
     if not isinstance(data, dict):
         raise SchemaError(f"Petastorm row-group index '{name}' of {where}: expected a dict, got {describe(data)}.")
     by_value = {value: _ordinals(ordinals, name, where) for value, ordinals in data.items()}
     union: frozenset[int] = frozenset().union(*by_value.values())
-    return RowGroupIndex(name=name, column=column, ordinals=union, ordinals_by_value=by_value)
+    return PetastormIndex(name=name, column=column, ordinals=union, ordinals_by_value=by_value)
 
 
 def _ordinals(stored: Stored, index: str, where: str) -> frozenset[int]:

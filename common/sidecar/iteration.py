@@ -16,7 +16,7 @@ import numpy as np
 
 from ..counting.counters import Count, Counters
 from ..engine.run.bucket_skipping import planner_class
-from ..engine.run.described import what_it_waits_for
+from ..engine.run.describing import describe_wait
 from ..engine.run.jobs import Job, JobPlanner, Merging
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..engine.run.skipping import SkippingPlanner
@@ -177,7 +177,7 @@ class Iteration:
                 warning_seconds(),
                 made.job.number,
                 made.job.count,
-                what_it_waits_for(made.job, made.handles, self._fetchers),
+                describe_wait(made.job, made.handles, self._fetchers),
             )
         try:
             return made.future.result()

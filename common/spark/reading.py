@@ -67,7 +67,7 @@ def dataset_as_rdd(
         FieldNotFoundError, SchemaError: a field does not exist or cannot become a tensor.
     """
     plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_rdd")
-    return plan.payloads(spark).flatMap(partial(_decoded_rows, plan.fields))
+    return plan.payloads(spark).flatMap(partial(_decode_rows, plan.fields))
 
 
 def dataset_as_dataframe(
@@ -101,7 +101,7 @@ def dataset_as_dataframe(
     plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_dataframe")
     decoded = _chosen(decode, [field.name for field in plan.fields if field.storage.coded])
     types = pyspark_types("dataset_as_dataframe")
-    columns = [_Read(field=field, decode=field.name in decoded) for field in plan.stored]
+    columns = [_SparkColumn(field=field, decode=field.name in decoded) for field in plan.stored]
     struct = types.StructType(
         [types.StructField(c.field.name, spark_type(c.spark_arrow_type, types), c.field.nullable) for c in columns]
     )
@@ -172,7 +172,7 @@ class ReadTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _SparkColumn:
     """A DataFrame column: a field, and whether to decode its stored bytes."""
 
     field: UnischemaField
@@ -192,18 +192,18 @@ class _Read:
         return as_spark_takes_it(kind, field=self.field.name)
 
 
-def _decoded_rows(fields: Sequence[UnischemaField], payload: bytes) -> Iterator[dict[str, Any]]:
+def _decode_rows(fields: Sequence[UnischemaField], payload: bytes) -> Iterator[dict[str, Any]]:
     task: ReadTask = pickle.loads(payload)
     outputs = [output_of(field) for field in fields]
     names = [field.name for field in fields]
     for row_group in range(len(task.part.row_groups)):
-        for _, columns in _decoded(task, fields, row_group):
+        for _, columns in _decode_row_group(task, fields, row_group):
             values = [rows_of(c, text=o.kind == "text") for c, o in zip(columns, outputs, strict=True)]
             for row in zip(*values, strict=True):
                 yield dict(zip(names, row, strict=True))
 
 
-def _read_batches(columns: Sequence[_Read], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_batches(columns: Sequence[_SparkColumn], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     names = [column.field.name for column in columns]
     for batch in batches:
         for payload in batch.column(0).to_pylist():
@@ -213,12 +213,12 @@ def _read_batches(columns: Sequence[_Read], batches: Iterator[pa.RecordBatch]) -
                     yield pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)
 
 
-def _arrays(task: ReadTask, columns: Sequence[_Read], row_group: int) -> Iterator[dict[str, pa.Array]]:
+def _arrays(task: ReadTask, columns: Sequence[_SparkColumn], row_group: int) -> Iterator[dict[str, pa.Array]]:
     """Yields the columns of one row group in Spark's types, some rows at a time."""
     plain = [column.field for column in columns if not column.decode]
     coded = [column.field for column in columns if column.decode]
     stored = to_stored(Unischema("stored", plain), Fetcher(task.part, plain).stored(row_group))
-    for rows, decoded in _decoded(task, coded, row_group, more_bytes=stored.nbytes // max(stored.num_rows, 1)):
+    for rows, decoded in _decode_row_group(task, coded, row_group, more_bytes=stored.nbytes // max(stored.num_rows, 1)):
         chosen = take_rows(stored, pa.array(rows))
         arrays = {field.name: to_spark(one_array(chosen.column(field.name)), field=field.name) for field in plain}
         for field, column in zip(coded, decoded, strict=True):
@@ -226,7 +226,7 @@ def _arrays(task: ReadTask, columns: Sequence[_Read], row_group: int) -> Iterato
         yield arrays
 
 
-def _decoded(
+def _decode_row_group(
     task: ReadTask, fields: Sequence[UnischemaField], row_group: int, *, more_bytes: int = 0
 ) -> Iterator[tuple[np.ndarray, list[Column]]]:
     """Yields the rows to read from a row group, some at a time, with their decoded columns.

@@ -174,13 +174,13 @@ class _StoredColumns:
         items = [DatasetPart(dataset, part) for part in parts]
         result: dict[int, pa.Table] = {}
         for part, tables in zip(
-            parts, run_tasks(self._spark, "reading selection columns", _Read(names), items), strict=True
+            parts, run_tasks(self._spark, "reading selection columns", _ReadColumns(names), items), strict=True
         ):
             result.update(zip(part.tolist(), map(from_stream, tables), strict=True))
         return result
 
 
-class _Read:
+class _ReadColumns:
     """Reads columns from every row group of a part, in an executor."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from .columns import Columns
 from .functions import UserFunction
 from .steps import Step
 
-Form = Literal["row", "batch", "arrow"]
+FunctionForm = Literal["row", "batch", "arrow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class TransformStep(Step):
     function: Callable[[Any], Any]
     inputs: tuple[OutputField, ...]
     outputs: tuple[OutputField, ...]
-    form: Form
+    form: FunctionForm
     name: str
     drops: bool = False
     declared: int = 0
@@ -119,7 +119,7 @@ class Transform(Stage):
         columns.steps.append(step)
         columns.outputs = list(step.outputs)
 
-    def _form(self, columns: Columns) -> Form:
+    def _form(self, columns: Columns) -> FunctionForm:
         if self.batched == "arrow":
             if any(len(output.path) > 1 for output in columns.outputs):
                 raise PipelineError("transform: expected plain fields for batched='arrow', got windows with offsets.")

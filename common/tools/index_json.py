@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import SchemaError
-from ..schema.petastorm_metadata import IndexValue, RowGroupIndex
+from ..schema.petastorm_metadata import IndexValue, PetastormIndex
 
 INDEXES_KEY = b"parquetry.row_group_indexes.v1"
 
 
-def indexes_to_metadata(indexes: Mapping[str, RowGroupIndex]) -> dict[bytes, bytes]:
+def indexes_to_metadata(indexes: Mapping[str, PetastormIndex]) -> dict[bytes, bytes]:
     """Encodes indexes as key-value metadata. Empty if there are no indexes."""
     if not indexes:
         return {}
@@ -24,7 +24,7 @@ def indexes_to_metadata(indexes: Mapping[str, RowGroupIndex]) -> dict[bytes, byt
     return {INDEXES_KEY: json.dumps(value, separators=(",", ":")).encode()}
 
 
-def indexes_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str) -> dict[str, RowGroupIndex] | None:
+def indexes_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str) -> dict[str, PetastormIndex] | None:
     """Decodes indexes by name. Returns ``None`` if the metadata has none in this format.
 
     Raises:
@@ -43,7 +43,7 @@ def indexes_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str)
     return {index.name: index for index in indexes}
 
 
-def _to_json(index: RowGroupIndex) -> dict[str, Any]:
+def _to_json(index: PetastormIndex) -> dict[str, Any]:
     result: dict[str, Any] = {"name": index.name, "column": index.column}
     if index.ordinals_by_value is None:
         return {**result, "row_groups": sorted(index.ordinals)}
@@ -54,12 +54,12 @@ def _to_json(index: RowGroupIndex) -> dict[str, Any]:
     return {**result, "values": values}
 
 
-def _from_json(value: Mapping[str, Any]) -> RowGroupIndex:
+def _from_json(value: Mapping[str, Any]) -> PetastormIndex:
     if "values" not in value:
-        return RowGroupIndex(name=value["name"], column=value["column"], ordinals=frozenset(value["row_groups"]))
+        return PetastormIndex(name=value["name"], column=value["column"], ordinals=frozenset(value["row_groups"]))
     by_value: dict[IndexValue, frozenset[int]] = {
         key["bytes"].encode("latin1") if isinstance(key, dict) else key: frozenset(ordinals)
         for key, ordinals in value["values"]
     }
     union: frozenset[int] = frozenset().union(*by_value.values())
-    return RowGroupIndex(name=value["name"], column=value["column"], ordinals=union, ordinals_by_value=by_value)
+    return PetastormIndex(name=value["name"], column=value["column"], ordinals=union, ordinals_by_value=by_value)

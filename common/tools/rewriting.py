@@ -145,7 +145,7 @@ class _Rows:
         )
         self._coded = [self.schema[name] for name in codecs]
         _check_codable(self._coded)
-        self._decoded = pipeline.select(*codecs).at_epoch(0) if codecs else None
+        self._source_rows = pipeline.select(*codecs).at_epoch(0) if codecs else None
         self._plain = Unischema(kept.name, [field for field in kept if field.name not in codecs])
         self._fetcher = Fetcher(self.dataset, list(self._plain))
 
@@ -184,8 +184,8 @@ class _Rows:
             total_bytes = max(1, held_bytes * self.count // max(1, held_rows))
             size = max(1, self.count * max(_CHUNK_BYTES, total_bytes // _MOST_FILES) // total_bytes)
             if held_rows < self.count:
-                with closing(_dealt(chain(_emptied(held), tables), order, size)) as dealt:
-                    for table, numbers in dealt:
+                with closing(_reordered(chain(_emptied(held), tables), order, size)) as reordered:
+                    for table, numbers in reordered:
                         yield self._finished(table, numbers)
             elif held:
                 whole = pa.concat_tables(map(_widened, held)).combine_chunks()
@@ -214,8 +214,8 @@ class _Rows:
         return table.select(list(self.schema.fields))
 
     def _encoded(self, field: UnischemaField, numbers: np.ndarray) -> pa.Array:
-        assert self._decoded is not None  # set if there are codecs
-        rows = [{field.name: row[field.name]} for row in self._decoded[numbers]]
+        assert self._source_rows is not None  # set if there are codecs
+        rows = [{field.name: row[field.name]} for row in self._source_rows[numbers]]
         return encode_rows(Unischema("encoded", [field]), rows)[field.name]
 
 
@@ -231,7 +231,7 @@ def _emptied(tables: list[pa.Table]) -> Iterator[pa.Table]:
         yield tables.pop(0)
 
 
-def _dealt(
+def _reordered(
     tables: Iterable[pa.Table], order: np.ndarray, size: int
 ) -> Generator[tuple[pa.Table, np.ndarray], None, None]:
     """Yields rows in a new order with their numbers, about ``size`` rows at a time, through temporary files.
@@ -263,8 +263,8 @@ def _dealt(
             back[stored] = np.arange(len(numbers))
             pieces = min(-(-os.path.getsize(path) // _KEPT_BYTES), _MOST_FILES)
             if pieces > 1 and len(numbers) > 1:
-                with closing(_dealt(_read(path), back, -(-len(numbers) // pieces))) as dealt:
-                    for table, places in dealt:
+                with closing(_reordered(_read(path), back, -(-len(numbers) // pieces))) as reordered:
+                    for table, places in reordered:
                         yield table, numbers[stored[places]]
             else:
                 yield take_rows(pa.concat_tables(_read(path)), pa.array(back)), numbers

@@ -24,7 +24,7 @@ from ..schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,
     SCHEMA_KEY,
     IndexValue,
-    RowGroupIndex,
+    PetastormIndex,
 )
 
 _ADVICE = "Store it with another codec, or write without petastorm_compatible=True."
@@ -54,7 +54,7 @@ def schema_to_pickle(schema: Unischema) -> bytes:
     return _finished(_instance("petastorm.unischema", "Unischema", state))
 
 
-def indexes_to_pickle(indexes: Mapping[str, RowGroupIndex]) -> bytes:
+def indexes_to_pickle(indexes: Mapping[str, PetastormIndex]) -> bytes:
     """The pickle of ``{name: indexer}``."""
     return _finished(_dict({_text(name): _indexer(index) for name, index in indexes.items()}))
 
@@ -176,7 +176,7 @@ _CODECS = {
 }
 
 
-def _indexer(index: RowGroupIndex) -> bytes:
+def _indexer(index: PetastormIndex) -> bytes:
     state = {"_index_name": _text(index.name), "_column_name": _text(index.column)}
     module = "petastorm.etl.rowgroup_indexers"
     if index.ordinals_by_value is None:

@@ -11,7 +11,7 @@ import pytest
 
 from parquetry.torch_plugin import epochs
 from parquetry.torch_plugin.epochs import EpochCell, EpochCounter, Told
-from parquetry.torch_plugin.passes import Pass
+from parquetry.torch_plugin.loader_passes import Pass
 
 
 def here() -> Pass:

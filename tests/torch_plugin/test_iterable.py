@@ -17,7 +17,7 @@ from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
-from parquetry.torch_plugin.passes import Pass
+from parquetry.torch_plugin.loader_passes import Pass
 
 LOADERS = [
     pytest.param(DataLoader, {}, id="in-process"),

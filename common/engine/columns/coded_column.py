@@ -53,7 +53,7 @@ class CodedColumn:
         self._field = field
         self._codec = codec
         self._describe = describe
-        self._decoded = SharedRows() if reuse else None
+        self._shared_rows = SharedRows() if reuse else None
         self._finished: dict[Hashable, SharedRows] = {}
         self._start = ends_of([len(part) for part in parts])
         self._valid = validity_of(parts)
@@ -102,7 +102,7 @@ class CodedColumn:
     @property
     def reused(self) -> bool:
         """Whether rows are requested several times, so that results are kept."""
-        return self._decoded is not None
+        return self._shared_rows is not None
 
     def finished(self, name: Hashable) -> SharedRows:
         """Returns the store of rows to which the operation ``name`` has already been applied."""
@@ -149,10 +149,10 @@ class CodedColumn:
     def _decode_to(self, row: int, places: Places, *, keep: bool = True) -> None:
         decode = partial(self._codec.decode_into, self._field, self._bytes(row))
         try:
-            if self._decoded is None or not keep:
+            if self._shared_rows is None or not keep:
                 places.decode(decode)
             else:
-                self._decoded.copy_into(row, places, decode)
+                self._shared_rows.copy_into(row, places, decode)
         except DAMAGE as error:
             raise self._undecodable(row, error, places.first.nbytes) from error
 
@@ -185,9 +185,9 @@ class CodedColumn:
             places = Places(out, its)
             decode_value = partial(decode, field, data)
             try:
-                if self._decoded is None:
+                if self._shared_rows is None:
                     places.decode(decode_value)
-                elif not self._decoded.copy_into(row, places, decode_value, wait=False):
+                elif not self._shared_rows.copy_into(row, places, decode_value, wait=False):
                     busy.append((row, places))
             except DAMAGE as error:
                 raise self._undecodable(row, error, places.first.nbytes) from error

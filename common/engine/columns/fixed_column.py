@@ -13,8 +13,8 @@ from ...process.forks import cached_property
 from ...schema.ragged import ends_of
 from ..read.file_cells import FileValues
 from .batch import Column, Dense
-from .like_columns import in_one_piece
 from .plain_numbers import take_valid
+from .stacked_columns import in_one_piece
 
 _LARGE_ROW_BYTES = 4096
 

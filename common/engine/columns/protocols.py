@@ -10,7 +10,7 @@ import numpy as np
 from .batch import Column
 
 Describe = Callable[[int], str]
-"""Describes the location of a row of the block, for error texts."""
+"""Describes the location of a row, by its number in the block or batch, for error texts."""
 
 
 class BlockColumn(Protocol):

@@ -221,12 +221,12 @@ class Fetcher:
             TooLargeError: the columns take more than ``room_bytes``. `fetch_large` can read them.
         """
         with Reading(), reading():
-            columns = self._fetched(row_group, rows, room_bytes)
+            columns = self._fetch_columns(row_group, rows, room_bytes)
         if rows is not None:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
 
-    def _fetched(self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None) -> RowGroupColumns:
+    def _fetch_columns(self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
         rows = None if wanted is None or len(wanted) == total else np.asarray(wanted, np.int64)
         cells: dict[str, Part] = {**self._cells.read(row_group, rows)}

@@ -97,7 +97,7 @@ def _timed(sources: Sequence[BatchSource], count: int) -> Iterator[None]:
     try:
         yield
     except ELEMENT_ERRORS as error:
-        error.item = _item_described(sources, count)
+        error.item = _failing_item(sources, count)
         raise
     finally:
         add(Count.CPU_S, time.thread_time() - busy)
@@ -358,10 +358,10 @@ def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str
     return describe
 
 
-def _item_described(sources: Sequence[BatchSource], count: int) -> int | None:
-    """Returns the first item with the row that this thread described last, which is that of its latest error."""
+def _failing_item(sources: Sequence[BatchSource], count: int) -> int | None:
+    """Returns the first item that contains the row of this thread's latest error: the row that it described last."""
     for source in sources:
-        row = source.block.described
+        row = source.block.last_described_row
         if row is None:
             continue
         found = np.flatnonzero((source.item_rows == row).any(axis=1))

@@ -24,9 +24,9 @@ from ...stages.pack import PackStep
 from ..columns.block_column import block_column
 from ..columns.fixed_column import FixedColumn
 from ..columns.jpeg_files import IntactRows
-from ..columns.like_columns import LikeColumns, in_order
 from ..columns.plain_numbers import numbers_of, plain_parts
 from ..columns.protocols import BlockColumn
+from ..columns.stacked_columns import StackedColumns, in_order
 from ..read.file_cells import Part
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace
@@ -92,7 +92,7 @@ class LoadedBlock:
 
     Attributes:
         by_item: numbers in item order, by field.
-        alike: the same numbers, laid out by dtype and shape.
+        stacked: the same numbers, laid out by dtype and shape.
         by_row: numbers in storage order that jobs gather together, by field.
     """
 
@@ -152,7 +152,7 @@ class LoadedBlock:
             for number in range(len(fields))
         ]
         self.by_item: dict[int, FixedColumn] = {}
-        self.alike: list[LikeColumns] = []
+        self.stacked: list[StackedColumns] = []
         self.by_row: dict[int, FixedColumn] = {}
         self._order = order
         if shared_by_workers:
@@ -185,10 +185,10 @@ class LoadedBlock:
         wanted = [(parts[0].dtype, (len(order), *parts[0].shape[1:])) for parts in columns.values()]
         region = BLOCK_REGIONS.acquire(sum(array_bytes(*each) for each in wanted))
         try:
-            self.alike = in_order(columns, order, region)
+            self.stacked = in_order(columns, order, region)
         finally:
             region.end()
-        ordered = [each for group in self.alike for each in zip(group.numbers, group.values, strict=True)]
+        ordered = [each for group in self.stacked for each in zip(group.numbers, group.values, strict=True)]
         for number, values in ordered:
             validity = small[number].validity if number in small else None
             self.by_item[number] = FixedColumn([values], None if validity is None else validity[order])
@@ -247,6 +247,6 @@ class LoadedBlock:
         return self._where.describe(row)
 
     @property
-    def described(self) -> int | None:
-        """The row that this thread described last, unless that was a row of another block."""
+    def last_described_row(self) -> int | None:
+        """The row that this thread described last, or ``None`` if that row is in another block."""
         return _described.row if _described.rows is not None and _described.rows() is self._where else None

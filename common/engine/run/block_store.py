@@ -216,7 +216,7 @@ class BlockStore:
             return
         try:
             row_group, wanted = rows.row_groups[number], rows.rows[number]
-            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted, room_bytes)
+            handle.parts[number] = self._fetch(handle.key.source, row_group, wanted, room_bytes)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -263,7 +263,7 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetched(self, source: int, row_group: int, wanted: RowNumbers, room_bytes: int | None) -> RowGroupColumns:
+    def _fetch(self, source: int, row_group: int, wanted: RowNumbers, room_bytes: int | None) -> RowGroupColumns:
         with self._fetching():
             return self._fetchers[source].fetch(row_group, wanted, room_bytes)
 

@@ -18,8 +18,8 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.coded_column import CodedColumn
-from ..columns.like_columns import like_columns
-from ..steps.source import BatchSource, Numbers, as_slice
+from ..columns.stacked_columns import allocate_stacked
+from ..steps.source import BatchSource, RowIndex, as_slice
 
 
 def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], count: int, arena: Arena) -> Column:
@@ -101,7 +101,7 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     if not shared:
         return {}
     kinds = {number: blocks[0][number].parts[0] for number in shared}
-    groups = like_columns(kinds, count, arena)
+    groups = allocate_stacked(kinds, count, arena)
     outs = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
     valid: dict[int, np.ndarray] = {}
     for source, columns in zip(sources, blocks, strict=True):
@@ -113,8 +113,8 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
             gather_rows(
                 values, numbers, list(outs.values()), None if source.places is None else places_of(source, count)
             )
-        elif [group.numbers for group in groups] == [group.numbers for group in source.block.alike]:
-            for group, stored in zip(groups, source.block.alike, strict=True):
+        elif [group.numbers for group in groups] == [group.numbers for group in source.block.stacked]:
+            for group, stored in zip(groups, source.block.stacked, strict=True):
                 group.values[:, places] = stored.values[:, rows]
         else:
             for number, out in outs.items():
@@ -127,7 +127,7 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     return {number: Dense(out, nulls.get(number)) for number, out in outs.items()}
 
 
-def _rows_and_places(source: BatchSource, numbers: np.ndarray, count: int) -> tuple[Numbers, Numbers]:
+def _rows_and_places(source: BatchSource, numbers: np.ndarray, count: int) -> tuple[RowIndex, RowIndex]:
     """Returns row numbers, and their places in the batch, as slices if they are consecutive."""
     if source.is_consecutive and source.block.by_item:
         return slice_of(numbers), slice(0, count) if source.places is None else slice_of(source.places)

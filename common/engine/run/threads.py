@@ -30,7 +30,7 @@ from .bad_rows import FailedItem
 from .block_loader import loaders_of
 from .block_store import BlockHandle, BlockStore, sources_of
 from .bucket_skipping import planner_class
-from .described import what_it_waits_for
+from .describing import describe_wait
 from .failing import check_blocks, failing_items
 from .jobs import Job, JobPlanner, Merging
 from .skipping import SkippingPlanner
@@ -191,7 +191,7 @@ class ThreadedEngine:
                 os.getpid(),
                 warning_seconds(),
                 job.count,
-                what_it_waits_for(job, handles, self._store.fetchers),
+                describe_wait(job, handles, self._store.fetchers),
             )
 
     def _make_apart(self, job: Job, handles: list[BlockHandle]) -> None:

@@ -20,13 +20,13 @@ from ...stages.image_base import ImageStep
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.coded_column import CodedColumn
 from ..columns.fixed_column import FixedColumn
+from ..columns.protocols import Describe
 from ..columns.shared_rows import Places
-from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
+from .images import DrawnNumbers, ImagePart, drawn_numbers, needed_part, process, size_after
 from .jpeg_images import finish_jpegs
 from .random_numbers import ItemKeys
 from .source import Taken
 
-Describe = Callable[[int], str]
 Keys = Callable[[], ItemKeys]
 
 
@@ -95,7 +95,7 @@ def _finish(
     step: ImageStep,
     column: FixedColumn | CodedColumn,
     rows: np.ndarray,
-    numbers: Sequence[Numbers],
+    numbers: Sequence[DrawnNumbers],
     out: np.ndarray,
     places: np.ndarray,
     describe: Describe,
@@ -119,7 +119,7 @@ def _finish_shared(
     step: ImageStep,
     column: CodedColumn,
     rows: np.ndarray,
-    numbers: Sequence[Numbers],
+    numbers: Sequence[DrawnNumbers],
     out: np.ndarray,
     places: np.ndarray,
     describe: Describe,
@@ -134,7 +134,7 @@ def _finish_shared(
     for row, its in shared.items():
         shape = column.shape(row)
         sizes[its] = shape[:2]
-        make = partial(_decoded, step, column, row, shape, numbers[its[0]], describe=describe)
+        make = partial(_decode_and_process, step, column, row, shape, numbers[its[0]], describe=describe)
         put = partial(kept.copy_into, row, Places(out, places[its].tolist()), make)
         if not put(wait=False):
             busy.append(put)
@@ -147,7 +147,7 @@ def _one(
     step: ImageStep,
     column: FixedColumn | CodedColumn,
     row: int,
-    numbers: Numbers,
+    numbers: DrawnNumbers,
     out: np.ndarray,
     describe: Describe,
 ) -> tuple[int, int]:
@@ -157,23 +157,23 @@ def _one(
         _process(step, image, numbers, out, lambda: describe(row))
         return image.shape[0], image.shape[1]
     shape = column.shape(row)
-    _decoded(step, column, row, shape, numbers, out, describe)
+    _decode_and_process(step, column, row, shape, numbers, out, describe)
     return shape[0], shape[1]
 
 
-def _decoded(
+def _decode_and_process(
     step: ImageStep,
     column: CodedColumn,
     row: int,
     shape: tuple[int, ...],
-    numbers: Numbers,
+    numbers: DrawnNumbers,
     out: np.ndarray,
     describe: Describe,
 ) -> None:
     """Puts one encoded image through the step. Decodes it no larger than needed."""
     keep = column.reused and step.random  # every window crops a different part of it
     part = None if keep else needed_part(step, shape[0], shape[1], numbers)
-    image = None if part is None else _decoded_part(column, row, shape, part, step.field.dtype)
+    image = None if part is None else _decode_part(column, row, shape, part, step.field.dtype)
     if image is None:
         part = None
         image = SCRATCH.array("decoded", shape, step.field.dtype)
@@ -181,7 +181,7 @@ def _decoded(
     _process(step, image, numbers, out, lambda: describe(row), part)
 
 
-def _decoded_part(
+def _decode_part(
     column: CodedColumn, row: int, shape: tuple[int, ...], part: ImagePart, dtype: np.dtype
 ) -> np.ndarray | None:
     """Decodes a part of an image, and as little else as the codec can. ``None`` if it only decodes whole images."""
@@ -262,7 +262,7 @@ def _shape_after(step: ImageStep, shape: tuple[int, ...], where: Callable[[], st
 def _process(
     step: ImageStep,
     image: np.ndarray,
-    numbers: Numbers,
+    numbers: DrawnNumbers,
     out: np.ndarray,
     where: Callable[[], str],
     part: ImagePart | None = None,

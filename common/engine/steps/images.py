@@ -25,7 +25,7 @@ from .image_kernels import copy_into, flip_into, normalize_into, resize_into
 from .random_numbers import ItemKeys, uniform
 
 Box = tuple[int, int, int, int]
-Numbers = Sequence[Sequence[float]]
+DrawnNumbers = Sequence[Sequence[float]]
 """The random numbers of one item, for each operation that needs some."""
 
 
@@ -57,7 +57,7 @@ class _Action:
     planes: bool = False
 
 
-def drawn_numbers(step: ImageStep, keys: Callable[[], ItemKeys]) -> Callable[[int], Numbers]:
+def drawn_numbers(step: ImageStep, keys: Callable[[], ItemKeys]) -> Callable[[int], DrawnNumbers]:
     """Draws the numbers of all items at once. Returns a function that returns those of one item."""
     if not step.random:
         return lambda item: ((),) * len(step.ops)
@@ -78,7 +78,7 @@ def size_after(step: ImageStep, height: int, width: int) -> tuple[int, int]:
 
 
 def process(
-    step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, *, part: ImagePart | None = None
+    step: ImageStep, image: np.ndarray, numbers: DrawnNumbers, out: np.ndarray, *, part: ImagePart | None = None
 ) -> None:
     """Puts one image through the step into ``out``, whose axes are already in the step's order.
 
@@ -112,7 +112,7 @@ def process(
         copy_into(image, out)
 
 
-def needed_part(step: ImageStep, height: int, width: int, numbers: Numbers) -> ImagePart | None:
+def needed_part(step: ImageStep, height: int, width: int, numbers: DrawnNumbers) -> ImagePart | None:
     """Returns which part of an image the step needs, and how far it may be reduced. ``None`` if it needs all of it.
 
     Only a part that is first shrunk with ``"area"`` is reduced, by a power of two that leaves at least the wanted size.
@@ -151,7 +151,7 @@ def _reduced_box(box: Box, factor: int, height: int, width: int) -> Box:
 
 
 def _actions(
-    step: ImageStep, height: int, width: int, dtype: np.dtype, numbers: Numbers, part: ImagePart | None
+    step: ImageStep, height: int, width: int, dtype: np.dtype, numbers: DrawnNumbers, part: ImagePart | None
 ) -> list[_Action]:
     result: list[_Action] = []
 

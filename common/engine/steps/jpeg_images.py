@@ -21,7 +21,7 @@ from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import ResizedCropOp
 from ...stages.resize import ResizeOp
 from ..columns.coded_column import CodedColumn
-from .images import ImagePart, Numbers, needed_part
+from .images import DrawnNumbers, ImagePart, needed_part
 
 _Factors = tuple[np.ndarray, np.ndarray]
 
@@ -46,7 +46,7 @@ def finish_jpegs(
     column: CodedColumn,
     rows: np.ndarray,
     shapes: Sequence[Sequence[int]],
-    numbers: Sequence[Numbers],
+    numbers: Sequence[DrawnNumbers],
     out: np.ndarray,
     places: np.ndarray,
 ) -> np.ndarray:
@@ -103,7 +103,7 @@ def _chain_of(step: ImageStep) -> _Chain | None:
 
 
 def _part_of(
-    step: ImageStep, chain: _Chain, shape: Sequence[int], numbers: Numbers, size: tuple[int, ...]
+    step: ImageStep, chain: _Chain, shape: Sequence[int], numbers: DrawnNumbers, size: tuple[int, ...]
 ) -> ImagePart | None:
     """Returns the part of an image to decode; ``None`` if it must be resized in another way, or is too small."""
     height, width = shape[:2]
@@ -119,7 +119,7 @@ def _part_of(
     return part if fits else None
 
 
-def _flips_of(chain: _Chain, numbers: Numbers) -> int:
+def _flips_of(chain: _Chain, numbers: DrawnNumbers) -> int:
     flips = 0
     for number, op in chain.flips:
         if numbers[number][0] < op.probability:

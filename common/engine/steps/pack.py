@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from ...memory.arena import Arena, array_bytes
 from ...schema.element import OutputField
 from ...stages.pack import PackStep
 from ..columns.batch import Column, Dense
+from ..columns.protocols import Describe
 from .source import Taken, as_slice
 
-Describe = Callable[[int], str]
 _BLOCK_ROWS = 8192  # a block of the matrix stays in the processor's cache while its columns are written
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,8 +20,7 @@ from ...schema.times import convert_counts, counts_too_far, has_fixed_unit
 from ...stages.transform import TransformStep
 from ..columns.arrow_columns import in_one_shape
 from ..columns.batch import Column, Compound, Dense, Ragged, Strings
-
-Describe = Callable[[int], str]
+from ..columns.protocols import Describe
 
 
 def column_of(step: TransformStep, field: OutputField, values: Any, describe: Describe, *, alone: bool) -> Column:

@@ -6,7 +6,7 @@ All are pure functions of the columns of a whole batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,7 @@ from ..columns.batch import (
     values_of,
     without_valid,
 )
-
-Describe = Callable[[int], str]
+from ..columns.protocols import Describe
 
 
 def apply_permute(step: PermuteStep, columns: Sequence[Column]) -> list[Column]:

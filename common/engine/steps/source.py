@@ -10,10 +10,10 @@ import numpy as np
 
 from ...stages.pack import PackStep
 from ..columns.fixed_column import FixedColumn
-from ..columns.like_columns import LikeColumns
 from ..columns.protocols import BlockColumn
+from ..columns.stacked_columns import StackedColumns
 
-Numbers = slice | np.ndarray
+RowIndex = slice | np.ndarray
 
 
 class LoadedColumns(Protocol):
@@ -21,7 +21,7 @@ class LoadedColumns(Protocol):
 
     by_item: dict[int, FixedColumn]
     """Columns that are already in the order of the block's items, by field number."""
-    alike: list[LikeColumns]
+    stacked: list[StackedColumns]
     """The columns in the order of the block's items, laid out by dtype and shape."""
     by_row: dict[int, FixedColumn]
     """Columns in the order of the block's rows that are gathered together, by field number."""
@@ -39,8 +39,8 @@ class LoadedColumns(Protocol):
         """Describes where a row is stored: file, row group, and row."""
 
     @property
-    def described(self) -> int | None:
-        """The row that this thread described last, unless that was a row of another block."""
+    def last_described_row(self) -> int | None:
+        """The row that this thread described last, or ``None`` if that row is in another block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Taken:
     lead: tuple[int, ...]
 
 
-def as_slice(numbers: np.ndarray) -> Numbers:
+def as_slice(numbers: np.ndarray) -> RowIndex:
     """Returns consecutive numbers as a slice, and all others as they are."""
     if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and (np.diff(numbers) == 1).all():
         return slice(int(numbers[0]), int(numbers[-1]) + 1)

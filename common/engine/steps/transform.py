@@ -21,9 +21,8 @@ from ...stages.transform import TransformStep
 from ...tracebacks import missing_key, shorten
 from ..columns.arrow_columns import from_arrow, to_arrow
 from ..columns.batch import Column, rows_of, timed, to_numpy
+from ..columns.protocols import Describe
 from .returned_values import cells_for, column_of
-
-Describe = Callable[[int], str]
 
 
 def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import PipelineError
-from ...schema.petastorm_metadata import RowGroupIndex
+from ...schema.petastorm_metadata import PetastormIndex
 
 
 class RowGroupIndexerBase:
@@ -41,7 +41,7 @@ class RowGroupIndexerBase:
         """Adds the rows of one row group; returns the data indexed so far."""
         raise NotImplementedError
 
-    def to_value(self) -> RowGroupIndex:
+    def to_value(self) -> PetastormIndex:
         """Returns the index in a form that can be stored."""
         raise NotImplementedError
 
@@ -76,10 +76,10 @@ class SingleFieldIndexer(RowGroupIndexerBase):
                 self._index_data.setdefault(value, set()).add(piece_index)
         return self._index_data
 
-    def to_value(self) -> RowGroupIndex:
+    def to_value(self) -> PetastormIndex:
         by_value = {value: frozenset(ordinals) for value, ordinals in self._index_data.items()}
         union: frozenset[int] = frozenset().union(*by_value.values())
-        return RowGroupIndex(
+        return PetastormIndex(
             name=self._index_name, column=self._column_name, ordinals=union, ordinals_by_value=by_value
         )
 
@@ -112,8 +112,8 @@ class FieldNotNullIndexer(RowGroupIndexerBase):
             self._index_data.add(piece_index)
         return self._index_data
 
-    def to_value(self) -> RowGroupIndex:
-        return RowGroupIndex(name=self._index_name, column=self._column_name, ordinals=frozenset(self._index_data))
+    def to_value(self) -> PetastormIndex:
+        return PetastormIndex(name=self._index_name, column=self._column_name, ordinals=frozenset(self._index_data))
 
     def __add__(self, other: object) -> FieldNotNullIndexer:
         self._check_same(other)
@@ -123,7 +123,7 @@ class FieldNotNullIndexer(RowGroupIndexerBase):
         return result
 
 
-def indexer_of(index: RowGroupIndex) -> RowGroupIndexerBase:
+def indexer_of(index: PetastormIndex) -> RowGroupIndexerBase:
     """Converts a stored index to the form that selectors use."""
     if index.ordinals_by_value is None:
         not_null = FieldNotNullIndexer(index.name, index.column)

@@ -14,7 +14,7 @@ from ...schema.field import UnischemaField
 from ...schema.petastorm_metadata import (
     ROW_GROUP_INDEXES_KEY,
     SCHEMA_KEY,
-    RowGroupIndex,
+    PetastormIndex,
     row_group_indexes_from_petastorm,
 )
 from ...tools.index_json import indexes_from_metadata, indexes_to_metadata
@@ -43,7 +43,7 @@ def get_row_group_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndexe
     return {name: indexer_of(index) for name, index in indexes.items()}
 
 
-def stored_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndex]:
+def stored_indexes(dataset: PetastormDataset) -> dict[str, PetastormIndex]:
     """Returns the indexes in their stored form; empty if there are none."""
     metadata, where = dataset.key_values, dataset.roots[0]
     found = indexes_from_metadata(metadata, where=where)

@@ -24,8 +24,8 @@ from .wire import element_from_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedRecipe:
-    """What a client needs to know of the server's program: whether functions drop rows. They run on the server."""
+class ServedProgram:
+    """What a client knows about the program, which runs on the server: whether its functions drop rows."""
 
     drops: bool
     has_user_code: bool = False
@@ -51,7 +51,7 @@ class ServedPlan(BasePlan):
         order.shard = None if shard is None else _shard(shard)
         self.order = order
         self.hashes = (self._said["hashes"][0], self._said["hashes"][1])
-        self.program = ServedRecipe(drops=self._said["drops"])  # type: ignore[assignment]  # all that is known here
+        self.program = ServedProgram(drops=self._said["drops"])  # type: ignore[assignment]  # all that is known here
 
     @cached_property
     def element(self) -> Element:

@@ -17,7 +17,7 @@ from ...counting.counters import Count, Counters, add
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded
-from ...engine.run.described import described_rows
+from ...engine.run.describing import describe_rows
 from ...engine.run.jobs import Job
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
@@ -175,7 +175,7 @@ class WorkerRunner:
                 kills += 1
             else:
                 deaths += alone
-        where = described_rows(job.draws, [block.rows for block in blocks], self._loaders)
+        where = describe_rows(job.draws, [block.rows for block in blocks], self._loaders)
         died = f"decode worker died {deaths + kills} times in one batch ({worker.status}), for {where}"
         kind = DeadlyJobError if deaths >= most_deaths and not worker.stalled else SidecarError
         if worker.was_killed:

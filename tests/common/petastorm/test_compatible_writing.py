@@ -31,7 +31,7 @@ from parquetry.common import (
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema.petastorm_metadata import (
     ROW_GROUP_INDEXES_KEY,
-    RowGroupIndex,
+    PetastormIndex,
     row_group_counts_from_petastorm,
     row_group_indexes_from_petastorm,
     schema_from_petastorm,
@@ -183,9 +183,9 @@ def test_indexes_of_every_kind_of_value_come_back() -> None:
     by_value = {value: frozenset({n, 70000 + n}) for n, value in enumerate(values)}
     union = frozenset().union(*by_value.values())
     indexes = {
-        "single": RowGroupIndex(name="single", column="a", ordinals=union, ordinals_by_value=by_value),
-        "empty": RowGroupIndex(name="empty", column="a", ordinals=frozenset(), ordinals_by_value={}),
-        "not null": RowGroupIndex(name="not null", column="b", ordinals=frozenset({1, 3})),
+        "single": PetastormIndex(name="single", column="a", ordinals=union, ordinals_by_value=by_value),
+        "empty": PetastormIndex(name="empty", column="a", ordinals=frozenset(), ordinals_by_value={}),
+        "not null": PetastormIndex(name="not null", column="b", ordinals=frozenset({1, 3})),
     }
     read = row_group_indexes_from_petastorm({ROW_GROUP_INDEXES_KEY: indexes_to_pickle(indexes)}, where="here")
     assert read == indexes

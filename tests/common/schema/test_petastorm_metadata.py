@@ -34,7 +34,7 @@ from parquetry.common.schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,
     ROW_GROUP_INDEXES_KEY,
     SCHEMA_KEY,
-    RowGroupIndex,
+    PetastormIndex,
     row_group_counts_from_petastorm,
     row_group_indexes_from_petastorm,
     schema_from_petastorm,
@@ -418,18 +418,18 @@ def test_row_group_indexes_of_python_3_are_read(petastorm: Petastorm, protocol: 
     present = with_state(petastorm.FieldNotNullIndexer, _index_name="has_y", _column_name="y", _index_data={0, 3})
     metadata = {ROW_GROUP_INDEXES_KEY: pickle.dumps({"by_x": single, "has_y": present}, protocol)}
     assert row_group_indexes_from_petastorm(metadata, where="f") == {
-        "by_x": RowGroupIndex(
+        "by_x": PetastormIndex(
             name="by_x",
             column="x",
             ordinals=frozenset({0, 1, 2}),
             ordinals_by_value={7: frozenset({0, 2}), "a": frozenset({1}), b"b\xff": frozenset({2})},
         ),
-        "has_y": RowGroupIndex(name="has_y", column="y", ordinals=frozenset({0, 3})),
+        "has_y": PetastormIndex(name="has_y", column="y", ordinals=frozenset({0, 3})),
     }
 
 
 def test_a_row_group_index_pickles_and_hashes() -> None:
-    index = RowGroupIndex(name="n", column="c", ordinals=frozenset({1}), ordinals_by_value={"a": frozenset({1})})
+    index = PetastormIndex(name="n", column="c", ordinals=frozenset({1}), ordinals_by_value={"a": frozenset({1})})
     assert pickle.loads(pickle.dumps(index)) == index
     assert hash(index) == hash(pickle.loads(pickle.dumps(index)))
 

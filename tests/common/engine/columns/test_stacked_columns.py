@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.columns.like_columns import like_columns
+from parquetry.common.engine.columns.stacked_columns import allocate_stacked
 from parquetry.common.memory.arena import ALIGNMENT, SMALL_BYTES, Heap
 
 DTYPES = [np.dtype(name) for name in ("bool", "int8", "float16", "int32", "float32", "int64", "float64", "S3", "S0")]
@@ -21,7 +21,7 @@ SHAPES = [(), (1,), (3,), (2, 2), (0,)]
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES)), max_size=9), st.integers(0, 5_000))
 def test_each_column_is_contiguous_and_alone(kinds: list[tuple[np.dtype[Any], tuple[int, ...]]], rows: int) -> None:
     arrays = {10 + number: np.empty((1, *shape), dtype) for number, (dtype, shape) in enumerate(kinds)}
-    groups = like_columns(arrays, rows, Heap())
+    groups = allocate_stacked(arrays, rows, Heap())
     made = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
     assert {*made} == {*arrays}
     for number, values in made.items():

@@ -21,7 +21,7 @@ from parquetry.common.errors import StateError
 from .combining import check_combined
 
 
-class DerivedVerbs:
+class ElementwiseVerbs:
     """The DataPipe verbs that keep the state of their source."""
 
     def map(self, fn: Callable[..., Any], input_col: object = None, output_col: object = None) -> ParquetMapper:
@@ -51,13 +51,13 @@ class DerivedVerbs:
         return ParquetFilter(_pipe(self), filter_fn, input_col)
 
 
-class _Elementwise(DerivedVerbs):
+class _Elementwise(ElementwiseVerbs):
     """Iteration and state; comes before torch's class in the MRO, so that torch's metaclass does not wrap them."""
 
     datapipe: Any
 
-    def __iter__(self) -> DerivedIterator:
-        return DerivedIterator(iter(self.datapipe), self._apply)
+    def __iter__(self) -> ElementwiseIterator:
+        return ElementwiseIterator(iter(self.datapipe), self._apply)
 
     def _apply(self, elements: Iterator[Any]) -> Any:
         """Returns the next element, made from the source's; raises StopIteration at its end."""
@@ -91,14 +91,14 @@ class _Elementwise(DerivedVerbs):
         return result
 
 
-class DerivedIterator:
+class ElementwiseIterator:
     """Iterates over elements made from another iterator's, with that iterator's state."""
 
     def __init__(self, source: Iterator[Any], apply: Callable[[Iterator[Any]], Any]) -> None:
         self._source: Any = source
         self._apply = apply
 
-    def __iter__(self) -> DerivedIterator:
+    def __iter__(self) -> ElementwiseIterator:
         return self
 
     def __next__(self) -> Any:
@@ -108,7 +108,7 @@ class DerivedIterator:
         """Returns the source's position."""
         return dict(self._source.state_dict())
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> DerivedIterator:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementwiseIterator:
         """Resumes from a state. Returns itself."""
         self._source.load_state_dict(state_dict, strict=strict)
         return self

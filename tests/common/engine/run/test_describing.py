@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parquetry.common.engine.run.described import described_rows
+from parquetry.common.engine.run.describing import describe_rows
 from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
 
@@ -32,17 +32,17 @@ def drawn(*items: int) -> Draw:
     ],
 )
 def test_rows_are_named_as_they_are_stored(items: list[int], expected: str) -> None:
-    assert described_rows([drawn(*items)], [BLOCK], [Fetcher()]) == expected  # type: ignore[list-item]
+    assert describe_rows([drawn(*items)], [BLOCK], [Fetcher()]) == expected  # type: ignore[list-item]
 
 
 def test_many_rows_and_row_groups_are_cut() -> None:
     block = BlockRows(row_groups=tuple(range(9)), rows=(range(100),) * 9, item_rows=None)
-    text = described_rows([drawn(*range(0, 900, 2))], [block], [Fetcher()])  # type: ignore[list-item]
+    text = describe_rows([drawn(*range(0, 900, 2))], [block], [Fetcher()])  # type: ignore[list-item]
     assert text.startswith("file a.parquet, row group 0, rows 0, 2, 4, 6, 8, 10, 12, 14 and 42 more rows; ")
     assert text.endswith(" and 6 more row groups")
 
 
 def test_the_rows_of_two_draws_from_a_row_group_are_named_once() -> None:
     windows = BlockRows(row_groups=(2,), rows=(range(10, 20),), item_rows=np.array([[0, 1], [1, 2]]))
-    text = described_rows([drawn(0), drawn(1)], [windows, windows], [Fetcher()])  # type: ignore[list-item]
+    text = describe_rows([drawn(0), drawn(1)], [windows, windows], [Fetcher()])  # type: ignore[list-item]
     assert text == "file a.parquet, row group 2, rows 10 to 12"

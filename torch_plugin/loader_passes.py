@@ -27,8 +27,8 @@ from parquetry.common.order.cursor import SkipState
 
 from . import worker_failures
 from .collation import as_is, convert
-from .dealers import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .loader_state import check_state_of
+from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
 
 _SEARCHED = 10_000  # how many objects to search, nearest first

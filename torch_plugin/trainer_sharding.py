@@ -66,7 +66,7 @@ class TrainerSharding:
             if refused is not None:
                 raise PipelineError(f"Accelerate: {refused}")
 
-    def dealt_at_once(self, pipeline: Pipeline, workers: int) -> int | None:
+    def rows_per_turn(self, pipeline: Pipeline, workers: int) -> int | None:
         """Returns how many rows one loader worker gets before the next one; ``None`` = one element each."""
         return self.rows if workers > 1 and not pipeline.element.batched and self.rows != 1 else None
 
@@ -139,7 +139,7 @@ def trainer_sharding_of(loader: Any) -> TrainerSharding | None:
     wrapper = loader.dataset
     if _is(wrapper, "IterableDatasetShard"):
         return TrainerSharding(
-            dispatches=False, collates=collates, rows=_dealt_at_once(wrapper), processes=wrapper.num_processes
+            dispatches=False, collates=collates, rows=_rows_per_turn(wrapper), processes=wrapper.num_processes
         )
     for frame in _frames(sys._getframe(1)):
         trainer = _self_of(frame)
@@ -183,7 +183,7 @@ def trainer_epoch() -> TrainerEpoch | None:
     return None
 
 
-def _dealt_at_once(shard: Any) -> int | None:
+def _rows_per_turn(shard: Any) -> int | None:
     if shard.batch_size is None:
         return None
     return int(shard.batch_size * (1 if getattr(shard, "split_batches", False) else shard.num_processes))
@@ -191,7 +191,7 @@ def _dealt_at_once(shard: Any) -> int | None:
 
 def _length_for_shard(shard: Any, rows: int) -> int:
     """Accelerate rounds to ``batch_size * num_processes`` rows, even if it deals ``batch_size`` rows at a time."""
-    at_once = _dealt_at_once(shard)
+    at_once = _rows_per_turn(shard)
     if at_once is None or not getattr(shard, "split_batches", False):
         return rows
     steps = rows // at_once if shard.drop_last else -(-rows // at_once)

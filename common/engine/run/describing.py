@@ -1,4 +1,4 @@
-"""Describes which stored rows a job is about, and what it waits for, for errors and warnings."""
+"""Names the stored rows of a job, and says what the job is waiting for, for errors and warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RowGroupPlaces(Protocol):
         """Describes the file and number of each row group."""
 
 
-def described_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], places: Sequence[RowGroupPlaces]) -> str:
+def describe_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], places: Sequence[RowGroupPlaces]) -> str:
     """Names files, row groups and rows.
 
     Args:
@@ -37,16 +37,16 @@ def described_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], places: Seq
         found = places[draw.key.source].places(list(stored))
         for place, numbers in zip(found, stored.values(), strict=True):
             named[place] = np.union1d(named[place], numbers) if place in named else numbers
-    some = [_described(place, numbers) for place, numbers in list(named.items())[:_MOST_ROW_GROUPS]]
+    some = [_describe_rows_of(place, numbers) for place, numbers in list(named.items())[:_MOST_ROW_GROUPS]]
     return "; ".join(some) + _more(len(named) - len(some), "row group")
 
 
-def what_it_waits_for(job: Job, handles: Sequence[BlockHandle], places: Sequence[RowGroupPlaces]) -> str:
+def describe_wait(job: Job, handles: Sequence[BlockHandle], places: Sequence[RowGroupPlaces]) -> str:
     """Describes what a job waits for: storage, or decoding and functions, and for which rows."""
     loading = [handle for handle in handles if not handle.future.done()]
     if not loading:
         rows = [handle.rows for handle in handles if handle.rows is not None]
-        about = f": {described_rows(job.draws, rows, places)}" if len(rows) == len(handles) else ""
+        about = f": {describe_rows(job.draws, rows, places)}" if len(rows) == len(handles) else ""
         return f"a decoder or a function is working on them{about}"
     groups = [
         place
@@ -59,7 +59,7 @@ def what_it_waits_for(job: Job, handles: Sequence[BlockHandle], places: Sequence
     return f"the storage has not answered for {len(loading)} block{'s' * (len(loading) > 1)}{about}"
 
 
-def _described(place: str, rows: np.ndarray) -> str:
+def _describe_rows_of(place: str, rows: np.ndarray) -> str:
     first, last, count = int(rows[0]), int(rows[-1]), len(rows)
     if count == 1:
         return place.describe(first) if isinstance(place, ListedPlace) else f"{place}, row {first}"

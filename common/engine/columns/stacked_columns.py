@@ -1,7 +1,7 @@
-"""`LikeColumns`: numbers of one dtype and shape in one array, so that one copy takes rows of all of them.
+"""`StackedColumns`: columns of one dtype and shape, stacked in one array, so that one copy gathers rows of all of them.
 
-A wide table has hundreds of such columns. Copying each of them alone would give up the interpreter lock as often, and
-wait for it as often.
+A wide table has hundreds of such columns. Copying them one by one would release the interpreter lock, and wait for it,
+hundreds of times.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...native.gather import gather as gather_rows
 
 
 @dataclass(frozen=True, slots=True)
-class LikeColumns:
-    """Columns of one dtype and shape, laid out one after the other, so that one copy takes rows of all of them.
+class StackedColumns:
+    """Columns of one dtype and shape, laid out one after the other.
 
     Attributes:
         numbers: the numbers of the columns.
@@ -30,29 +30,29 @@ class LikeColumns:
     values: np.ndarray
 
 
-def like_columns(kinds: Mapping[int, np.ndarray], rows: int, arena: Arena) -> list[LikeColumns]:
-    """Allocates ``rows`` rows for columns with these numbers, which have the dtype and the row shape of these arrays.
+def allocate_stacked(kinds: Mapping[int, np.ndarray], rows: int, arena: Arena) -> list[StackedColumns]:
+    """Allocates ``rows`` rows for each numbered column, with the dtype and row shape of its array in ``kinds``.
 
-    Each column begins at a multiple of `ALIGNMENT` where its dtype allows that. Small columns stay apart: each has
-    memory of its own (`Region.small_bytes`), so that a label you keep does not keep the others.
+    Each column begins at a multiple of `ALIGNMENT` if its dtype allows that. Small columns are not stacked: each has
+    memory of its own (`Region.small_bytes`), so that keeping a label does not keep the other columns alive.
     """
-    alike: dict[tuple[np.dtype[Any], tuple[int, ...], int], list[int]] = {}
+    stacked: dict[tuple[np.dtype[Any], tuple[int, ...], int], list[int]] = {}
     for number, kind in kinds.items():
         is_small = rows * math.prod(kind.shape[1:]) * kind.dtype.itemsize <= SMALL_BYTES
-        alike.setdefault((kind.dtype, kind.shape[1:], number if is_small else -1), []).append(number)
+        stacked.setdefault((kind.dtype, kind.shape[1:], number if is_small else -1), []).append(number)
     made = []
-    for (dtype, shape, _), numbers in alike.items():
+    for (dtype, shape, _), numbers in stacked.items():
         items = rows * math.prod(shape)
         padded = -(-items * dtype.itemsize // ALIGNMENT) * ALIGNMENT // max(dtype.itemsize, 1)
         length = items if len(numbers) == 1 else max(padded, items)
         values = arena.allocate(dtype, (len(numbers), length))
-        made.append(LikeColumns(tuple(numbers), values[:, :items].reshape(len(numbers), rows, *shape)))
+        made.append(StackedColumns(tuple(numbers), values[:, :items].reshape(len(numbers), rows, *shape)))
     return made
 
 
-def in_order(columns: Mapping[int, Sequence[np.ndarray]], rows: np.ndarray, arena: Arena) -> list[LikeColumns]:
-    """Gathers some rows (int64, in this order) of columns of small values, each given in parts, into new ones."""
-    groups = like_columns({number: parts[0] for number, parts in columns.items()}, len(rows), arena)
+def in_order(columns: Mapping[int, Sequence[np.ndarray]], rows: np.ndarray, arena: Arena) -> list[StackedColumns]:
+    """Gathers rows (int64, in this order) of columns of small values into new columns. Each comes in parts."""
+    groups = allocate_stacked({number: parts[0] for number, parts in columns.items()}, len(rows), arena)
     made = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
     whole = [number for number, parts in columns.items() if len(parts) == 1]
     gather_rows([in_one_piece(columns[number][0]) for number in whole], rows, [made[number] for number in whole])
