@@ -1,6 +1,6 @@
 """The dataset over an Arrow stream: flat columns from tensorflow-io (or pyarrow), reshaped in the graph.
 
-It takes an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.transport.served.cells`. It
+It takes an `Element` and the URL of an endpoint that sends the layout of `common.transport.served.flat_columns`. It
 returns a `tf.data.Dataset` of the same elements, dtypes and specs as the native op's.
 """
 
@@ -20,7 +20,7 @@ from parquetry.common.process.forks import arrow_to_numpy
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.transport.served.address import Endpoint
 from parquetry.common.transport.served.arrays import numbers_of
-from parquetry.common.transport.served.cells import Cell, cells_of, last_variable
+from parquetry.common.transport.served.flat_columns import FlatColumn, flat_columns_of, last_variable
 from parquetry.common.transport.served.wire import SocketReader
 
 from .arrow_versions import Reader
@@ -31,28 +31,28 @@ _LOGGER = logging.getLogger(__name__)
 
 def arrow_dataset(element: Element, endpoint: Endpoint, reader: Reader) -> tf.data.Dataset:
     """Returns a dataset over the stream of an endpoint. Every iterator opens its own connection."""
-    cells, leaves = cells_of(element), leaves_of(element)
-    specs = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64), *(_spec(cell, element) for cell in cells))
+    flats, leaves = flat_columns_of(element), leaves_of(element)
+    specs = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64), *(_spec(flat, element) for flat in flats))
 
     def to_element(error: tf.Tensor, rows: tf.Tensor, *columns: tf.Tensor) -> Any:
         whole = tf.debugging.Assert(tf.equal(tf.strings.length(error), 0), [error], summarize=1)
         with tf.control_dependencies([whole]):
             kept = [tf.identity(column) for column in columns]
             rows = tf.identity(rows)
-        parts = {(cell.field, cell.part, cell.axis): column for cell, column in zip(cells, kept, strict=True)}
+        parts = {(flat.field, flat.part, flat.axis): column for flat, column in zip(flats, kept, strict=True)}
         return element.nest([_value(leaf, element, rows, parts) for leaf in leaves])
 
     source = _tensorflow_io(endpoint, specs) if reader == "tensorflow-io" else _pyarrow(endpoint, specs, element)
     return source.map(to_element)
 
 
-def _spec(cell: Cell, element: Element) -> tf.TensorSpec:
-    dtype = tf.dtypes.as_dtype(_dtype(cell, element))
-    return tf.TensorSpec(() if cell.scalar else (None,), tf.string if dtype == tf.dtypes.as_dtype(object) else dtype)
+def _spec(flat: FlatColumn, element: Element) -> tf.TensorSpec:
+    dtype = tf.dtypes.as_dtype(_dtype(flat, element))
+    return tf.TensorSpec(() if flat.scalar else (None,), tf.string if dtype == tf.dtypes.as_dtype(object) else dtype)
 
 
-def _dtype(cell: Cell, element: Element) -> np.dtype[Any]:
-    return element.leaves[cell.field].dtype if cell.part == "values" else np.dtype(np.int64)
+def _dtype(flat: FlatColumn, element: Element) -> np.dtype[Any]:
+    return element.leaves[flat.field].dtype if flat.part == "values" else np.dtype(np.int64)
 
 
 def _value(leaf: Leaf, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> Any:
@@ -103,7 +103,7 @@ def _pyarrow(endpoint: Endpoint, specs: Sequence[tf.TensorSpec], element: Elemen
         tf.__version__,
     )
 
-    dtypes = [np.dtype(object), np.dtype(np.int64), *(_dtype(cell, element) for cell in cells_of(element))]
+    dtypes = [np.dtype(object), np.dtype(np.int64), *(_dtype(flat, element) for flat in flat_columns_of(element))]
 
     def elements() -> Iterator[tuple[Any, ...]]:
         with _connected(endpoint) as connection:

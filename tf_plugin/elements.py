@@ -35,7 +35,7 @@ class Leaf:
         shape: the shape of one value, for a ragged leaf.
         window: the number of steps on the window axis, for a ragged leaf.
         rows: the static number of rows, or ``None``, for a ragged leaf.
-        cells: the static number of cells (rows, or rows x steps), or ``None``, for a ragged leaf.
+        arrays: the static number of arrays (rows, or rows x steps), or ``None``, for a ragged leaf.
         batched: whether rows are the first axis.
         levels: for nested lists, the number of levels. Their components are the values, the row splits if there is a
             leading axis, and the list lengths at each level but the first.
@@ -45,7 +45,7 @@ class Leaf:
     shape: tuple[int | None, ...] = ()
     window: int | None = None
     rows: int | None = None
-    cells: int | None = None
+    arrays: int | None = None
     batched: bool = False
     levels: int = 0
 
@@ -72,24 +72,24 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
     if output.window is not None:
         lead = (*lead, output.window)
     if not output.ragged or not lead:
-        kind = "cell" if output.ragged else "string" if output.kind != "dense" else "dense"
+        kind = "array" if output.ragged else "string" if output.kind != "dense" else "dense"
         spec = tf.TensorSpec((*lead, *output.shape), dtype)
         return Leaf(components=(Component(kind=f"{number}:{kind}", spec=spec),))
     last = _last_variable_axis(output.shape)
     values = tf.TensorSpec((None, *output.shape[last + 1 :]), dtype)
     components = [Component(kind=f"{number}:values", spec=values)]
     rows = rows if batched else 1
-    cells = None if rows is None else rows * (output.window or 1)
+    arrays = None if rows is None else rows * (output.window or 1)
     for axis in range(last + 1):
         if not output.shape[axis]:
-            length = cells + 1 if axis == 0 and cells is not None else None
+            length = arrays + 1 if axis == 0 and arrays is not None else None
             components.append(Component(kind=f"{number}:splits:{axis}", spec=tf.TensorSpec((length,), tf.int64)))
     return Leaf(
         components=tuple(components),
         shape=output.shape,
         window=output.window,
         rows=rows,
-        cells=cells,
+        arrays=arrays,
         batched=batched,
     )
 
@@ -132,8 +132,8 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
     for axis in reversed(range(_last_variable_axis(leaf.shape) + 1)):
         size = leaf.shape[axis]
         if size:
-            cells = leaf.cells if axis == 0 else None
-            value = tf.RaggedTensor.from_uniform_row_length(value, size, nrows=cells, validate=False)
+            arrays = leaf.arrays if axis == 0 else None
+            value = tf.RaggedTensor.from_uniform_row_length(value, size, nrows=arrays, validate=False)
         else:
             value = tf.RaggedTensor.from_row_splits(value, splits.pop(), validate=False)
     return _stacked(leaf, value)

@@ -33,7 +33,7 @@ class Told:
     epoch: int
 
 
-class EpochCell:
+class EpochMemory:
     """Bytes shared between the training process and the loader workers of one dataset.
 
     The training process tells running workers which epoch their loader begins. A worker reports which epoch it
@@ -61,7 +61,7 @@ class EpochCell:
 
     @property
     def path(self) -> str | None:
-        """The path under which another process of this user can open the cell."""
+        """The path under which another process of this user can open the memory."""
         return self._path
 
     def tell(self, loader: int, told: Told) -> None:
@@ -98,8 +98,8 @@ class EpochCounter:
         self._trainer: TrainerEpoch | None = None
         self._known: Told | None = None  # in a worker: the pass that it counts from
         self._owner = os.getpid()
-        self._cell: EpochCell | None = None
-        self._traveled: str | None = None  # the cell's path, until `_arrive` ran in the process that unpickled this
+        self._memory: EpochMemory | None = None
+        self._traveled: str | None = None  # the path of the memory, until `_arrive` runs in another process
 
     @property
     def is_owner(self) -> bool:
@@ -137,13 +137,13 @@ class EpochCounter:
         self._in_workers, self._awaited = (epoch, None) if begun.workers else (None, epoch)
         if begun.workers:
             self._loader = begun.loader
-            self._cell = self._cell or EpochCell()
-            self._cell.tell(begun.loader, Told(number=self._passes, epoch=epoch))
+            self._memory = self._memory or EpochMemory()
+            self._memory.tell(begun.loader, Told(number=self._passes, epoch=epoch))
         return seed
 
     def sync(self) -> int | None:
         """Takes over a state that a loader worker restored since the last call; returns its shuffle seed, if any."""
-        restored = self._cell.take() if self.is_owner and self._cell is not None else None
+        restored = self._memory.take() if self.is_owner and self._memory is not None else None
         if restored is None:
             return None
         self.set(restored[0])
@@ -161,8 +161,8 @@ class EpochCounter:
         """Makes the next iterator epoch ``epoch``."""
         if not self.is_owner:
             self._known = self._latest()
-        elif self._cell is not None:
-            self._cell.take()
+        elif self._memory is not None:
+            self._memory.take()
         self._next, self._awaited, self._in_workers = epoch, None, None
 
     def follow(self, trainer: TrainerEpoch | None) -> None:
@@ -175,8 +175,8 @@ class EpochCounter:
     def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
         """Called when an iterator was restored; a worker tells the training process, unless it supplied the state."""
         self.set(epoch + 1)
-        if tell and not self.is_owner and self._cell is not None:
-            self._cell.put(self._next, seed)
+        if tell and not self.is_owner and self._memory is not None:
+            self._memory.put(self._next, seed)
 
     def _told_epoch(self) -> int:
         """In a worker: returns the epoch of the pass; further iterators in the pass get the epochs that follow."""
@@ -187,24 +187,24 @@ class EpochCounter:
         return told.epoch
 
     def _latest(self) -> Told | None:
-        found = self._cell.told(self._loader) if self._cell is not None else None
+        found = self._memory.told(self._loader) if self._memory is not None else None
         if found is None and self._in_workers is not None:
             return Told(number=self._passes, epoch=self._in_workers)
         return found or self._known
 
     def __getstate__(self) -> dict[str, Any]:
-        path = self._traveled if self._cell is None else self._cell.path
-        return {**self.__dict__, "_cell": None, "_trainer": None, "_traveled": path or ""}
+        path = self._traveled if self._memory is None else self._memory.path
+        return {**self.__dict__, "_memory": None, "_trainer": None, "_traveled": path or ""}
 
     def _arrive(self) -> None:
         """Sets up a forked or unpickled counter on first use; only then is it known whether this is a loader worker."""
         traveled, self._traveled = self._traveled, None
         if get_worker_info() is None and (traveled is not None or os.getpid() != self._owner):
-            self._owner, self._cell, self._loader = os.getpid(), None, 0  # an independent copy
+            self._owner, self._memory, self._loader = os.getpid(), None, 0  # an independent copy
             self._in_workers = self._awaited = None
         elif traveled:
             with suppress(OSError):  # the dataset in the other process is gone
-                self._cell = EpochCell(traveled)
+                self._memory = EpochMemory(traveled)
 
 
 def _place(loader: int) -> int:

@@ -245,17 +245,17 @@ def _nested_value(output: OutputField, column: Compound, tensor: ToTensor) -> Ne
 
 
 def _ragged_rows(output: OutputField, column: Ragged, tensor: ToTensor) -> Iterator[Any]:
-    """Yields each row's cell, or its cells as nested lists."""
-    cells = _cells(output, column, tensor)
-    return (_nested(cells, column.lead[1:]) for _ in range(column.lead[0]))
+    """Yields the tensor of each row, or its tensors as nested lists."""
+    tensors = _tensors(output, column, tensor)
+    return (_nested(tensors, column.lead[1:]) for _ in range(column.lead[0]))
 
 
-def _nested(cells: Iterator[Any], axes: tuple[int, ...]) -> Any:
-    return [_nested(cells, axes[1:]) for _ in range(axes[0])] if axes else next(cells)
+def _nested(tensors: Iterator[Any], axes: tuple[int, ...]) -> Any:
+    return [_nested(tensors, axes[1:]) for _ in range(axes[0])] if axes else next(tensors)
 
 
-def _cells(output: OutputField, column: Ragged, tensor: ToTensor) -> Iterator[Any]:
-    """Yields every cell of a ragged column: a tensor of its own shape, or nested lists of strings."""
+def _tensors(output: OutputField, column: Ragged, tensor: ToTensor) -> Iterator[Any]:
+    """Yields every value of a ragged column: a tensor of its own shape, or nested lists of strings."""
     sizes = np.prod(column.shapes, axis=1, dtype=np.int64)
     spans = zip(np.cumsum(sizes).tolist(), sizes.tolist(), column.shapes.tolist(), strict=True)
     values: Any

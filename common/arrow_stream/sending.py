@@ -20,8 +20,8 @@ from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_iterator import StepIterator
 from ..schema.element import Element
-from ..transport.served.cells import cells_schema, encode_cells, error_cells
 from ..transport.served.encode import encode_rows, rows_schema
+from ..transport.served.flat_columns import encode_flat, error_row, flat_schema
 from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter
 from .accounts import Account
 
@@ -105,7 +105,7 @@ def send_stream(connection: socket.socket, element: Element, steps: Iterator[Sen
     limit.
     """
     sink = SocketWriter(connection)
-    schema = rows_schema(element) if layout == "rows" else cells_schema(element)
+    schema = rows_schema(element) if layout == "rows" else flat_schema(element)
     encode = _encoder(element, schema, layout)
     try:
         with pa.PythonFile(sink, mode="w") as file, pa.ipc.new_stream(file, schema) as writer:
@@ -154,17 +154,17 @@ def _encoder(
     def rows(step: SentStep) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
         return encode_rows(element, schema, step[1], step[2])
 
-    def cells(step: SentStep) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
-        return encode_cells(element, schema, step[1], step[0]), None
+    def flat(step: SentStep) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
+        return encode_flat(element, schema, step[1], step[0]), None
 
-    return rows if layout == "rows" else cells
+    return rows if layout == "rows" else flat
 
 
 def _last_words(
     element: Element, schema: pa.Schema, layout: Layout, error: Exception
 ) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
     problem = error_to_json(error)
-    if layout == "cells":
-        return error_cells(element, schema, f"{problem['error']}: {problem['message']}"), None
+    if layout == "flat":
+        return error_row(element, schema, f"{problem['error']}: {problem['message']}"), None
     nothing = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     return nothing, {ERROR_KEY: json.dumps(problem).encode()}

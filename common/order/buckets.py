@@ -44,8 +44,8 @@ class Buckets:
         self.row_groups = group_segments(rows_before, group_rows)
         self.rows = rows_before[self.row_groups]
         groups = np.repeat(np.arange(len(self.rows) - 1), np.diff(self.rows))
-        cells = np.bincount(groups * len(sizes) + self.numbers, minlength=(len(self.rows) - 1) * len(sizes))
-        held = cells.reshape(-1, len(sizes))
+        rows = np.bincount(groups * len(sizes) + self.numbers, minlength=(len(self.rows) - 1) * len(sizes))
+        held = rows.reshape(-1, len(sizes))
         self.batches = -(-held // sizes)
         self.before = ends_of(self.batches.sum(axis=1))
 

@@ -164,10 +164,10 @@ class RowGroupLoader:
 
     def _windows(self, job: LoadJob, windows: np.ndarray) -> list[tuple[Any, ...]]:
         assert self.ngram is not None
-        cells, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
+        steps, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
         rows: list[dict[str, Any]] = []
-        for row_group in np.unique(cells[:, 0]).tolist():
-            rows += self._transformed(self._stored(self.fields, row_group, cells[cells[:, 0] == row_group, 1]))
+        for row_group in np.unique(steps[:, 0]).tolist():
+            rows += self._transformed(self._stored(self.fields, row_group, steps[steps[:, 0] == row_group, 1]))
         names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
         order = self._order(job, len(windows))
         places = inverse.reshape(windows.shape[:2])

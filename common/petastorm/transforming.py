@@ -164,8 +164,8 @@ def _checked_column(field: UnischemaField, values: np.ndarray) -> np.ndarray:
         _check_shape(field, values.shape[1:])
         return values if values.dtype.kind in "USM" else _cast_column(field, values)
     missing = [value is None or (isinstance(value, float) and np.isnan(value)) for value in values]
-    cells = [None if none else value for none, value in zip(missing, values, strict=True)]
-    checked = [_checked(field, cell) for cell in cells]
+    present = [None if none else value for none, value in zip(missing, values, strict=True)]
+    checked = [_checked(field, value) for value in present]
     if not checked:
         return np.empty((0, *(axis or 0 for axis in field.shape)), _array_dtype(field))
     return _stacked(checked)
@@ -185,15 +185,15 @@ def _plain_column(values: np.ndarray) -> np.ndarray:
     return _stacked(list(values))
 
 
-def _stacked(cells: list[Any]) -> np.ndarray:
-    if all(isinstance(cell, str) and cell[-1:] != "\0" for cell in cells):
-        return np.array(cells, dtype=np.str_)
-    arrays = all(isinstance(cell, np.ndarray) for cell in cells)
-    if arrays and len({cell.shape for cell in cells}) == 1:
-        return np.stack(cells)
-    if all(isinstance(cell, np.generic) for cell in cells) and len({cell.dtype for cell in cells}) == 1:
-        return np.array(cells)
-    return object_array(cells)
+def _stacked(values: list[Any]) -> np.ndarray:
+    if all(isinstance(value, str) and value[-1:] != "\0" for value in values):
+        return np.array(values, dtype=np.str_)
+    arrays = all(isinstance(value, np.ndarray) for value in values)
+    if arrays and len({value.shape for value in values}) == 1:
+        return np.stack(values)
+    if all(isinstance(value, np.generic) for value in values) and len({value.dtype for value in values}) == 1:
+        return np.array(values)
+    return object_array(values)
 
 
 def _array_dtype(field: UnischemaField) -> Any:

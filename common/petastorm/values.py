@@ -33,12 +33,12 @@ def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:
     """
     if field.storage.coded:
         return [
-            None if not cell.is_valid else decode_array(field, cell.as_buffer()) for cell in to_canonical(field, column)
+            decode_array(field, value.as_buffer()) if value.is_valid else None for value in to_canonical(field, column)
         ]
     if field.dtype is decimal.Decimal:
         return [_decimals(value, field) for value in column.to_pylist()]
     array = to_canonical(field, column)
-    return _scalars(field, array) if not field.shape else [_list_value(field, cell) for cell in array]
+    return _scalars(field, array) if not field.shape else [_list_value(field, value) for value in array]
 
 
 def _decimals(value: Value, field: UnischemaField) -> Value:
@@ -67,12 +67,12 @@ def _numbers(field: UnischemaField, array: pa.Array) -> np.ndarray:
     return result
 
 
-def _list_value(field: UnischemaField, cell: pa.Scalar) -> Any:
-    if not cell.is_valid:
+def _list_value(field: UnischemaField, value: pa.Scalar) -> Any:
+    if not value.is_valid:
         return None
     if len(field.shape) > 1:
-        return _nested(field, cell.as_py())
-    items = cell.values
+        return _nested(field, value.as_py())
+    items = value.values
     if is_text(field.dtype) or is_bytes(field.dtype):
         return object_array(items.to_pylist())
     if items.null_count:
@@ -141,7 +141,7 @@ def _time_stamps(array: pa.Array) -> np.ndarray:
 
 
 def _lists(array: pa.Array) -> np.ndarray:
-    rows = [None if not cell.is_valid else column_array(cell.values) for cell in array]
+    rows = [None if not value.is_valid else column_array(value.values) for value in array]
     if not rows or any(row is None for row in rows) or len({row.shape for row in rows if row is not None}) > 1:
         return object_array(rows)
     return np.stack([row for row in rows if row is not None])

@@ -131,10 +131,10 @@ class RaggedArray(_Entries):
 
     Attributes:
         values: all elements, flat, ``[sum of sizes]``.
-        shapes: int64 ``[cells, axes]``, the shape of each array.
-        lead: the leading axes: ``(B,)``, or ``(B, T)`` for windows. ``cells`` is their product.
+        shapes: int64 ``[arrays, axes]``, the shape of each array.
+        lead: the leading axes: ``(B,)``, or ``(B, T)`` for windows. ``arrays`` is their product.
 
-    ``ragged[i]`` is the i-th array (a view), or, for windows, a `RaggedArray` of the ``T`` cells in row i.
+    ``ragged[i]`` is the i-th array (a view), or, for windows, a `RaggedArray` of the ``T`` arrays in row i.
     """
 
     __slots__ = ("_offsets", "lead", "shapes", "values")
@@ -148,7 +148,7 @@ class RaggedArray(_Entries):
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each array begins in ``values``, and where the last one ends; int64 ``[cells + 1]``."""
+        """Where each array begins in ``values``, and where the last one ends; int64 ``[arrays + 1]``."""
         if self._offsets is None:  # many consumers use only the values and shapes
             one_axis = self.shapes.shape[1] == 1
             self._offsets = ends_of(self.shapes[:, 0] if one_axis else np.prod(self.shapes, axis=1, dtype=np.int64))
@@ -164,14 +164,14 @@ class RaggedArray(_Entries):
 
     def _entry(self, index: int) -> Any:
         if len(self.lead) > 1:
-            cells = int(np.prod(self.lead[1:]))
-            lo, hi = index * cells, (index + 1) * cells
+            arrays = int(np.prod(self.lead[1:]))
+            lo, hi = index * arrays, (index + 1) * arrays
             values = self.values[self.offsets[lo] : self.offsets[hi]]
             return RaggedArray(values, self.shapes[lo:hi], self.lead[1:])
         return self.values[self.offsets[index] : self.offsets[index + 1]].reshape(self.shapes[index])
 
     def row_splits(self) -> np.ndarray:
-        """Returns the offsets of the cells along their first axis, int64 ``[cells + 1]``."""
+        """Returns the offsets of the arrays along their first axis, int64 ``[arrays + 1]``."""
         return ends_of(self.shapes[:, 0])
 
     def tolist(self) -> list[Any]:

@@ -142,10 +142,10 @@ def _encode_values(field: UnischemaField, column: pa.Array, first_row: int) -> p
 
 def _checked(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
     """Returns stored bytes unchanged, after checking that each header matches the field's shape."""
-    for number, cell in enumerate(column, first_row):
-        if not cell.is_valid:
+    for number, value in enumerate(column, first_row):
+        if not value.is_valid:
             continue
-        data = memoryview(cell.as_buffer())
+        data = memoryview(value.as_buffer())
         try:
             field.storage.check_stored(field, data)
         except (ValueError, OSError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parquetry.torch_plugin import epochs
-from parquetry.torch_plugin.epochs import EpochCell, EpochCounter, Told
+from parquetry.torch_plugin.epochs import EpochCounter, EpochMemory, Told
 from parquetry.torch_plugin.loader_passes import Pass
 
 
@@ -156,15 +156,15 @@ def test_a_process_that_is_no_worker_counts_for_itself() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the name of a cell needs memfd_create")
 def test_a_cell_is_found_by_its_name_while_it_lives() -> None:
-    cell = EpochCell()
+    cell = EpochMemory()
     path = cell.path
     assert path is not None
-    EpochCell(path).put(3, None)
+    EpochMemory(path).put(3, None)
     assert cell.take() == (3, None)
     cell.tell(1, Told(number=4, epoch=9))
-    assert EpochCell(path).told(1) == Told(number=4, epoch=9)
+    assert EpochMemory(path).told(1) == Told(number=4, epoch=9)
     cell.tell(1 + 64, Told(number=5, epoch=9))
     assert cell.told(1) is None
     del cell
     with pytest.raises(OSError, match="No such file"):
-        EpochCell(path)
+        EpochMemory(path)

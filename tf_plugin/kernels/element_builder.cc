@@ -77,7 +77,7 @@ tensorflow::DataType ToDataType(uint16_t code) {
 absl::Status Component::Parse(const std::string& text, tensorflow::DataType dtype,
                               const tensorflow::PartialTensorShape& shape, Component* out) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
-  static const char* const kNames[] = {"dense", "string", "cell", "values", "splits"};
+  static const char* const kNames[] = {"dense", "string", "array", "values", "splits"};
   const auto name = parts.size() < 2 ? std::end(kNames) : std::find(std::begin(kNames), std::end(kNames), parts[1]);
   const bool has_axis = name != std::end(kNames) && parts[1] == "splits";
   if (name == std::end(kNames) || parts.size() != (has_axis ? 3u : 2u) || !absl::SimpleAtoi(parts[0], &out->field) ||
@@ -126,7 +126,7 @@ absl::Status ElementBuilder::Build(int64_t element, std::vector<tensorflow::Tens
       case Component::Kind::kString:
         status = String(component, element, &tensor);
         break;
-      case Component::Kind::kCell:
+      case Component::Kind::kArray:
       case Component::Kind::kValues:
         status = Ragged(component, element, &tensor);
         break;
@@ -236,40 +236,40 @@ absl::Status ElementBuilder::Strings(const Component& component, const TensorEnt
   return absl::OkStatus();
 }
 
-absl::Status ElementBuilder::CellsOf(const Component& component, int64_t element, Cells* out) {
+absl::Status ElementBuilder::ArraysOf(const Component& component, int64_t element, Arrays* out) {
   const TensorEntry* entry;
   const absl::Status status = Find(component, Role::kRaggedShapes, &entry);
   if (!status.ok()) return status;
   if (entry->ndim != 2 || ToDataType(entry->dtype) != tensorflow::DT_INT64) {
-    return Fail(component, "expected ragged shapes as int64 [cells, axes]");
+    return Fail(component, "expected ragged shapes as int64 [arrays, axes]");
   }
-  const int64_t cells = entry->dims[0], axes = entry->dims[1];
+  const int64_t arrays = entry->dims[0], axes = entry->dims[1];
   const int64_t* const shapes = reinterpret_cast<const int64_t*>(batch_->data(*entry));
-  // Compute the first item of each cell, once per batch and field.
+  // Compute the first item of each array, once per batch and field.
   if (offsets_.empty()) offsets_.resize(field_names_.size());
   std::vector<int64_t>& offsets = offsets_[component.field];
   if (offsets.empty()) {
-    offsets.resize(cells + 1);
-    for (int64_t cell = 0; cell < cells; ++cell) {
+    offsets.resize(arrays + 1);
+    for (int64_t array = 0; array < arrays; ++array) {
       int64_t items = 1;
       for (int64_t axis = 0; axis < axes; ++axis) {
-        const int64_t length = shapes[cell * axes + axis];
+        const int64_t length = shapes[array * axes + axis];
         if (length < 0 || __builtin_mul_overflow(items, length, &items)) {
           return Fail(component, "expected non-negative ragged shapes with fewer items");
         }
       }
-      if (__builtin_add_overflow(offsets[cell], items, &offsets[cell + 1])) {
+      if (__builtin_add_overflow(offsets[array], items, &offsets[array + 1])) {
         return Fail(component, "expected ragged shapes with fewer items");
       }
     }
-    const absl::Status fits = CheckItems(component, offsets[cells]);
+    const absl::Status fits = CheckItems(component, offsets[arrays]);
     if (!fits.ok()) return fits;
   }
   const int64_t elements = batch_->num_elements();
-  const int64_t count = elements == 0 ? 0 : cells / elements;
-  if (count * elements != cells) return Fail(component, "expected the same number of cells in every element");
+  const int64_t count = elements == 0 ? 0 : arrays / elements;
+  if (count * elements != arrays) return Fail(component, "expected the same number of arrays in every element");
   const int64_t first = element * count;
-  *out = Cells{shapes + first * axes, axes, count, offsets[first], offsets[first + count] - offsets[first]};
+  *out = Arrays{shapes + first * axes, axes, count, offsets[first], offsets[first + count] - offsets[first]};
   return absl::OkStatus();
 }
 
@@ -283,26 +283,26 @@ absl::Status ElementBuilder::CheckItems(const Component& component, int64_t item
 }
 
 absl::Status ElementBuilder::Ragged(const Component& component, int64_t element, tensorflow::Tensor* out) {
-  Cells cells;
-  absl::Status status = CellsOf(component, element, &cells);
+  Arrays arrays;
+  absl::Status status = ArraysOf(component, element, &arrays);
   if (!status.ok()) return status;
   tensorflow::TensorShape shape;
-  if (component.kind == Component::Kind::kCell) {
-    if (cells.count != 1) return Fail(component, "expected one cell in every row");
-    for (int64_t axis = 0; axis < cells.axes && status.ok(); ++axis) {
-      status = shape.AddDimWithStatus(cells.shapes[axis]);
+  if (component.kind == Component::Kind::kArray) {
+    if (arrays.count != 1) return Fail(component, "expected one array in every row");
+    for (int64_t axis = 0; axis < arrays.axes && status.ok(); ++axis) {
+      status = shape.AddDimWithStatus(arrays.shapes[axis]);
     }
   } else {
-    status = ValuesShape(component, cells.items, &shape);
+    status = ValuesShape(component, arrays.items, &shape);
   }
   if (!status.ok()) return status;
   const TensorEntry* entry;
   if (component.dtype == tensorflow::DT_STRING) {
     status = Find(component, Role::kStringOffsets, &entry);
-    return status.ok() ? Strings(component, *entry, shape, cells.first_item, cells.items, out) : status;
+    return status.ok() ? Strings(component, *entry, shape, arrays.first_item, arrays.items, out) : status;
   }
   status = Find(component, Role::kRaggedValues, &entry);
-  if (status.ok()) *out = Items(*entry, shape, cells.first_item, cells.items);
+  if (status.ok()) *out = Items(*entry, shape, arrays.first_item, arrays.items);
   return status;
 }
 
@@ -319,27 +319,27 @@ absl::Status ElementBuilder::ValuesShape(const Component& component, int64_t ite
 }
 
 absl::Status ElementBuilder::Splits(const Component& component, int64_t element, tensorflow::Tensor* out) {
-  Cells cells;
-  const absl::Status status = CellsOf(component, element, &cells);
+  Arrays arrays;
+  const absl::Status status = ArraysOf(component, element, &arrays);
   if (!status.ok()) return status;
-  if (component.axis >= cells.axes) return Fail(component, absl::StrCat("expected more than ", cells.axes, " axes"));
-  // A cell of shape [s0, s1, ...] has s0 x ... x s(k-1) rows of length sk on axis k.
+  if (component.axis >= arrays.axes) return Fail(component, absl::StrCat("expected more than ", arrays.axes, " axes"));
+  // An array of shape [s0, s1, ...] has s0 x ... x s(k-1) rows of length sk on axis k.
   int64_t partitions = 0;
-  for (int64_t cell = 0; cell < cells.count; ++cell) partitions += Rows(cells, cell, component.axis);
+  for (int64_t array = 0; array < arrays.count; ++array) partitions += Rows(arrays, array, component.axis);
   *out = tensorflow::Tensor(tensorflow::DT_INT64, tensorflow::TensorShape({partitions + 1}));
   auto splits = out->vec<int64_t>();
   int64_t at = 0, total = 0;
   splits(at++) = 0;
-  for (int64_t cell = 0; cell < cells.count; ++cell) {
-    const int64_t length = cells.shapes[cell * cells.axes + component.axis];
-    for (int64_t row = Rows(cells, cell, component.axis); row > 0; --row) splits(at++) = total += length;
+  for (int64_t array = 0; array < arrays.count; ++array) {
+    const int64_t length = arrays.shapes[array * arrays.axes + component.axis];
+    for (int64_t row = Rows(arrays, array, component.axis); row > 0; --row) splits(at++) = total += length;
   }
   return absl::OkStatus();
 }
 
-int64_t ElementBuilder::Rows(const Cells& cells, int64_t cell, int axis) {
+int64_t ElementBuilder::Rows(const Arrays& arrays, int64_t array, int axis) {
   int64_t rows = 1;
-  for (int i = 0; i < axis; ++i) rows *= cells.shapes[cell * cells.axes + i];
+  for (int i = 0; i < axis; ++i) rows *= arrays.shapes[array * arrays.axes + i];
   return rows;
 }
 

@@ -3,10 +3,10 @@
 // "<field>:<kind>" says how to make each flat component. The kinds are:
 //   dense      the field's tensor, or one row of it if the pipeline is not batched
 //   string     the same for strings
-//   cell       one row of a variable-shape field, as a dense tensor with its own shape
+//   array      one row of a variable-shape field, as a dense tensor with its own shape
 //   values     the flat values of a variable-shape field, with its trailing fixed axes
 //   splits:<k> the int64 row splits of axis k of a variable-shape field (axis 0 has one partition
-//              per cell)
+//              per array)
 // A tensor points into the batch if it is aligned and large enough to be worth it. No two tensors
 // share a byte, so writing to one changes no other. (TensorFlow itself never writes to these
 // tensors, because their buffers say that they do not own their memory.)
@@ -27,7 +27,7 @@
 namespace parquetry {
 
 struct Component {
-  enum class Kind { kDense, kString, kCell, kValues, kSplits };
+  enum class Kind { kDense, kString, kArray, kValues, kSplits };
 
   static absl::Status Parse(const std::string& text, tensorflow::DataType dtype,
                             const tensorflow::PartialTensorShape& shape, Component* out);
@@ -57,9 +57,9 @@ class ElementBuilder {
   absl::Status Build(int64_t element, std::vector<tensorflow::Tensor>* out);
 
  private:
-  // A range of cells of a variable-shape field, and their items.
-  struct Cells {
-    const int64_t* shapes = nullptr;  // of the first cell of the range
+  // A range of arrays of a variable-shape field, and their items.
+  struct Arrays {
+    const int64_t* shapes = nullptr;  // of the first array of the range
     int64_t axes = 0;
     int64_t count = 0;
     int64_t first_item = 0;
@@ -85,7 +85,7 @@ class ElementBuilder {
   absl::Status Strings(const Component& component, const protocol::TensorEntry& offsets_entry,
                        const tensorflow::TensorShape& shape, int64_t first, int64_t items,
                        tensorflow::Tensor* out) const;
-  absl::Status CellsOf(const Component& component, int64_t element, Cells* out);
+  absl::Status ArraysOf(const Component& component, int64_t element, Arrays* out);
 
   // Checks that the number of values matches the shapes.
   absl::Status CheckItems(const Component& component, int64_t items) const;
@@ -95,7 +95,7 @@ class ElementBuilder {
   // one.
   absl::Status ValuesShape(const Component& component, int64_t items, tensorflow::TensorShape* shape) const;
   absl::Status Splits(const Component& component, int64_t element, tensorflow::Tensor* out);
-  static int64_t Rows(const Cells& cells, int64_t cell, int axis);
+  static int64_t Rows(const Arrays& arrays, int64_t array, int axis);
 
   const std::vector<Component>& components_;
   const std::vector<std::string>& field_names_;

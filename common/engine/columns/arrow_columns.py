@@ -142,6 +142,6 @@ def _strings(column: Strings, *, text: bool) -> pa.Array:
 
 
 def _lengths(shapes: np.ndarray, axis: int) -> np.ndarray:
-    """Returns the lengths of all lists of one axis. A cell has as many of them as the product of its outer axes."""
+    """Returns the lengths of all lists along an axis. An array has one list for each index of its outer axes."""
     outer = np.array([math.prod(shape[:axis]) for shape in shapes.tolist()], dtype=np.int64)
     return np.repeat(shapes[:, axis], outer)

@@ -61,7 +61,7 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Values of different shapes: ``shapes`` int64 ``[cells, axes]``, flat ``values``; ``prod(lead) == cells``."""
+    """Values of different shapes: ``shapes`` int64 ``[arrays, axes]``, flat ``values``; ``prod(lead) == arrays``."""
 
     shapes: np.ndarray
     values: np.ndarray | Strings
@@ -111,19 +111,19 @@ def as_one_array(column: Ragged) -> Dense | Strings | None:
     """Converts a ragged column to one array, with zeros or empty strings for nulls; ``None`` if its values have
     different shapes.
     """
-    cells, axes = column.shapes.shape
-    valid = np.ones(cells, bool) if column.valid is None else column.valid.reshape(-1)
+    arrays, axes = column.shapes.shape
+    valid = np.ones(arrays, bool) if column.valid is None else column.valid.reshape(-1)
     shapes = column.shapes[valid]
     if (shapes != shapes[:1]).any():
         return None
     shape = tuple((shapes if len(shapes) else column.shapes)[0].tolist()) if cells else (0,) * axes
     there = np.repeat(valid, np.prod(column.shapes, axis=1))
     if isinstance(column.values, Strings):
-        lengths = np.zeros((cells, math.prod(shape)), np.int64)
+        lengths = np.zeros((arrays, math.prod(shape)), np.int64)
         lengths[valid] = np.diff(column.values.offsets)[there].reshape(len(shapes), -1)
         offsets = ends_of(lengths.reshape(-1))
         return Strings(offsets, column.values.data, (*column.lead, *shape), column.valid)
-    values = np.zeros((cells, *shape), column.values.dtype)
+    values = np.zeros((arrays, *shape), column.values.dtype)
     values[valid] = column.values[there].reshape(len(shapes), *shape)
     return Dense(values.reshape(*column.lead, *shape), column.valid)
 
@@ -181,24 +181,24 @@ def to_numpy(column: Column, *, text: bool) -> Any:
     whole = values_of(column)
     assert isinstance(whole, Ragged)
     values = whole.values.to_objects(text=text) if isinstance(whole.values, Strings) else whole.values
-    cells: RaggedArray | NestedArray = RaggedArray(values, whole.shapes)
+    arrays: RaggedArray | NestedArray = RaggedArray(values, whole.shapes)
     if isinstance(column, Compound):
         inner = whole.shapes[:1, 1:].reshape(-1)  # the same for every row
-        cells = NestedArray(values.reshape(int(whole.shapes[:, 0].sum()), *inner), offsets_of(column))
+        arrays = NestedArray(values.reshape(int(whole.shapes[:, 0].sum()), *inner), offsets_of(column))
     if column.valid is None:
-        return _windowed(cells, whole.lead)
+        return _windowed(arrays, whole.lead)
     rows = np.empty(whole.lead, dtype=object)
     flat = rows.reshape(-1)
     for number, valid in enumerate(column.valid.reshape(-1)):
-        flat[number] = cells[number] if valid else None
+        flat[number] = arrays[number] if valid else None
     return rows
 
 
-def _windowed(cells: RaggedArray | NestedArray, lead: tuple[int, ...]) -> RaggedArray | NestedArray:
-    if isinstance(cells, RaggedArray):
-        return RaggedArray(cells.values, cells.shapes, lead)
+def _windowed(arrays: RaggedArray | NestedArray, lead: tuple[int, ...]) -> RaggedArray | NestedArray:
+    if isinstance(arrays, RaggedArray):
+        return RaggedArray(arrays.values, arrays.shapes, lead)
     steps = [np.arange(math.prod(lead[:axis]) + 1) * lead[axis] for axis in range(1, len(lead))]
-    return NestedArray(cells.values, (*steps, *cells.offsets))
+    return NestedArray(arrays.values, (*steps, *arrays.offsets))
 
 
 def rows_of(column: Column, *, text: bool) -> list[Any]:
@@ -330,8 +330,8 @@ def take_rows(column: Column, rows: np.ndarray) -> Column:
         assert isinstance(taken, Strings)
         return Strings(taken.offsets, taken.data, taken.shape, valid)
     inner = math.prod(column.lead[1:])
-    cells = (rows[:, None] * inner + np.arange(inner)).reshape(-1)
-    taken = take_column(Ragged(column.shapes, column.values, (len(column.shapes),)), cells, (len(cells),))
+    arrays = (rows[:, None] * inner + np.arange(inner)).reshape(-1)
+    taken = take_column(Ragged(column.shapes, column.values, (len(column.shapes),)), arrays, (len(arrays),))
     assert isinstance(taken, Ragged)
     return Ragged(taken.shapes, taken.values, (len(rows), *column.lead[1:]), valid)
 

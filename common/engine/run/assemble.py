@@ -264,7 +264,7 @@ def _windows(
             BatchSource(
                 block=source.block,
                 item_rows=source.item_rows[:, steps].reshape(-1, 1),
-                places=None if source.places is None else _cell_places(source.places, len(steps)),
+                places=None if source.places is None else _step_places(source.places, len(steps)),
             )
             for source in sources
         ]
@@ -315,7 +315,7 @@ def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
     return Ragged(column.shapes, column.values, lead, valid)
 
 
-def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
+def _step_places(places: np.ndarray, steps: int) -> np.ndarray:
     return (places[:, None] * steps + np.arange(steps)).reshape(-1)
 
 

@@ -212,22 +212,22 @@ def apply_images(
     numbers = drawn_numbers(step, keys)
     result = list(columns)
     window = step.field.window or 1
-    images, valid = _cells(column, step)
+    images, valid = _images(column, step)
     items = len(images) // window
     sizes = np.zeros((items, 2), dtype=np.int64)
     shapes = np.tile(np.array([axis or 0 for axis in step.output.shape], np.int64), (len(images), 1))  # those of nulls
-    for cell, image in enumerate(images):
-        if valid is None or valid[cell]:
-            item = cell // window
+    for place, image in enumerate(images):
+        if valid is None or valid[place]:
+            item = place // window
             sizes[item] = image.shape[:2]
-            shapes[cell] = _shape_after(step, image.shape, lambda item=item: describe(item))  # type: ignore[misc]
+            shapes[place] = _shape_after(step, image.shape, lambda item=item: describe(item))  # type: ignore[misc]
     places = shapes.prod(axis=1)
     ends = np.cumsum(places)
     flat = np.zeros(int(ends[-1]) if len(ends) else 0, step.output.dtype)
-    for cell, image in enumerate(images):
-        if valid is None or valid[cell]:
-            item = cell // window
-            out = flat[ends[cell] - places[cell] : ends[cell]].reshape(shapes[cell])
+    for place, image in enumerate(images):
+        if valid is None or valid[place]:
+            item = place // window
+            out = flat[ends[place] - places[place] : ends[place]].reshape(shapes[place])
             _process(step, image, numbers(item), out, lambda item=item: describe(item))  # type: ignore[misc]
     check.add(step, sizes)
     lead = (items,) if step.field.window is None else (items, window)
@@ -238,7 +238,7 @@ def apply_images(
     return result
 
 
-def _cells(column: Column, step: ImageStep) -> tuple[list[np.ndarray], np.ndarray | None]:
+def _images(column: Column, step: ImageStep) -> tuple[list[np.ndarray], np.ndarray | None]:
     """Returns every image of a column, and a mask of those that are not null (``None`` = all)."""
     valid = None if column.valid is None else column.valid.reshape(-1)
     if isinstance(column, Dense):

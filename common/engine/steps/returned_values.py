@@ -50,10 +50,10 @@ def column_of(step: TransformStep, field: OutputField, values: Any, describe: De
             ) from None
         if (whole := _nested_column(field, values)) is not None:
             return whole
-    cells = cells_for(step, field, len(values), describe)
+    collector = collector_for(step, field, len(values), describe)
     for value in values:
-        cells.add(value)
-    return cells.column()
+        collector.add(value)
+    return collector.column()
 
 
 def _masked_column(step: TransformStep, field: OutputField, values: np.ma.MaskedArray, describe: Describe) -> Dense:
@@ -62,8 +62,8 @@ def _masked_column(step: TransformStep, field: OutputField, values: np.ma.Masked
     mask = np.ma.getmaskarray(values).reshape(*lead, -1)
     null, whole = np.asarray(mask.any(axis=-1)), np.asarray(mask.all(axis=-1))
     if null.any():
-        cell = int(np.argmax(null != whole)) if (null != whole).any() else int(np.argmax(null))
-        _check_null(step, field, cell // math.prod(lead[1:]), describe, partly=bool((null != whole).any()))
+        place = int(np.argmax(null != whole)) if (null != whole).any() else int(np.argmax(null))
+        _check_null(step, field, place // math.prod(lead[1:]), describe, partly=bool((null != whole).any()))
     is_time = values.dtype.kind in "mM"  # what is under the mask of a time need not fit its unit
     data = values.filled(np.zeros(1, values.dtype)[0]) if is_time else values.data
     result = np.array(_as_delivered(step, field, data, None, describe))
@@ -88,13 +88,15 @@ def _nested_column(field: OutputField, values: NestedArray) -> Compound | None:
     return Compound((*parts, Ragged(shapes, np.array(values.values).reshape(-1), (len(values),))))
 
 
-def cells_for(step: TransformStep, field: OutputField, rows: int, describe: Describe) -> Cells | NestedCells:
+def collector_for(
+    step: TransformStep, field: OutputField, rows: int, describe: Describe
+) -> ValueCollector | NestedCollector:
     """Returns the collector for the values of a field."""
-    return (NestedCells if field.levels else Cells)(step, field, rows, describe)
+    return (NestedCollector if field.levels else ValueCollector)(step, field, rows, describe)
 
 
-class NestedCells:
-    """Like `Cells`, for nested lists. Each value is split over the cells of the field's leaves."""
+class NestedCollector:
+    """Like `ValueCollector`, for nested lists. Each value is split among the leaves of the field."""
 
     def __init__(self, step: TransformStep, field: OutputField, rows: int, describe: Describe) -> None:
         self._step = step
@@ -103,7 +105,9 @@ class NestedCells:
         self._rows = 0
         steps = field.window or 1
         leaves = [replace(leaf, window=None) for leaf in field.leaves]
-        self._leaves = [Cells(step, leaf, rows * steps, lambda cell: describe(cell // steps)) for leaf in leaves]
+        self._leaves = [
+            ValueCollector(step, leaf, rows * steps, lambda place: describe(place // steps)) for leaf in leaves
+        ]
 
     def add(self, value: object) -> None:
         """Adds the value of the next row."""
@@ -112,10 +116,10 @@ class NestedCells:
             steps = (value,) if window is None else tuple(_as_list(value))
             if window is not None and len(steps) != window:
                 raise TypeError
-            for cell in map(self._leaves[-1].unmasked, steps):
-                if cell is None:
+            for step in map(self._leaves[-1].unmasked, steps):
+                if step is None:
                     _check_null(self._step, self._field, self._rows, self._describe)
-                parts = [None] * len(self._leaves) if cell is None else self._taken_apart(cell)
+                parts = [None] * len(self._leaves) if step is None else self._taken_apart(step)
                 for leaf, part in zip(self._leaves, parts, strict=True):
                     leaf.add(part)
         except (TypeError, ValueError):
@@ -126,7 +130,7 @@ class NestedCells:
     def column(self) -> Compound:
         """Returns the column of all values."""
         lead = (self._rows,) if self._field.window is None else (self._rows, self._field.window)
-        parts = [part for cells in self._leaves if isinstance(part := cells.column(), Ragged)]
+        parts = [part for leaf in self._leaves if isinstance(part := leaf.column(), Ragged)]
         for part, inside in pairwise(parts):
             assert isinstance(part.values, np.ndarray)
             found = np.diff(ends_of(part.values)[ends_of(part.shapes[:, 0])])
@@ -139,12 +143,12 @@ class NestedCells:
         where = f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
         return TransformError(f"{where}: expected {expected}, got {found}.")
 
-    def _taken_apart(self, cell: object) -> list[Any]:
+    def _taken_apart(self, value: object) -> list[Any]:
         """Returns the lengths of the lists at each level except the first, and the values, end to end."""
         levels, shape = self._field.levels, self._field.shape
-        lists, lengths = [_as_list(cell)], []
+        lists, lengths = [_as_list(value)], []
         for level in range(levels):
-            if level and isinstance(cell, NestedArray) and len(cell.offsets) == levels - 1:
+            if level and isinstance(value, NestedArray) and len(value.offsets) == levels - 1:
                 if level == 1:
                     lengths += [np.diff(offsets) for offsets in lists[0].offsets]
                     lists = [lists[0].values]
@@ -238,7 +242,7 @@ def _spanning(nested: NestedArray) -> NestedArray:
     return NestedArray(values[first:last], tuple(inner))
 
 
-class Cells:
+class ValueCollector:
     """Collects the values of one field that a function returns, one row after the other.
 
     Each value is copied at once, because a function may reuse and change the memory that it returned.
@@ -265,15 +269,15 @@ class Cells:
 
     def add(self, value: object) -> None:
         """Adds the value of the next row."""
-        for cell in self._steps(value):
-            cell = self.unmasked(cell)
-            if cell is None and not self._field.nullable:
+        for step in self._steps(value):
+            step = self.unmasked(step)
+            if step is None and not self._field.nullable:
                 _check_null(self._step, self._field, self._rows, self._describe)
             if self._out is not None:
-                self._out[len(self._valid)] = 0 if cell is None else self._checked(cell)
+                self._out[len(self._valid)] = 0 if step is None else self._checked(step)
             else:
-                self._parts.append(self._copied(cell))
-            self._valid.append(cell is not None)
+                self._parts.append(self._copied(step))
+            self._valid.append(step is not None)
         self._rows += 1
 
     def column(self) -> Column:
@@ -293,7 +297,7 @@ class Cells:
         return in_one_shape(field, found, f"transform {self._step.name}", self._describe)
 
     def _steps(self, value: Any) -> Sequence[Any]:
-        """Returns the cells of a row: one, or one for each step of a window."""
+        """Returns the values of a row: one, or one for each step of a window."""
         if self._field.window is None:
             return (value,)
         steps = list(value) if hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping) else None
@@ -303,19 +307,19 @@ class Cells:
             raise AssertionError("a window of another length has another shape")
         return steps
 
-    def unmasked(self, cell: object) -> Any:
-        """Returns the cell without a mask, or ``None`` for a null in any form."""
-        if isinstance(cell, np.ma.MaskedArray):
-            mask = np.ma.getmaskarray(cell)
-            if cell.size and mask.all():
+    def unmasked(self, value: object) -> Any:
+        """Returns the value without a mask, or ``None`` for a null in any form."""
+        if isinstance(value, np.ma.MaskedArray):
+            mask = np.ma.getmaskarray(value)
+            if value.size and mask.all():
                 return None
             if mask.any():
                 _check_null(self._step, self._field, self._rows, self._describe, partly=True)
-            return cell.data
-        if isinstance(cell, np.ndarray):
-            empty = cell.dtype == object and cell.size and all(is_null(item) for item in cell.flat)
-            return None if empty else cell
-        return None if is_null(cell) else cell
+            return value.data
+        if isinstance(value, np.ndarray):
+            empty = value.dtype == object and value.size and all(is_null(item) for item in value.flat)
+            return None if empty else value
+        return None if is_null(value) else value
 
     def _checked(self, value: object) -> np.ndarray:
         try:
@@ -326,18 +330,18 @@ class Cells:
                 f"array, got lists of different lengths in one value ({error}). Declare the field with None for each "
                 f"such axis in output=[...], and write .nested('{self._field.path[-1]}') after the function."
             ) from None
-        _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
+        _check_value_shape(self._step, self._field, array.shape, self._rows, self._describe)
         if isinstance(value, np.ndarray | np.generic) or array.dtype.kind in "mM":
             _check_dtype(self._step, self._field, array.dtype, self._rows, self._describe)
             return _as_delivered(self._step, self._field, array, self._rows, self._describe)
         return _converted(self._step, self._field, array, self._rows, self._describe)
 
-    def _copied(self, cell: object) -> np.ndarray:
+    def _copied(self, value: object) -> np.ndarray:
         if self._field.kind == "dense":
-            return np.zeros(self._zero, self._field.dtype) if cell is None else np.array(self._checked(cell))
+            return np.zeros(self._zero, self._field.dtype) if value is None else np.array(self._checked(value))
         kind: type = str if self._field.kind == "text" else bytes
-        array = np.full(self._zero, kind(), dtype=object) if cell is None else np.array(cell, dtype=object)
-        _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
+        array = np.full(self._zero, kind(), dtype=object) if value is None else np.array(value, dtype=object)
+        _check_value_shape(self._step, self._field, array.shape, self._rows, self._describe)
         wrong = [item for item in array.reshape(-1).tolist() if not isinstance(item, kind)]
         if wrong:
             raise TransformError(
@@ -438,7 +442,7 @@ def _check_shape(
         )
 
 
-def _check_cell_shape(
+def _check_value_shape(
     step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
 ) -> None:
     if not fits_shape(found, field.shape):

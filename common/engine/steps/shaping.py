@@ -193,25 +193,25 @@ def _check_fit(step: PadStep, shapes: np.ndarray, target: tuple[int, ...], colum
     limit = np.asarray(target)
     wrong = (shapes > limit).any(axis=1) if step.lengths else (shapes != limit).any(axis=1) & present
     if wrong.any():
-        cell = int(np.flatnonzero(wrong)[0])
-        row = cell // int(np.prod(column.lead[1:], dtype=np.int64))
+        number = int(np.flatnonzero(wrong)[0])
+        row = number // int(np.prod(column.lead[1:], dtype=np.int64))
         rule = f"a shape of at most {target}" if step.lengths else f"shape {target}"
         raise DecodeError(
-            f"field '{step.field.name}', {describe(row)}: expected {rule}, got {tuple(shapes[cell].tolist())}. "
+            f"field '{step.field.name}', {describe(row)}: expected {rule}, got {tuple(shapes[number].tolist())}. "
             "Give a larger shape, or crop in a transform."
         )
 
 
 def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
-    cells = len(column.shapes)
+    arrays = len(column.shapes)
     size = int(np.prod(target, dtype=np.int64))
     if len(target) == 1 and not isinstance(column.values, Strings):
-        padded = _run_array(column.values.dtype, (cells, size))
+        padded = _run_array(column.values.dtype, (arrays, size))
         pad_runs(ends_of(column.shapes[:, 0]), column.values, step.value, [padded])
         return Dense(padded.reshape(*column.lead, size), column.valid)
     places = _places(column.shapes, target)
     if isinstance(column.values, Strings):
-        index = np.full(cells * size, len(column.values.offsets) - 1)
+        index = np.full(arrays * size, len(column.values.offsets) - 1)
         index[places] = np.arange(len(places))
         raw = np.frombuffer((step.value or "").encode(), np.uint8)
         longer = Strings(
@@ -221,18 +221,18 @@ def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
         )
         taken = take_strings(longer, index)
         return Strings(taken.offsets, taken.data, (*column.lead, *target), column.valid)
-    out = np.full(cells * size, step.value, column.values.dtype)
+    out = np.full(arrays * size, step.value, column.values.dtype)
     out[places] = column.values
     return Dense(out.reshape(*column.lead, *target), column.valid)
 
 
 def _places(shapes: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
-    """Returns, for each element of all cells laid end to end, its place in the flat padded array."""
-    cells = len(shapes)
+    """Returns, for each element of all arrays laid end to end, its place in the flat padded array."""
+    arrays = len(shapes)
     size = int(np.prod(target, dtype=np.int64))
-    begins = np.arange(cells) * size
-    counts = np.ones(cells, dtype=np.int64)
-    owner = np.arange(cells)
+    begins = np.arange(arrays) * size
+    counts = np.ones(arrays, dtype=np.int64)
+    owner = np.arange(arrays)
     stride = size
     for axis, length in enumerate(target):
         stride //= max(length, 1)

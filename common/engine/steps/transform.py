@@ -22,7 +22,7 @@ from ...tracebacks import missing_key, shorten
 from ..columns.arrow_columns import from_arrow, to_arrow
 from ..columns.batch import Column, rows_of, timed, to_numpy
 from ..columns.protocols import Describe
-from .returned_values import cells_for, column_of
+from .returned_values import collector_for, column_of
 
 
 def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
@@ -53,7 +53,7 @@ def apply_to_rows(
     pairs = zip(step.inputs, columns, strict=True)
     inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
-    collected = [cells_for(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
+    collectors = [collector_for(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
     lock = lock_of(step.function)
     for number in range(count):
         check_cancelled()
@@ -63,9 +63,9 @@ def apply_to_rows(
             if result is None and step.drops:
                 continue
             kept.append(number)
-            for cells, value in zip(collected, _picked(step, result, partial(describe, number)), strict=True):
-                cells.add(value)
-    return [cells.column() for cells in collected], np.array(kept, dtype=np.int64)
+            for collector, value in zip(collectors, _picked(step, result, partial(describe, number)), strict=True):
+                collector.add(value)
+    return [collector.column() for collector in collectors], np.array(kept, dtype=np.int64)
 
 
 def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:

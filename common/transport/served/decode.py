@@ -69,7 +69,7 @@ def _strings(items: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None =
 
 
 def _shapes(output: OutputField, array: pa.Array, shapes: pa.Array | None) -> np.ndarray:
-    """Returns the shape of each cell, int64 ``[cells, axes]``."""
+    """Returns the shape of each array, int64 ``[arrays, axes]``."""
     if shapes is not None:
         return numbers_of(shapes.values, np.dtype(np.int64)).reshape(-1, len(output.shape))
     return np.diff(offsets_of(array, array.buffers()[1]))[:, None]

@@ -99,9 +99,9 @@ def _arrays(output: OutputField, column: Column) -> list[pa.Array]:
         rows = column.lead[0]
         values = column.values
         items = string_array(values, item_type(output)) if isinstance(values, Strings) else flat_array(values)
-        cells = len(column.shapes) // rows if rows else 0
+        arrays_each = len(column.shapes) // rows if rows else 0
         ends = ends_of(np.prod(column.shapes, axis=1, dtype=np.int64))
-        arrays = [list_array(items, ends[even_offsets(rows, cells)], valid)]
+        arrays = [list_array(items, ends[even_offsets(rows, arrays_each)], valid)]
         if has_shapes(output):
             arrays.append(_even_list(flat_array(column.shapes), rows))
     if has_valid(output):

@@ -36,8 +36,8 @@ POSITION_KEY = b"parquetry.position"
 SHAPES_KEY = b"parquetry.shapes"
 SCHEMA_KEY = b"parquetry.stream"
 ERROR_KEY = b"parquetry.error"
-Layout = Literal["rows", "cells"]
-"""The layout of batches: see `encode` and `cells`."""
+Layout = Literal["rows", "flat"]
+"""The layout of batches: see `encode` and `flat_columns`."""
 
 
 def send_json(connection: socket.socket, value: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class ExportedBlock:
 
     Args:
         number: identifies the block between the reader and its workers.
-        rows: the planned rows. Their cells stay with the reader.
+        rows: the planned rows. Their values stay with the reader.
         source: the pipeline of a mix to which the block belongs.
         descriptor: the shared memory; owned by this object.
     """

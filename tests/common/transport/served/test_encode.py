@@ -15,9 +15,9 @@ from parquetry.common.engine.columns.batch import Column
 from parquetry.common.errors import EncodeError, SidecarError
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.transport.served.arrays import flat_array, list_array, numbers_of
-from parquetry.common.transport.served.cells import cells_schema, encode_cells, error_cells
 from parquetry.common.transport.served.decode import decode_rows, element_of_schema
 from parquetry.common.transport.served.encode import encode_rows, rows_schema
+from parquetry.common.transport.served.flat_columns import encode_flat, error_row, flat_schema
 
 SOME = ("id", "speed", "points", "tags", "matrix", "label", "flag", "names", "odd")
 built = built_once([[5, 7], [9]], names=ALL_FIELDS)
@@ -84,13 +84,13 @@ def test_elements_for_tensorflow_io_are_valid_arrow(built: Built, case: str) -> 
     elif case != "padded":
         pipeline = pipeline.select("id", "points", "tags")
     steps = StepIterator(pipeline, 0, strict_nulls=True)
-    schema = cells_schema(steps.element)
+    schema = flat_schema(steps.element)
     for count, columns in steps:
-        batch = encode_cells(steps.element, schema, columns, count)
+        batch = encode_flat(steps.element, schema, columns, count)
         batch.validate(full=True)
         assert batch.num_rows == (1 if steps.element.batched else count)
         assert all(column.null_count == 0 for column in batch.columns)
-    failure = error_cells(steps.element, schema, "what went wrong")
+    failure = error_row(steps.element, schema, "what went wrong")
     failure.validate(full=True)
     assert failure.column(0).to_pylist() == ["what went wrong"]
 

@@ -24,7 +24,7 @@ LEADING = ("error", "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class FlatColumn:
     """One column, with a list (or a scalar) for each element.
 
     Attributes:
@@ -47,22 +47,22 @@ class Cell:
         return self.type if self.scalar else pa.list_(self.type)
 
 
-def cells_of(element: Element) -> list[Cell]:
+def flat_columns_of(element: Element) -> list[FlatColumn]:
     """Returns the columns after `LEADING`, in order."""
-    cells: list[Cell] = []
+    found: list[FlatColumn] = []
     for number, output in enumerate(element.leaves):
         scalar = not element.batched and output.element_shape == ()
-        cells.append(Cell(field=number, part="values", type=item_type(output), scalar=scalar))
+        found.append(FlatColumn(field=number, part="values", type=item_type(output), scalar=scalar))
         if output.ragged and has_splits(element, output):
             axes = [axis for axis, size in enumerate(output.shape) if not size and axis <= last_variable(output)]
-            cells += [Cell(field=number, part="splits", type=pa.int64(), axis=axis) for axis in axes]
+            found += [FlatColumn(field=number, part="splits", type=pa.int64(), axis=axis) for axis in axes]
         elif output.ragged or output.padded:
-            cells.append(Cell(field=number, part="shape", type=pa.int64()))
-    return cells
+            found.append(FlatColumn(field=number, part="shape", type=pa.int64()))
+    return found
 
 
 def has_splits(element: Element, output: OutputField) -> bool:
-    """Returns whether an element has several cells of a ragged field: the rows of a batch, or the steps of a window."""
+    """Returns whether an element holds several values of a ragged field: those of a batch or a window."""
     return element.batched or output.window is not None
 
 
@@ -71,51 +71,53 @@ def last_variable(output: OutputField) -> int:
     return max(axis for axis, size in enumerate(output.shape) if size is None)
 
 
-def cells_schema(element: Element) -> pa.Schema:
+def flat_schema(element: Element) -> pa.Schema:
     """Returns the schema of a stream of elements."""
-    names = [f"{element.leaves[cell.field].name}.{cell.part}{max(cell.axis, 0) or ''}" for cell in cells_of(element)]
-    types = [cell.arrow for cell in cells_of(element)]
+    names = [
+        f"{element.leaves[flat.field].name}.{flat.part}{max(flat.axis, 0) or ''}" for flat in flat_columns_of(element)
+    ]
+    types = [flat.arrow for flat in flat_columns_of(element)]
     return pa.schema(list(zip([*LEADING, *names], [pa.string(), pa.int64(), *types], strict=True)))
 
 
-def encode_cells(element: Element, schema: pa.Schema, columns: Sequence[Column], count: int) -> pa.RecordBatch:
+def encode_flat(element: Element, schema: pa.Schema, columns: Sequence[Column], count: int) -> pa.RecordBatch:
     """Encodes a step as one row if the pipeline is batched, otherwise as one row for each of its rows."""
     groups = 1 if element.batched else count
     rows = np.full(groups, count if element.batched else 1, np.int64)
     arrays = [pa.array([""] * groups, pa.string()), pa.array(rows)]
-    for cell in cells_of(element):
-        arrays.append(_array(cell, element, columns[cell.field], groups))
+    for flat in flat_columns_of(element):
+        arrays.append(_array(flat, element, columns[flat.field], groups))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def error_cells(element: Element, schema: pa.Schema, text: str) -> pa.RecordBatch:
+def error_row(element: Element, schema: pa.Schema, text: str) -> pa.RecordBatch:
     """Returns a record batch of one row that holds only the text of an error."""
     arrays = [pa.array([text]), pa.array([0], pa.int64())]
-    for cell in cells_of(element):
-        nothing = b"" if pa.types.is_binary(cell.type) else "" if pa.types.is_string(cell.type) else 0
-        item = pa.array([nothing], pa.int64()).cast(cell.type) if nothing == 0 else pa.array([nothing], cell.type)
-        arrays.append(item if cell.scalar else pa.array([[]], cell.arrow))
+    for flat in flat_columns_of(element):
+        nothing = b"" if pa.types.is_binary(flat.type) else "" if pa.types.is_string(flat.type) else 0
+        item = pa.array([nothing], pa.int64()).cast(flat.type) if nothing == 0 else pa.array([nothing], flat.type)
+        arrays.append(item if flat.scalar else pa.array([[]], flat.arrow))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(cell: Cell, element: Element, column: Column, groups: int) -> pa.Array:
-    if cell.part == "splits":
+def _array(flat: FlatColumn, element: Element, column: Column, groups: int) -> pa.Array:
+    if flat.part == "splits":
         assert isinstance(column, Ragged)
-        splits = [_splits(shapes, cell.axis) for shapes in np.split(column.shapes, groups)]
+        splits = [_splits(shapes, flat.axis) for shapes in np.split(column.shapes, groups)]
         return list_array(flat_array(np.concatenate(splits)), ends_of([len(part) for part in splits]))
-    if cell.part == "shape":
+    if flat.part == "shape":
         shapes = column.shapes if isinstance(column, Ragged) else _dense_shapes(element, column, groups)
         return list_array(flat_array(shapes), even_offsets(groups, shapes.shape[1]))
     if isinstance(column, Ragged):
         sizes = np.prod(column.shapes, axis=1, dtype=np.int64).reshape(groups, -1).sum(axis=1)
-        return list_array(_items(cell, column.values), ends_of(sizes))
+        return list_array(_items(flat, column.values), ends_of(sizes))
     assert isinstance(column, Dense | Strings)
-    items = _items(cell, column.values if isinstance(column, Dense) else column)
-    return items if cell.scalar else list_array(items, even_offsets(groups, len(items) // groups))
+    items = _items(flat, column.values if isinstance(column, Dense) else column)
+    return items if flat.scalar else list_array(items, even_offsets(groups, len(items) // groups))
 
 
-def _items(cell: Cell, values: np.ndarray | Strings) -> pa.Array:
-    return string_array(values, cell.type) if isinstance(values, Strings) else flat_array(values)
+def _items(flat: FlatColumn, values: np.ndarray | Strings) -> pa.Array:
+    return string_array(values, flat.type) if isinstance(values, Strings) else flat_array(values)
 
 
 def _dense_shapes(element: Element, column: Column, groups: int) -> np.ndarray:
