@@ -185,8 +185,8 @@ def limit_reached(error: BaseException | None) -> str:
 
 
 def limit_met(error: BaseException, num_bytes: int) -> str:
-    """As `limit_reached`, for work that needs about ``num_bytes`` of memory. Libraries do not always say that they got
-    none, so this also looks whether there is so much.
+    """As `limit_reached`, for work that needs about ``num_bytes`` of memory. Libraries do not always report a lack of
+    memory, so this also checks whether that much is available.
     """
     limit = limit_reached(error)
     if limit:

@@ -283,7 +283,7 @@ def place(groups: Mapping[int, Group], unsaid: Placement, *, fixed: bool) -> Pla
 
     Args:
         groups: the calls, by sharding priority.
-        unsaid: the placement for what the calls do not set.
+        unsaid: supplies whatever the calls do not set.
         fixed: whether the pipeline has its own shard stage, which is left unchanged.
     """
     result, workers = unsaid, unsaid.workers

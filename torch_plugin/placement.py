@@ -130,7 +130,7 @@ def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
 
 
 def shard_of(pipeline: Pipeline) -> Shard | None:
-    """Returns the shard stage, or, in a mix, that of a source which is already sharded."""
+    """Returns the pipeline's shard stage. For a mix without one, returns that of a sharded source."""
     own = next((stage for stage in pipeline.stages if stage.decides in (Decision.PART, Decision.ROW_GROUPS)), None)
     if own is not None or pipeline.mixture is None:
         return own  # type: ignore[return-value]  # these stages are shards

@@ -1,7 +1,7 @@
 """`Accounts`: what each peer of a server uses: streams, their memory, and processor time.
 
-A peer is a machine (`peer_of`), or a user of a Unix socket. Clients can open any number of connections, so limits that
-count for one connection bound nothing. All connections of a peer share one account.
+A peer is a machine (`peer_of`), or a user of a Unix socket. Clients can open any number of connections, so limits per
+connection would limit nothing. All connections of a peer share one account.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NETWORK_BITS = 64  # of an IPv6 address; a machine may use any address in it
 
 
 def peer_of(host: str) -> str:
-    """Returns the name of the peer at an address. Addresses that one machine can choose freely have one name.
+    """Returns the name of the peer at an address. All addresses that one machine can choose freely share a name.
 
     >>> peer_of("127.0.0.7"), peer_of("::ffff:10.0.0.1"), peer_of("2001:db8::1:2")
     ('this machine', '10.0.0.1', '2001:db8::/64')
@@ -93,7 +93,7 @@ class Account:
 
     @property
     def is_unused(self) -> bool:
-        """Whether a new account would be the same."""
+        """Whether it is equal to a new account."""
         with self._lock:
             return not self.connections and not self._streams and self._used_cpu_s() <= 0
 
@@ -159,7 +159,7 @@ class Account:
         """Refuses more work for a peer that has used up its processor time.
 
         Raises:
-            PipelineError: it has.
+            PipelineError: it is used up.
         """
         most = self._limits.cpu_s
         if most is None:
@@ -174,7 +174,7 @@ class Account:
             )
 
     def _used_cpu_s(self) -> float:
-        """Brings the used time up to date; call with the lock held. What the limit allows is taken off it over time."""
+        """Brings the used time up to date; call with the lock held. It decreases over time, as the limit allows."""
         now = self._clock()
         allowed_s = (self._limits.cpu_s or 0.0) * (now - self._cpu_at) / _MINUTE_S
         self._cpu_s, self._cpu_at = max(0.0, self._cpu_s - allowed_s), now

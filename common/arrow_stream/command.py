@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .server import ArrowServer
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
-_OWN_LIMITS = (f"total_memory_bytes={1 << 62}",)  # a trainer's own server: the pipeline's memory_limit is what it wants
+_OWN_LIMITS = (f"total_memory_bytes={1 << 62}",)  # for a trainer's own server, the pipeline's memory_limit is enough
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """`EpochLog`: how far each shared epoch has been read, so that its work can stop when its last client leaves.
 
-Clients choose the numbers of epochs, so each epoch counts for itself, and the size of the log is bounded. What took the
-most reading is forgotten last.
+Clients choose the epoch numbers, so each epoch is tracked on its own, and the log has a size limit. The epochs that
+took the most reading are forgotten last.
 """
 
 from __future__ import annotations

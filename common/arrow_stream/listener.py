@@ -34,7 +34,7 @@ _JOIN_S = 5.0
 _HANDSHAKE_S = 10.0
 _PAUSE_S = 0.1
 _PEER = struct.Struct("3i")  # process, user and group, as SO_PEERCRED gives them
-_MOST_REFUSALS = 32  # clients that are told why at once; more only see the connection end
+_MOST_REFUSALS = 32  # refused clients that are sent the reason at a time; others only see the connection close
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 

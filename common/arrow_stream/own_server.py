@@ -26,7 +26,7 @@ class OwnServer:
 
     Raises:
         SidecarError: the server could not be started.
-        PipelineError: the pipeline cannot travel to another process.
+        PipelineError: the pipeline cannot be sent to another process.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:

@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class ReaderEndpoint:
-    """An endpoint of a server; its streams have the layout ``flat_columns``.
+    """An endpoint of a server; its streams have the layout ``flat``.
 
     Raises:
         SidecarError: the server cannot be reached.

@@ -54,7 +54,7 @@ def _fits(pipeline: Pipeline, verb: str) -> bool:
 
 
 def _end_of_rows(stages: list[Stage]) -> int:
-    """Returns where a shard divides each pass evenly: after the last stage before the batch that cuts or shuffles."""
+    """Returns where a shard would divide each pass evenly: after the last stage that cuts or shuffles rows."""
     batches = [number for number, stage in enumerate(stages) if stage.decides is Decision.BATCHES]
     if not batches:
         return len(stages)

@@ -118,7 +118,7 @@ def _print(shown: Shown, *, as_json: bool) -> None:
 
 
 def _end_output() -> None:
-    """Sends what is left to nowhere; Python would try to write it once more at the end."""
+    """Discards unwritten output, which Python would otherwise try to write at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

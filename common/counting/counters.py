@@ -302,7 +302,7 @@ class Counters:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Keeps other threads and processes from taking a row. Yields whether it does."""
+        """Keeps other threads and processes from taking a row. Yields whether it has the lock."""
         with _guard:
             is_locked = self._descriptor is None or locked_within(
                 partial(fcntl.lockf, self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), _PATIENCE_S, sleep=time.sleep
@@ -390,7 +390,7 @@ class Reading:
     """Times a block that reads: CPU time counts as Parquet time, sleep as store time.
 
     Time in which the thread could run but got no processor is not store time. Linux reports how long that was. Nor is
-    time in which it waited for another reader (`waited_for_another`), who counts that read.
+    time spent waiting for another reader (`waited_for_another`), which counts that read itself.
     """
 
     __slots__ = ("_begin", "_busy", "_for_others_s")

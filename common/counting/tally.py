@@ -47,8 +47,8 @@ class Tally:
     def add_ready(self, rows: int, elements: int, begin: float, ready: int) -> int:
         """Counts rows that had arrived before, and were converted since ``begin``.
 
-        Small steps take as long to time as to convert. So the time of this one also counts for some of the ``ready``
-        steps that follow, unless the consumer is slow. Returns for how many; pass them to `add_like`.
+        Timing a small step takes as long as converting it. So unless the consumer is slow, the time of this step also
+        counts for some of the ``ready`` steps that follow. Returns how many; pass those to `add_like`.
         """
         now = time.perf_counter()
         like = min(ready, _MOST_LIKE) if now - self._latest < _TOLD_EVERY_S else 0

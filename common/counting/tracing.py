@@ -1,6 +1,6 @@
 """Events of a trace. Each thread appends whole lines to one file, a line per job, row group or wait.
 
-Without a trace, this costs one look at a number. `recording.trace` starts a trace and converts the lines to a file.
+Without a trace, the cost is one comparison. `recording.trace` starts a trace and converts the lines to a file.
 """
 
 from __future__ import annotations

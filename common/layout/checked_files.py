@@ -1,8 +1,8 @@
 """Remembers which versions of remote files this process has checked, and keeps files of pyarrow's stores open.
 
-Asking a store for a file's version takes a request, as long as fetching a small row group. A version that was checked
-is therefore trusted for `RECHECK_S` seconds, and whatever was read since is checked at the end of the epoch
-(`used_since_check`). In: file systems and versions. Out: open files, and the versions to check.
+Asking a store for a file's version takes a request, which costs as much time as fetching a small row group. A version
+that was checked is therefore trusted for `RECHECK_S` seconds, and whatever was read since is checked at the end of the
+epoch (`used_since_check`). In: file systems and versions. Out: open files, and the versions to check.
 
 pyarrow asks for the headers each time it opens a file, so the most recently used files stay open. Nobody closes them,
 because other threads may read from them: they close with the last reference, at the latest with their file system.

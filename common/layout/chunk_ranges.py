@@ -23,12 +23,12 @@ from .request_slots import held_here, spare_slots, using
 MOST_GAP_BYTES = 1 << 20
 """Chunks at most this far apart are fetched together: one more request takes longer than the bytes between them."""
 FEW_RANGES = 2
-"""As many requests a row group are always fine; more are joined across larger gaps."""
+"""This many requests per row group are always fine. If there are more ranges, some are joined across larger gaps."""
 MOST_WIDE_GAP_BYTES = 4 << 20
-"""The largest of these gaps: what a connection of 100 MB/s brings in the 40 ms that a request takes."""
+"""The largest of these gaps: a connection of 100 MB/s transfers as much in the 40 ms that a request takes."""
 MOST_WASTED_BYTES = 8 << 20
-"""The most bytes of a row group that are fetched for fewer requests, in these gaps together. More are slower, even with
-100 ms for each request, because several requests are under way at once.
+"""The most bytes that the gaps of a row group may add up to. More would be slower, even if a request takes 100 ms,
+because several requests run at once.
 """
 MOST_RANGE_BYTES = 64 << 20
 """The largest range to join chunks to. Several requests at once are faster than one larger request."""
@@ -97,7 +97,7 @@ def few_ranges(ranges: Sequence[Range]) -> list[Range]:
 
 
 def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ranges: Sequence[Range]) -> list[bytes]:
-    """Reads the bytes of each range, several at once if the store has room for as many requests (`request_slots`).
+    """Reads the bytes of each range, several at once if the store allows as many requests (`request_slots`).
 
     Args:
         opened: opens the file. A file of Python takes one request at a time, so each range opens its own.
@@ -136,7 +136,7 @@ def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ra
 
 
 class SizedFile:
-    """A position in a file of known size that is only read. Subclasses read, and go into a ``pyarrow.PythonFile``.
+    """A read-only file of known size, for a ``pyarrow.PythonFile``. Keeps the position; subclasses do the reading.
 
     Args:
         size_bytes: the size of the whole file.

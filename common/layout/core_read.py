@@ -111,13 +111,13 @@ class _Column:
 
 Leaves = Mapping[str, tuple[int, pa.Field]]
 Values: TypeAlias = np.ndarray | pa.Array
-"""Decoded values: an array of numpy for numbers of which none is null."""
+"""Decoded values: a numpy array for numbers without nulls, otherwise an Arrow array."""
 
 
 class CoreColumns:
-    """Those of some columns of a row group that the core may read, and how they will lie in memory.
+    """The columns of a row group that the core may read, and how they will lie in memory.
 
-    Numbers have memory of their own, because a row group's numbers are kept for a shorter time than the rest.
+    Numbers have their own memory, because they are kept for a shorter time than the other columns.
 
     Attributes:
         columns: in the order of their chunks.
@@ -169,7 +169,7 @@ class CoreColumns:
             room_bytes: the memory for the columns; ``None`` = no limit.
 
         Returns:
-            Also what was at the path after the file was read; all 0 if there was no path.
+            The values, and the status of the file at the path after it was read (all 0 without a path).
         """
         chunks, blocks = self._begun()
         memory = {
@@ -227,7 +227,7 @@ class CoreColumns:
     def _in_memory(self, source: pa.NativeFile | str, chunks: np.ndarray) -> Iterator[tuple[int, int, _Place]]:
         """Yields which chunks can be decoded at once: the numbers of the first, and of the one after the last.
 
-        Those of an open file are in memory that is used again for the next ones.
+        Chunks of an open file are in memory that the next ones reuse.
         """
         if isinstance(source, str):
             chunk = SCRATCH.array("chunk", (self._chunk_bytes + SLACK,), _BYTES)
@@ -273,7 +273,7 @@ def read_by_core(
     key: str,
     checked: bool,
 ) -> dict[str, pa.Array]:
-    """Returns those of some columns of a row group that can be read without Arrow, by name.
+    """Reads columns of a row group without Arrow. Returns them by name, except for columns that only Arrow can read.
 
     Args:
         leaves: the `leaves_of` the file.
@@ -313,13 +313,13 @@ def core_columns(
     *,
     kinds: Sequence[pa.DataType] | None = None,
 ) -> CoreColumns:
-    """Returns those of some columns of a row group that the core may read; none if it is not compiled.
+    """Returns the columns of a row group that the core may read: none if it is not compiled.
 
     Args:
         leaves: returns the `leaves_of` the file.
         key: names the version of the file, the row group, and ``kinds``.
-        kinds: for each column, the type that it must have once its offsets have 64 bits, as they then get; ``None`` for
-            columns of any type, with the offsets of their types.
+        kinds: the type that each column must have after its offsets are widened to 64 bits. ``None`` allows columns of
+            any type, and keeps their offsets.
     """
     known = _known.get((key, names))
     if known is not None:
@@ -341,8 +341,8 @@ def core_columns(
 def leaves_of(footer: pq.FileMetaData, arrow: pa.Schema) -> Leaves:
     """Returns the columns of a file that consist of a single leaf: its number, and the field, by name.
 
-    Names with a dot, or that occur twice, are left out, and extension types, which depend on what this process has
-    registered so far.
+    Leaves out names that contain a dot or occur twice, and extension types, because these depend on what this process
+    has registered so far.
 
     Args:
         arrow: the Arrow schema of the file.

@@ -118,7 +118,7 @@ class _DeleteReader:
         return [number for number, file in enumerate(self._dataset.row_groups.file) if files[file]]
 
     def _rows_with_values(self, held: Mapping[int, pa.Table], row_group: int) -> np.ndarray:
-        """The rows of one row group that have values of some equality deletes."""
+        """The rows of one row group that match some equality deletes."""
         by_columns: dict[tuple[TableColumn, ...], list[pa.Table]] = defaultdict(list)
         for place in self._table.files[self._dataset.row_groups.file[row_group]].deletes:
             if place in held:
@@ -189,7 +189,7 @@ class _DeleteReader:
 
 
 def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) -> Any:
-    """Reads deleted rows, again where the store fails for a moment."""
+    """Reads deleted rows. Tries again if the store fails for a moment."""
     place = f"{item.kind} of deleted rows {item.path or '(inline)'}"
     try:
         return with_retries(dataset.filesystem, read, place)

@@ -23,7 +23,7 @@ _ARROW_KEY = b"ARROW:schema"
 class DistinctSchemas:
     """Tells the schemas of files apart.
 
-    Arrow stores its own schema beside that of Parquet, which knows no durations, tensors, or lists of one length.
+    Arrow stores its own schema beside that of Parquet, which has no durations, tensors, or fixed-size lists.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class DistinctSchemas:
 
 
 def hides_from_parquet(schema: pa.Schema) -> bool:
-    """Whether a schema has columns that Parquet's own schema does not tell from others."""
+    """Whether a schema has columns that Parquet's own schema cannot tell from others."""
     return any(_is_hidden(column.type) for _, column in flatten_fields(schema))
 
 

@@ -51,7 +51,7 @@ UNREADABLE = (
 
 
 def user_cache(kind: str) -> FileCache:
-    """Returns the cache of one kind of files in the user's cache directory, of which the oldest beyond 256 are removed.
+    """Returns the cache of one kind of files in the user's cache directory. The oldest files beyond 256 are removed.
 
     Args:
         kind: ``"selections"``, ``"bad_rows"`` or ``"vocabularies"``.
@@ -153,9 +153,9 @@ class FileCache:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Excludes other threads and processes from such blocks on this directory: for `load`, a change, and `save`.
+        """Lets one thread at a time, in all processes, run such a block on this directory: `load`, change, `save`.
 
-        Yields whether it does. It does not if another process is in such a block for too long; a warning is logged.
+        Yields False, and logs a warning, if another process stays in its block for too long; otherwise yields True.
         """
         descriptor, is_alone = None, True
         try:

@@ -153,7 +153,7 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
 
 
 def _check_secret(url: str) -> None:
-    """Raises `DatasetError` if user or password hold characters that would end them early, or quote them in errors."""
+    """Raises `DatasetError` if user or password have characters that would end them early, or expose them in errors."""
     found = sorted(set(_NOT_IN_SECRETS.findall(user_of(url))))
     if found:
         changes = ", ".join(f"{letter!r} as {quote(letter, safe='')}" for letter in found)

@@ -1,4 +1,4 @@
-"""`check_footer` refuses footers that would make pyarrow terminate the process, `trusted_bounds` false bounds.
+"""`check_footer` rejects footers that would make pyarrow terminate the process. `trusted_bounds` rejects false bounds.
 
 pyarrow parses much of a footer lazily, in calls that cannot raise: a damaged bit there ends in ``std::terminate``.
 `check_footer` takes the bytes of a footer and pyarrow's view of it, and raises `ValueError` for a bad one. Once a
@@ -45,8 +45,8 @@ Trusted = Literal["all", "equal", "none"]
 def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
     """Raises `ValueError` if asking pyarrow about the footer's column chunks might terminate the process.
 
-    Also raises it if a column chunk lies outside the file. The compiled core checks first; what it does not let pass is
-    checked here, which takes a hundred times as long and says what is wrong.
+    Also raises it if a column chunk lies outside the file. The compiled core checks first. A footer that it rejects is
+    checked again here, a hundred times more slowly, to find out what is wrong.
 
     Args:
         data: the footer as stored.

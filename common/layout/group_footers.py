@@ -33,7 +33,7 @@ def read_group_footer(
 ) -> tuple[pq.FileMetaData, int]:
     """Returns a footer that describes a row group of a file, and the row group's number in that footer.
 
-    Everything else in the footer is as in the file's own.
+    Everything else is as in the file's own footer.
 
     Args:
         groups: the number of row groups of the file.

@@ -1,7 +1,7 @@
 """Directories in which parquetry keeps files, and their lock files.
 
-Those in the user's cache are for this user only. Others get the permissions that the umask gives them, because users
-may share them. Only those who may write to a directory can open its lock files, and so hold them.
+Directories in the user's cache are for this user only. Others get the permissions of the umask, because users may share
+them. Only users who may write to a directory can open its lock files, and so hold the locks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_directory(path: str) -> None:
 def open_lock(directory: str, name: str) -> int:
     """Opens a lock file of a directory, which is created if missing.
 
-    Those who may write to the directory may open it. Others, who could lock it and keep it, may not.
+    Only users who may write to the directory can open it. Anyone else could take the lock and never release it.
 
     Raises:
         OSError: it cannot be opened.

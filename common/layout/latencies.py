@@ -18,9 +18,9 @@ PERCENTILE = 95
 HEDGED_SHARE = 0.05
 """The largest share of reads that are hedged."""
 FEWEST_READS = 20
-"""Before as many reads of a size, it is not known what is slow."""
+"""Until there were this many reads of a size, none of them counts as slow."""
 _RECENT_READS = 200
-_BURST = 3.0  # so many hedged requests at once, after many reads without any
+_BURST = 3.0  # the most hedged requests in a row, after many reads without any
 _CLASS_BITS = 2  # the sizes of a class differ by less than a factor of four
 
 

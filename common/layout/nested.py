@@ -101,7 +101,7 @@ def _stored(array: pa.Array) -> pa.Array:
 
 
 def _stored_types(arrow: pa.Schema) -> list[tuple[int, pa.DataType]]:
-    """The columns that have another `stored_type`, which numbers never have, as pairs of their number and that type."""
+    """The columns whose `stored_type` differs (numbers never do), as pairs of column number and stored type."""
     nested = [
         (number, kind)
         for number, kind in enumerate(arrow.types)
@@ -147,7 +147,7 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 
 def with_whole_extensions(columns: Sequence[str], arrow: pa.Schema) -> list[str]:
-    """Returns the dotted columns to read from a file, given those that are wanted of its `stored_schema`.
+    """Returns the dotted columns to read from a file, given the wanted columns of its `stored_schema`.
 
     Arrow cannot read only some members of a struct with an extension type.
     """

@@ -74,7 +74,7 @@ def _of_stored_column(schema: Unischema | None, key: str, values: list[str | Non
 
 
 def _is_written_as_text(dtype: FieldDtype) -> bool:
-    """Whether directory names can say values of this dtype."""
+    """Whether directory names can represent values of this dtype."""
     return dtype is decimal.Decimal or getattr(dtype, "kind", "-") in "iufbUM"
 
 

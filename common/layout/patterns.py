@@ -17,8 +17,8 @@ _ANY_DEPTH = "**"
 class Pattern:
     """The files below ``root`` that match ``parts``, one part for each directory level.
 
-    ``*``, ``?`` and ``[0-9]`` match inside one name, with upper and lower case told apart. ``**`` matches any number of
-    directories, also none. A directory that matches stands for all files below it. A pattern that ends in a slash
+    ``*``, ``?`` and ``[0-9]`` match inside one name and are case-sensitive. ``**`` matches any number of directories,
+    including none. A directory that matches stands for all files below it. A pattern that ends in a slash
     matches directories only.
     """
 

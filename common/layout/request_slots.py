@@ -103,7 +103,7 @@ class Slots:
 
     @contextmanager
     def taken(self) -> Iterator[SlotLease]:
-        """Waits for a slot, and holds it while the block runs, with those that it is extended by.
+        """Waits for a slot. Holds it, and those that `SlotLease.extend` adds, while the block runs.
 
         After `PATIENCE_S` without a free slot, the block runs without one.
 

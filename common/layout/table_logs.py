@@ -103,9 +103,10 @@ def check_no_deletes(where: str, schema: pa.Schema) -> None:
 
 
 def logs_above(path: str, list_names: Callable[[str], list[str]]) -> list[str]:
-    """The log files of tables that may contain a directory, relative to the table.
+    """Returns the log files of all tables that a directory may belong to, relative to the table.
 
-    Partitions (``key=value``) lie in the directory of their table, and what lies in ``data`` in that beside it.
+    The table of a partition directory (``key=value``) is its parent. The table of a ``data`` directory is the
+    directory that contains it.
 
     Args:
         list_names: `names_in` of the file system.

@@ -39,7 +39,7 @@ def locate(arrow: pa.Schema, column: TableColumn, *, where: str = "") -> tuple[s
 
 
 def _levels(arrow: pa.Schema, column: TableColumn, *, where: str) -> tuple[list[pa.Field], bool]:
-    """Returns the fields on the way to a column that a file has, and whether these are all. Raises as `locate`."""
+    """Returns the fields that a file has on the path to a column, and whether it has all. Raises as `locate`."""
     members: Iterable[pa.Field] = arrow
     by_id = bool(column.ids) and any(_id_of(member) is not None for member in arrow)
     if not by_id and not column.names:

@@ -52,7 +52,7 @@ def temporary_directories() -> list[str]:
 
 
 def temporary_directory(size_bytes: int = 0) -> str | None:
-    """Returns the first directory with room for so many bytes; ``None`` if none has."""
+    """Returns the first directory with room for ``size_bytes`` bytes; ``None`` if there is none."""
     return next((each for each in temporary_directories() if _free_bytes(each) >= size_bytes), None)
 
 
@@ -153,7 +153,7 @@ class TemporaryBuffer:
 
 
 def forget(mapped: pa.Buffer) -> None:
-    """Takes the pages of a mapped file out of this process's memory. They are mapped again when they are used."""
+    """Drops the pages of a mapped file from this process's memory. The next use maps them again."""
     advise = _madvise()
     if advise is not None and mapped.size:
         advise(mapped.address, mapped.size, mmap.MADV_DONTNEED)

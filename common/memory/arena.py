@@ -212,7 +212,7 @@ class RegionPool:
                 self._idle.append(region)
 
     def use(self, make: Callable[[], Region], *, limited: bool = False) -> None:
-        """Makes all further regions with ``make``, and drops the idle ones, and the others when they return.
+        """Makes all further regions with ``make``. Drops idle regions now, and those in use when they return.
 
         Args:
             limited: whether ``most_held`` applies to them.

@@ -47,7 +47,7 @@ class RecentValues(Generic[Key, Value]):
                 self.size -= self._size_of(self._kept.popitem(last=False)[1])
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
-        """Returns a value, and makes and keeps it first if it is not kept. Two threads may make it at the same time."""
+        """Returns a value. If it is not kept, makes and keeps it. Two threads may make it at the same time."""
         value = self.get(key)
         if value is None:
             value = make()

@@ -79,8 +79,8 @@ def decode_parts(
         places: the target of each image, if they are not in order; int64 ``[n]``.
 
     Returns:
-        Which images were decoded; bool ``[n]``. The others are no JPEG images of that size and these channels, or are
-        damaged, or this machine cannot do it. Anything may be in their targets.
+        Which images were decoded; bool ``[n]``. The others are not JPEG images of this size and these channels, are
+        damaged, or cannot be decoded on this machine. The content of their targets is undefined.
     """
     loaded, count = _loaded(), len(parts.data)
     resized = (parts.boxes[:, 2] != out.shape[1]) | (parts.boxes[:, 3] != out.shape[2])

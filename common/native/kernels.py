@@ -17,7 +17,7 @@ _MOST_BITS = 18  # more counters do not fit into the processor's cache
 def copy_value(value: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> None:
     """Copies ``value`` into some rows of ``out``, as ``out[rows] = value`` does. The two must not overlap.
 
-    A large value is copied around the cache, which is up to twice as fast: batches of such values do not fit into the
+    Copies of a large value bypass the cache, which is up to twice as fast: batches of such values do not fit into the
     cache anyway.
 
     Args:
@@ -37,7 +37,7 @@ def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """Returns the ``argsort`` (int64) of uniform random words, or ``None`` if the core cannot tell.
 
     It cannot tell without the library, for more than a million words, for words that are not uniform, and if two words
-    are equal but for their lowest bits.
+    are equal except for their lowest bits.
 
     Args:
         words: uint64, one axis.

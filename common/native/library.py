@@ -1,4 +1,4 @@
-"""Loads the library of the compiled core, and says what its functions take and return, and where an array is."""
+"""Loads the library of the compiled core, declares its functions, and finds the addresses of arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks Parquet footers, finds their row groups, measures dictionaries and decodes column chunks in the compiled core.
 
-Each function takes bytes as stored, which may be damaged. Without the core, the callers do the same work otherwise.
+Each function takes bytes as stored, which may be damaged. Without the core, the callers do the same work in Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = np.dtype(
         )
     ]
 )
-"""``Chunk`` in pages.cc, which says what the fields are. Those that are pointers there are addresses here."""
+"""``Chunk`` in pages.cc, where its fields are documented. Pointers are stored as addresses."""
 SLACK = 8
 """How many bytes after a chunk, and after a page, may be read."""
 _NOTHING = np.zeros(SLACK, np.uint8)
@@ -92,7 +92,7 @@ class FileStatus(NamedTuple):
 
 
 NO_FILE = FileStatus(*(0,) * len(FileStatus._fields))
-"""What is said about a file that is not there."""
+"""The status of a missing file."""
 
 
 def decode_chunks(
@@ -109,14 +109,14 @@ def decode_chunks(
 
     Args:
         chunks: of dtype `CHUNK`.
-        checked: whether pages that do not match their checksums are not decoded.
+        checked: whether pages are decoded only if they match their checksums.
         page: memory for a decompressed page, uint8. A chunk with a larger page is not decoded.
         dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
         path: the file that holds the chunks; ``None`` if they are in memory.
         chunk: memory for a chunk of the file, uint8. A larger chunk is not decoded.
 
     Returns:
-        What is at the path after the file was read.
+        The status of the file at the path after it was read.
     """
     core = library()
     if core is None:
@@ -154,7 +154,7 @@ def read_cells(
     Returns:
         The offsets in the chunk of each value's first byte and of the byte after its last (int64 each), or ``None`` if
         the file ends early or the pages are not of this kind, contain a null, do not account for all bytes and values,
-        or fail their checksums. Also what is at the path after the file was read.
+        or fail their checksums. Also the status of the file at the path after it was read.
     """
     core = library()
     if core is None:

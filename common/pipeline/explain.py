@@ -49,7 +49,7 @@ def explain(pipeline: Explained) -> str:
             parts.append(indent(explain(source), "  "))
         parts.append(_mixing(pipeline.mixture))
         return "\n".join([*parts, *_elements(plan)])
-    _ = plan.program  # fails if a stage does not fit its fields, which the selection would tell less clearly
+    _ = plan.program  # fails if a stage does not fit its fields, which the selection would report less clearly
     return "\n".join(
         [
             str(pipeline),
@@ -163,7 +163,7 @@ def _order(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan, memory_limit: int) -> list[str]:
-    """Says what becomes of too large blocks. Looks at the first stream, and at a sample of many blocks."""
+    """Says what happens to blocks that are too large. Looks at the first stream, and at a sample of many blocks."""
     blocks = len(plan.epoch_order(0).stream(0).block_segment) - 1
     if blocks < 1:
         return []

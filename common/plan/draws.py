@@ -128,5 +128,5 @@ def ascending(first: int, last: int) -> np.ndarray:
 
 
 def slice_of(consecutive: np.ndarray) -> slice:
-    """Returns consecutive numbers, of which there is at least one, as a slice."""
+    """Returns consecutive numbers (at least one) as a slice."""
     return slice(int(consecutive[0]), int(consecutive[-1]) + 1)

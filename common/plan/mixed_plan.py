@@ -37,8 +37,8 @@ class Mixture:
         seed: the seed of the draws.
         stop: ``"first"`` ends the mix when a drawn source has no more rows; ``"all"`` continues with the others.
         drawn: whether ``seed`` was generated instead of given, so that it differs between processes.
-        drawn_seed: the seed from which all generated seeds are derived: that of the draws, and those of the sources'
-            shuffles. ``None`` if all of them were given.
+        drawn_seed: the seed from which all generated seeds (of the draws, and of the sources' shuffles) are derived;
+            ``None`` if you gave every seed.
     """
 
     sources: tuple[Any, ...]

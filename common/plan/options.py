@@ -62,8 +62,8 @@ class Options:
             fraction of its rows. One more failure ends the epoch with an error. ``None`` = any number. Each rank and
             each worker of a ``DataLoader`` counts its own rows.
         stall_timeout: seconds without progress after which a sidecar process that blocks others is killed and replaced.
-            Choose more than any single wait in your functions; many short waits in a row are progress, as computing
-            is. ``None`` = never; a warning is logged after 30 s. Threads cannot be replaced, so with them, also in
+            Choose more than any single wait in your functions; computing, and many short waits in a row, count as
+            progress. ``None`` = never; a warning is logged after 30 s. Threads cannot be replaced, so with them, also in
             loader workers, you only get the warning. With ``address=``: the time after which a server that
             has sent nothing is asked whether it is alive. If it does not answer, the iteration ends with an error.
     """

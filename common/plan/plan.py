@@ -279,12 +279,12 @@ class BasePlan:
     def merged_steps(self, most_bytes: int, workers: int = 1) -> int:
         """How many full batches the engine makes in one job if they are small. It affects only the speed.
 
-        It is 1 if a user function gets whole batches. For batches that differ in size, any user function, and costly
-        decoding, make it 1.
+        It is 1 if a user function gets whole batches. If batches differ in size, it is also 1 with any other user
+        function, or if decoding is costly.
 
         Args:
             most_bytes: the memory that is left for them.
-            workers: the number of loader workers. The batches of each are that far apart, and so are their blocks.
+            workers: the number of loader workers. Each worker's batches, and so their blocks, are that far apart.
         """
         if self.batch_view is None or (self.has_uneven_batches and (self.program.has_user_code or self.program.costly)):
             return 1
@@ -299,7 +299,7 @@ class BasePlan:
 
     @property
     def _is_slow(self) -> bool:
-        """Whether making a step takes long, so that no others should wait for steps made with them."""
+        """Whether making a step takes long, so that other steps should not wait for it."""
         return self.program.costly or self.program.has_user_code
 
     @property

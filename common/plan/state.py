@@ -309,7 +309,7 @@ def _with_skipped(state: State) -> str:
 
 
 def _skips_too_far(plan: BasePlan, state: State) -> bool:
-    """Whether more rows were left out than there are beside the delivered ones.
+    """Whether more rows were left out than exist besides the delivered ones.
 
     A last, shorter batch counts as a full one, with fewer rows left out instead.
     """

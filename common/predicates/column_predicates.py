@@ -1,4 +1,4 @@
-"""Predicates on one column that Arrow expressions cannot state: membership in lists, and hash splits.
+"""Predicates on one column that Arrow expressions cannot express: membership in lists, and hash splits.
 
 They are values (comparable, convertible to JSON) that you pass to ``where``, and are evaluated on whole columns. ``~``
 inverts one. A null is in no list. For a split, a null is a value like any other, so every row is in exactly one part.
@@ -231,8 +231,8 @@ def _hash_value(value: object, seed: int) -> int:
 
 
 def _before_widening(value: object) -> Any:
-    """Converts a value that is a whole number or a day to that. A column may be widened to floats, decimals or times,
-    and no row must change its part then.
+    """Converts a value that equals an integer or a day to that integer or day. If a column is widened to floats,
+    decimals or times, no row may change its part.
     """
     if isinstance(value, ExactTime) and (isinstance(value.whole, datetime.time) or _is_midnight(value.whole)):
         value = value.whole  # pandas' own test for midnight ignores nanoseconds, and rows must keep their parts

@@ -122,7 +122,7 @@ def _compared_with_numbers(node: Node) -> set[str]:
 
 
 def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
-    """Returns the expression with literals of extension types, also in sets of values, as what those types store.
+    """Replaces literals of extension types, also in sets of values, with what those types store.
 
     Literals of string and binary views become plain ones, as few of Arrow's functions take views.
     """
@@ -189,7 +189,7 @@ def _evaluate_unsigned(table: pa.Table, expression: pc.Expression) -> pa.Chunked
 
 
 def _with_unsigned_literals(expression: pc.Expression) -> pc.Expression:
-    """Returns the expression with literals of int64 as uint64 where that holds them. Else, Arrow casts the columns."""
+    """Converts int64 literals to uint64 if they fit. Otherwise, Arrow would cast the columns."""
     batch = pa.ipc.open_file(serialized(expression)).get_batch(0)
     pairs = metadata_pairs(batch.schema)
     literals = {int(value) for kind, value in pairs if kind == "literal"}

@@ -61,7 +61,7 @@ def waiter_for(pid: int, *, runs: Callable[[], bool]) -> Callable[[], None]:
 
 
 def serves_a_trainer() -> bool:
-    """Returns whether this is a sidecar or one of its decode workers, in which no code of yours runs but functions."""
+    """Returns whether this is a sidecar or one of its decode workers, where none of your code runs except functions."""
     return _serves
 
 
@@ -80,8 +80,8 @@ def end_with_parent() -> None:
 def end_with_trainer() -> None:
     """Ends this process, a loader worker, as soon as the process that started it ends. Idempotent.
 
-    A worker that is stopped notices nothing. So the kernel kills it, if its parent's main thread started it, which
-    lasts as long as the parent. Another thread may end earlier, and the kernel would kill the worker then.
+    A stopped worker notices nothing, so the kernel kills it, but only if the parent's main thread started it. Any other
+    thread may end before the parent, and the kernel would then kill the worker too early.
 
     From then on, the garbage collector leaves alone what the worker inherited. A fork copies no threads, so deleting an
     object that waits for its threads would hang, for example an iterator of TensorFlow.

@@ -1,8 +1,8 @@
-"""`block_column` makes the column of a field in a loaded block, of the kind that its stored values need.
+"""`block_column` makes the column of a field in a loaded block. The stored values determine its class.
 
-Fixed-size values (a numpy array, or a list of them), strings and lists, nested lists, lists with flags, or coded
-values that are decoded one by one. Each kind gathers rows into a `batch.Column`. Values of fixed shape go directly to
-their place in the batch.
+There are classes for fixed-size values (a numpy array, or a list of them), strings and lists, nested lists, lists with
+flags, and coded values that are decoded one by one. Each gathers rows into a `batch.Column`. Values of fixed shape go
+directly to their place in the batch.
 """
 
 from __future__ import annotations

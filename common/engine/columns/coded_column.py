@@ -141,7 +141,7 @@ class CodedColumn:
             raise self._undecodable(row, error, out.nbytes) from error
 
     def decode_part(self, row: int, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:
-        """Decodes a part of one image, as `CompressedImageCodec.decode_part_into` does. Never raises for its bytes."""
+        """Decodes a part of one image, as `CompressedImageCodec.decode_part_into` does. Damage raises no error."""
         if not isinstance(self._codec, CompressedImageCodec):
             return False
         return self._codec.decode_part_into(self._bytes(row), size, factor, box, out)
@@ -195,7 +195,7 @@ class CodedColumn:
             self._decode_to(row, places)
 
     def _decode_jpegs(self, rows: np.ndarray, out: np.ndarray, valid: np.ndarray | None) -> np.ndarray | None:
-        """Decodes images of one size that are JPEG files. Returns which it has decoded; ``None`` for other columns."""
+        """Decodes images of one size that are JPEG files. Returns which were decoded; ``None`` for other columns."""
         if self.reused or out.dtype != np.uint8 or not out.flags.c_contiguous or self.jpegs is None:
             return None
         places = np.arange(len(rows)) if valid is None else np.flatnonzero(valid)
@@ -270,7 +270,7 @@ class CodedColumn:
         return Ragged(shapes, strings, (len(rows),), valid)
 
     def _undecodable(self, row: int, error: Exception, num_bytes: int) -> ParquetryError:
-        """Returns the error for a value, which has about so many bytes: its own, or that of a lack of memory."""
+        """Returns the error for a value of about ``num_bytes`` bytes: a `ResourceError` if memory ran out."""
         limit = limit_met(error, _DECODER_COPIES * num_bytes)
         if not limit:
             return self._failed(row, error)

@@ -26,7 +26,7 @@ _CHECKED_ROWS = 1 << 16
 
 
 def numbers_of(parts: Sequence[Part]) -> list[np.ndarray] | None:
-    """Returns the parts of a field if they are numbers of which none is null, or else ``None``."""
+    """Returns the parts of a field if they are numbers without nulls, otherwise ``None``."""
     numbers = [part for part in parts if isinstance(part, np.ndarray)]
     return numbers if numbers and len(numbers) == len(parts) else None
 
@@ -45,7 +45,7 @@ def plain_parts(field: UnischemaField, parts: Sequence[Part]) -> list[np.ndarray
 
 
 def as_arrays(parts: Sequence[Part]) -> list[pa.Array]:
-    """Returns the parts as arrays of Arrow. Only for fields that are not coded, whose parts are in memory."""
+    """Returns the parts as Arrow arrays. Only for fields that are not coded, whose parts are in memory."""
     return [part if isinstance(part, pa.Array) else as_arrow(part) for part in parts]  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ PATIENCE_S = 60.0
 """How long to wait for another reader's entry before fetching it as well, plus the time that a slow store needs."""
 _SLOWEST_BYTES_PER_S = 1 << 20
 _MOST_EXPIRED = 3
-"""After so many waits in vain, a reader claims nothing any more."""
+"""After this many waits without a result, a reader stops making claims."""
 
 
 class Claims:

@@ -1,12 +1,12 @@
 """`CoreReader`: reads columns of local files with the compiled core, straight into canonical form.
 
-Given a row group and the wanted rows, it returns each field's values as `Fetcher` would otherwise make them from a
-table of Arrow. Fields that are missing from the result must be read that way. It reports no errors: whatever is wrong
-with a file or its values, the other way says so.
+Given a row group and the wanted rows, it returns the same values that `Fetcher` would make from an Arrow table. Fields
+that are missing from the result must be read with Arrow. It reports no errors: if a file or its values are damaged,
+Arrow reports that.
 
-Threads that fetch hold the interpreter lock for everything but the decoding, and all other threads wait meanwhile. So
-what can be prepared for a row group is kept (`CoreColumns`), and one call of the core opens the file, decodes, and
-looks whether the file is still the listed one.
+Fetching threads hold the interpreter lock for everything except decoding, and all other threads wait meanwhile. So the
+preparations for a row group are kept (`CoreColumns`), and a single call of the core opens the file, decodes, and checks
+that the file is still the listed one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CoreReader:
             room_bytes: the memory for the columns; ``None`` = no limit.
 
         Returns:
-            Also about how much memory they take.
+            The values, and about how much memory they take.
         """
         names = tuple(name for name in self._names if name not in but) if but else self._names
         columns = self._columns(row_group, names) if names else None
@@ -122,7 +122,7 @@ class CoreReader:
 def _type_of(dataset: StoredDataset, field: UnischemaField) -> pa.DataType | None:
     """Returns the type, with 64-bit offsets, in which a column must be decoded for a field; ``None`` if it cannot be.
 
-    Other types of the same values take a conversion.
+    Other types of the same values need a conversion.
     """
     kind = dataset.types.get(field.name)
     if kind is None or field.name in dataset.image_bytes or field.name in dataset.partitions:

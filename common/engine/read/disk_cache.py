@@ -39,7 +39,7 @@ _Value = TypeVar("_Value")
 _verified: dict[str, _Version] = {}
 """The version of each entry whose checksum this process has verified, by path."""
 _MOST_REFUSED = 3
-"""After so many entries without room, readers no longer wait for each other: they would wait in vain."""
+"""After this many entries that did not fit, readers stop waiting for each other: no entry would come."""
 _warned: set[str] = set()
 """Directories that this process has warned about. It outlives the cache objects, which are created for every epoch."""
 
@@ -60,7 +60,7 @@ class DiskCache:
         self._files = FileCache(self._directory, _SUFFIX, max_bytes=max_bytes, mode=mode)
         self._claims = Claims(self._directory)
         self._is_writable = True
-        self._refused = 0  # the latest entries in a row for which there was no room
+        self._refused = 0  # how many of the latest entries in a row did not fit
 
     def get(self, key: str) -> pa.Table | None:
         """Returns the table stored under the key, or ``None``."""
@@ -125,7 +125,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _touched(descriptor: int) -> os.stat_result:
-    """Marks an open entry as used, unless it was marked lately. Returns its status after that."""
+    """Marks an open entry as used, unless it was marked recently. Returns its status after that."""
     status, now = os.fstat(descriptor), time.time_ns()
     is_due = status.st_atime_ns <= status.st_mtime_ns or now - status.st_atime_ns > _TOUCH_NS
     if is_due and stat.S_ISREG(status.st_mode):

@@ -93,8 +93,8 @@ class Fetcher:
         shares_rows: whether several items need the same row.
         shared_by_workers: whether other processes use most rows of a block.
         stored_bytes: returns the stored size of a row group's columns, for the counters.
-        shared: row groups of other processes that read the same ones at the same time; ``None`` if there are none.
-        share: about which part of a block this process uses.
+        shared: row groups shared with processes that read the same ones at the same time; ``None`` without any.
+        share: the approximate share of a block that this process uses.
     """
 
     def __init__(
@@ -352,7 +352,7 @@ class Fetcher:
         """Returns columns of a row group, and whether this reader had to read them.
 
         Args:
-            named: the fields that name the table among others.
+            named: the fields that identify the table.
         """
         key = self._key(row_group, named)
         kept = self._kept(tables, key, row_group, wanted)

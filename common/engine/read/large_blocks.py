@@ -56,7 +56,7 @@ class LargeColumns:
             check_length(number, sum(map(len, parts)), rows, place)
 
     def forget(self) -> None:
-        """Takes the pages that were used out of this process's memory. The next use maps them again."""
+        """Drops the used pages from this process's memory. The next use maps them again."""
         for each in self.maps:
             forget(each)
 
@@ -76,7 +76,7 @@ class LargeReader:
     Args:
         fields: the fields to read, in order.
         cells: locates values that can stay in the dataset's files.
-        slices: reads some fields of a row group in slices of some bytes; yields them with their numbers of rows.
+        slices: reads some fields of a row group in slices of a given size; yields each with its number of rows.
         settle: converts a stored column of a row group to canonical form.
         decoded_bytes: the decompressed bytes of some fields of a row group.
     """

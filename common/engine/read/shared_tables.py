@@ -47,7 +47,7 @@ _FEWEST_READERS = 2
 _tables: dict[str, SharedTables] = {}
 """In a worker: the tables of each dataset, by the name of its table of contents."""
 _MOST_REFUSED = 3
-"""After so many tables without room, workers no longer wait for each other: they would wait in vain."""
+"""After this many tables that did not fit, workers stop waiting for each other: no table would come."""
 
 
 class SharedReads:
@@ -201,7 +201,7 @@ class SharedTables:
                 os.close(descriptor)
 
     def clear(self) -> None:
-        """Lets go of all tables that this process holds."""
+        """Releases all tables that this process holds."""
         with contextlib.suppress(*_FAILURES), self._contents() as slots:
             for at, descriptor in self._held.items():
                 slots[at] = 0
@@ -209,7 +209,7 @@ class SharedTables:
             self._held.clear()
 
     def close(self) -> None:
-        """Lets go of everything. Must not be used afterwards."""
+        """Releases everything. Do not use the object afterwards."""
         self.clear()
         os.close(self._descriptor)
 
@@ -284,7 +284,7 @@ class SharedTables:
         return int(slots["size"].sum()) + size <= self._max_bytes and bool((slots["state"] == _FREE).any())
 
     def _give_up_oldest(self, slots: np.ndarray, size: int) -> None:
-        """Marks the oldest tables, whose holders then let go of them: the next table has room."""
+        """Makes room for the next table: marks the oldest ones, which their holders then release."""
         ready = np.flatnonzero(slots["state"] == _READY)
         wanted = int(slots["size"][slots["state"] != _UNWANTED].sum()) + size - self._max_bytes
         for at in ready[np.argsort(slots["number"][ready])]:
@@ -308,7 +308,7 @@ def _is_held(slot: np.void) -> bool:
 
 
 def _opened(slot: np.void) -> int | None:
-    """Opens a table, or returns ``None`` if its holder has let go of it meanwhile."""
+    """Opens a table, or returns ``None`` if its holder has released it."""
     if not _is_held(slot):
         return None
     descriptor = os.open(_place(slot), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,7 +1,7 @@
 """`UncheckedPages`: reads values from a file and compares their pages with the checksums, in the same pass.
 
-A value is delivered only after its whole page matched. What lies around the wanted values of a page is read too, once:
-each process remembers which pages passed.
+A value is delivered only after its whole page matched. The rest of the page is read too, but only once: each
+process remembers which pages passed.
 """
 
 from __future__ import annotations

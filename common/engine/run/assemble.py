@@ -47,7 +47,7 @@ def assemble(
 ) -> list[Column]:
     """Returns the columns of a batch of ``count`` items, one for each of the element's leaves.
 
-    If a function may drop rows, there may be fewer rows. One more column then holds the item number of each (int64).
+    If a function may drop rows, there may be fewer rows. An extra column then holds the item number of each (int64).
 
     Raises:
         DecodeError, TransformError: a value failed; names file, row group and row, and often has the ``item``.
@@ -68,7 +68,7 @@ def assemble_batches(
     """Returns the columns of several batches that may differ in size, made together; see `assemble`.
 
     Args:
-        program: no function of it drops rows.
+        program: a program whose functions drop no rows.
         bounds: the item at which each batch begins, and at which the last one ends.
     """
     with _timed(sources, bounds[-1]):
@@ -149,7 +149,7 @@ def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> l
 def _dropping(
     program: ElementProgram | MixedProgram, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
 ) -> list[Column]:
-    """Applies steps of which some drop rows. One more column holds the numbers of the remaining rows."""
+    """Applies steps, some of which drop rows. An extra column holds the numbers of the remaining rows."""
     kept, left, begin = np.arange(rows.count), rows, time.perf_counter()
     for step in program.item_steps:
         if step.drops_rows:

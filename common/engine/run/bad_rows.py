@@ -59,7 +59,7 @@ class Failure(NamedTuple):
 
 
 class SkippedItem(NamedTuple):
-    """A row that is left out, or the first row of an item that is, and why."""
+    """A row that is left out (the first row of an item), and the reason."""
 
     row: Row
     failure: Failure
@@ -190,7 +190,7 @@ class BadRows:
     def save(self) -> None:
         """Saves new rows, together with those that other processes have saved in the meantime.
 
-        If another process stays in the middle of this, a later call saves them.
+        If another process blocks this for too long, a later call saves them.
         """
         self._saved_at = time.monotonic()
         if self._key is None or not self._unsaved:
@@ -243,7 +243,7 @@ class BadRows:
         return items
 
     def _in_row_groups(self, rows: BlockRows, source: int, told: list[Row]) -> dict[int, list[int]]:
-        """Returns the numbers of the given rows by row group, for some of the row groups of a block at least."""
+        """Returns the numbers of bad rows by row group: at least those of the given rows."""
         found: dict[int, list[int]] = {}
         if len(told) > len(rows.row_groups):
             return {each: self._in_row_group.get((source, each), []) for each in rows.row_groups}

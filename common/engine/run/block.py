@@ -176,7 +176,7 @@ class LoadedBlock:
         """Puts columns into item order, in memory of earlier blocks, because fresh pages would dominate the cost.
 
         Args:
-            without_nulls: those that no column was made of.
+            without_nulls: further columns, as plain values without nulls.
         """
         small = self._small(numbers)
         columns = without_nulls | {number: column.parts for number, column in small.items()}

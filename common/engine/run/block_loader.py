@@ -23,7 +23,7 @@ class BlockLoader:
         fetcher: reads the row groups.
         program: how rows become elements; ``None`` if rows are only gathered.
         shuffled: whether items are in another order than rows.
-        share: about which part of a block this process uses.
+        share: the approximate share of a block that this process uses.
     """
 
     def __init__(

@@ -290,8 +290,8 @@ def loaded(handle: BlockHandle) -> Any:
     """Waits for a block and returns its loaded form; see `all_loaded`.
 
     Raises:
-        ParquetryError: the block could not be loaded. Each element gets a copy of the error, because a stored error
-            that is raised would keep the frames on its way alive, and with them the iterator.
+        ParquetryError: the block could not be loaded. Each element gets a copy of the error, because raising a
+            stored error would keep the frames that it passes alive, and with them the iterator.
     """
     error = handle.future.exception()
     if isinstance(error, ELEMENT_ERRORS):

@@ -17,7 +17,7 @@ _MOST_ROWS = 8
 
 
 class RowGroupPlaces(Protocol):
-    """Knows where row groups are stored: a `Fetcher`, or what has one."""
+    """Knows where row groups are stored: a `Fetcher`, or an object that has one."""
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group."""

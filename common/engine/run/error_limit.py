@@ -42,11 +42,11 @@ class ErrorLimit:
         return math.floor(self._limit * self._rows_of_pass) if isinstance(self._limit, float) else self._limit
 
     def exceeded(self, left_out: int, passes: int) -> bool:
-        """Whether ``left_out`` rows of the order are too many in so many passes."""
+        """Whether ``left_out`` rows of the order are too many for ``passes`` passes."""
         return self._limit is not None and left_out + self._unmeasured > self.rows * passes
 
     def allowed(self, skips: Sequence[Skip], before: int) -> int:
-        """Returns how many of these rows may be left out, if ``before`` others were."""
+        """Returns how many of these rows may be left out after ``before`` others."""
         if self._limit is None or not skips:
             return len(skips)
         passes = self._positions.passes_begun(np.array([at for at, _ in skips])).tolist()

@@ -19,7 +19,7 @@ Make = Callable[[Job, list[BlockHandle]], object]
 
 
 def failing_items(job: Job, error: BaseException, handles: Sequence[BlockHandle], make: Make) -> list[FailedItem]:
-    """Returns items that fail alone of a job that failed with an error.
+    """Returns the items of a failed job that also fail alone.
 
     If the error names an item, that one and those after it are tried. Otherwise, the job is repeated in halves until a
     single item fails. An error that no item causes alone belongs to none of them.
@@ -76,7 +76,7 @@ class _Trial:
 
 
 def _named(job: Job, error: BaseException) -> FailedItem:
-    """Returns the only item of a job. An item of joined tokens has the name of its first piece."""
+    """Returns the only item of a job. An item of joined tokens is named after its first piece."""
     for draw in job.draws:
         if draw.spans is None:
             return FailedItem(draw.key, int(draw.items[0]), None, error)

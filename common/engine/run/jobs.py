@@ -40,7 +40,7 @@ Skip: TypeAlias = tuple[int, SkippedItem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPosition:
-    """The position of a job among the rows of its part, of which some were left out.
+    """The position of a job among the rows of its part, some of which were left out.
 
     Attributes:
         begin: the position before the job.

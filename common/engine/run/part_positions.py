@@ -15,7 +15,7 @@ class PartPositions:
 
     Attributes:
         length: the number of rows; ``None`` = endless.
-        batch_size: the number of rows in a batch; ``None`` if rows are not batched, or by a function that drops some.
+        batch_size: the number of rows in a batch; ``None`` if rows are not batched, or if a function drops some first.
         drops_remainder: whether a last, shorter batch is dropped.
         target: how many rows to return, if every rank must return the same number. Positions then continue beyond the
             end, and wrap around to the beginning, because later rows replace those that fail. Otherwise ``None``.
@@ -43,21 +43,21 @@ class PartPositions:
             self.target = min(self.target, self._taken)
 
     def returned(self, elements: int) -> int:
-        """Returns how many rows so many elements have."""
+        """Returns the number of rows in ``elements`` elements."""
         rows = elements * (self.batch_size or 1)
         return rows if self.target is None else min(rows, self.target)
 
     def ends_after(self, elements: int) -> bool:
-        """Whether the part ends after so many elements, even if it has more rows."""
+        """Returns whether the part ends after ``elements`` elements, even if it has more rows."""
         rows = self.returned(elements)
         return rows == self.target or self.is_taken(elements)
 
     def is_taken(self, elements: int) -> bool:
-        """Whether so many elements are all that ``take`` after ``batch`` lets through."""
+        """Returns whether ``take`` after ``batch`` ends the part after ``elements`` elements."""
         return self._taken is not None and self.returned(elements) >= self._taken
 
     def still_wanted(self, returned: int, most: int) -> int:
-        """Returns how many rows to plan next, if ``returned`` ones came before: at most ``most``."""
+        """Returns how many rows to plan after the first ``returned``: at most ``most``."""
         ends = [end - returned for end in (self.target, self._taken) if end is not None]
         return min([most, *ends])
 

@@ -42,8 +42,8 @@ def select_rows(
     """Returns exactly the rows that the stages select. Computed once for a dataset version, and stored on disk.
 
     Args:
-        memory_limit: the bytes for the columns that ``where`` looks at. Row groups beyond their part of it are read in
-            slices.
+        memory_limit: the bytes of memory for the columns that ``where`` reads. Row groups that exceed their share are
+            read in slices.
 
     Raises:
         ParquetryError: a file cannot be read, or a predicate failed; says where.
@@ -92,7 +92,7 @@ def tested_rows(
 def test_rows(
     fetcher: Fetcher, fields: Sequence[UnischemaField], step: WhereFunction, row_group: int, rows: np.ndarray
 ) -> np.ndarray:
-    """Returns a bool mask over ``rows`` that tells for which of them the predicate is true.
+    """Returns a bool mask over ``rows``, true where the predicate is true.
 
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.

@@ -118,7 +118,7 @@ class SkippingPlanner:
         return SkipState(rows=max(0, end - rows))  # a last, shorter batch counts as a full one
 
     def changes(self, job: Job) -> list[tuple[int, SkipState]]:
-        """Returns from which elements of a job on what is left out differs from before, and what that is."""
+        """Returns the elements of a job at which the left-out rows change, each with the new state."""
         assert job.place is not None
         if not job.place.ends:
             return [(1, self.skipped_after(job, job.elements))]
@@ -229,7 +229,7 @@ class SkippingPlanner:
         """Returns the next ``wanted`` positions not known to fail, and the rows left out.
 
         There are fewer at the end, before a row that `max_errors` does not allow (which sets ``_over``), and before
-        endless rows that all fail. Then only full batches, of ``size``, are of use.
+        endless rows that all fail. In these cases, only full batches of ``size`` rows count.
         """
         taken: list[np.ndarray] = []
         skips: list[Skip] = []

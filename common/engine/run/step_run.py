@@ -17,7 +17,7 @@ Converter = Callable[[Sequence[Column], int], Iterable[Any]]
 
 
 def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
-    """Cuts columns into equal parts along their first axis. Returns the columns of each part: the simplest form."""
+    """Cuts columns into equal parts along their first axis, and returns the columns of each: the simplest converter."""
     return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
 
 
@@ -48,7 +48,7 @@ class StepRun:
     def take(self) -> Any:
         """Returns the next step. There must be one.
 
-        With the last one of a part, its columns are let go, so that only the steps you hold keep their memory.
+        After the last step of a part, its columns are released: only the steps you hold keep their memory.
         """
         if not self._here:
             self._values, self._here, self.rows = self._parts.popleft()

@@ -73,7 +73,7 @@ def apply_by_batch(
     Args:
         columns: the columns of the rows of all batches.
         bounds: int64 ``[batches + 1]``: where each batch begins, and the last one ends.
-        rows: returns what steps may need to know about the rows from one number to another.
+        rows: returns the `BatchRows` from one row number to another.
     """
     whole, padded, done = list(columns), dict[int, list[Column]](), 0
     for step in steps:

@@ -219,7 +219,7 @@ def _as_list(value: object) -> Any:
 
 
 def _spanning(nested: NestedArray) -> NestedArray:
-    """Returns the same lists over only those values that they contain.
+    """Returns the same lists, with only the values that they contain.
 
     Raises:
         TypeError: offsets descend, or point outside of the values.

@@ -138,7 +138,7 @@ def call_with(function: Callable[[Any], Any], argument: object, called: str, whe
     """Calls a user's function; ``called`` and ``where`` are for its errors.
 
     Raises:
-        TransformError: the function raised another error than ours, even one that would end a process (`SystemExit`).
+        TransformError: the function raised an error that is not ours, even one that would end a process (`SystemExit`).
         ResourceError: it ran out of memory, files or threads, which is not the fault of a row.
     """
     try:

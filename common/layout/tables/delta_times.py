@@ -1,4 +1,4 @@
-"""Which version of a Delta table was the current one at a time.
+"""Finds the version of a Delta table that was current at a given time.
 
 It takes the log and a time, and returns the last version that is not newer. A version's time is the
 ``inCommitTimestamp`` of its commit if the table has in-commit timestamps, otherwise the modification time of the
@@ -52,14 +52,14 @@ def parse_time(value: Time) -> datetime.datetime:
 
 
 def version_at(log: Log, time: Time, configuration: Mapping[str, str | None]) -> int:
-    """Returns the version that was the current one at a time; for a time after the last commit, the last version.
+    """Returns the version that was current at a time; after the last commit, the last version.
 
     Args:
         configuration: the properties of the table's latest version.
 
     Raises:
         DatasetError: the time is before the oldest version that can be read, or the times of commits are not known.
-        ValueError: the time is not one.
+        ValueError: it is not a time.
     """
     asked = (parse_time(time) - _EPOCH) // _MILLISECOND
     versions = log.readable_versions

@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face folder belong to a split of a configuration.
+"""Finds the files of a Hugging Face folder that belong to a split of a configuration.
 
 It takes the paths of the files below the folder and the text of its README.md, and returns the paths that were asked
 for. If the README lists configurations, they decide. Otherwise names do, and a folder that names no split is a
