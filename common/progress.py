@@ -126,7 +126,7 @@ class CancelToken:
         """Raises if it is cancelled.
 
         Raises:
-            PipelineError: it is.
+            PipelineError: it is cancelled.
         """
         if self.cancelled.done():
             raise PipelineError("iteration was closed.")
@@ -157,7 +157,7 @@ def pause(seconds: float) -> None:
 
 
 def first_done(futures: Sequence[Future[Any]], seconds: float) -> set[Future[Any]]:
-    """Waits for the first of some futures, and returns those that are done; none of them after ``seconds``.
+    """Waits until one of the futures is done. Returns all that are done; none after ``seconds`` seconds.
 
     Raises:
         PipelineError: this thread's work is cancelled.
@@ -173,7 +173,7 @@ def check_cancelled() -> None:
     """Raises if this thread's work is cancelled. Call it between calls of a user's function.
 
     Raises:
-        PipelineError: it is.
+        PipelineError: the work is cancelled.
     """
     token: CancelToken | None = getattr(_here, "token", None)
     if token is not None:

@@ -90,7 +90,7 @@ def copies_to(device: torch.device | str | int) -> DeviceCopies | None:
 
 
 class Accelerator:
-    """A device with streams: CUDA, ROCm, XPU, and what else has torch's stream interface.
+    """A device with streams: CUDA, ROCm, XPU, and any other with torch's stream interface.
 
     Raises:
         RuntimeError, NotImplementedError: it has no streams.
@@ -141,7 +141,7 @@ class CudaPageLock:
 
     Args:
         device: whose context is used; threads that decode have none, and would make one on the first device.
-        runtime: what has ``cudaHostRegister`` and ``cudaHostUnregister``; torch's by default.
+        runtime: provides ``cudaHostRegister`` and ``cudaHostUnregister``; torch's by default.
     """
 
     def __init__(self, device: torch.device, runtime: Any = None) -> None:
@@ -167,7 +167,7 @@ class CudaPageLock:
         self._call("cudaHostUnregister", address)
 
     def _call(self, name: str, *args: int) -> int:
-        """Calls a function of the runtime; returns its error code, which torch does not meet again."""
+        """Calls a function of the runtime; returns its error code, which torch then does not see."""
         if self._runtime is not None:
             return int(getattr(self._runtime, name)(*args))
         with torch.cuda.device(self._device):

@@ -65,7 +65,7 @@ class IterableCarrier(PipelineCarrier):
             ...     for batch in batches:
             ...         train(batch["image"], batch["label"])
 
-        It is no verb: call it last. See `parquetry.torch_plugin.prefetch_to_device`, also for loaders over this.
+        It is not a verb: call it last. See `parquetry.torch_plugin.prefetch_to_device`, also for loaders over this.
 
         Args:
             device: a ``torch.device``, or its name or index.

@@ -149,7 +149,7 @@ class ElementIterator(Generic[Given]):
         return row
 
     def _passed(self, position: int) -> None:
-        """Notes that the elements before a position were returned, and lets go of their step."""
+        """Notes that the elements before a position were returned, and releases their step."""
         self._step = None
         self.progress.skipped, self.progress.consumed = self._steps.skipped, position
 

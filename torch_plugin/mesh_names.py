@@ -1,4 +1,4 @@
-"""What the name of a device mesh's dimension says about rows: do its ranks read different rows, or the same?
+"""Tells from the name of a device mesh's dimension whether its ranks read different rows or the same.
 
 The parts of the name decide: ``dp_shard_cp`` is data parallel (``dp``, ``shard``) and context parallel (``cp``). The
 words are those of PyTorch, torchtitan (``torchtitan/distributed/parallel_dims.py``), Megatron and DeepSpeed.

@@ -181,7 +181,7 @@ def _advice(mesh: DeviceMesh, judged: list[Dimension]) -> str:
 
 
 def _judged(mesh: DeviceMesh) -> list[Dimension]:
-    """Returns the dimensions with several ranks; a single one, without a telling name, says nothing."""
+    """Returns the dimensions with several ranks; none if there is only one and its name says nothing."""
     found = [each for each in _dimensions(mesh) if len(each.ranks) > 1]
     return [] if len(found) == 1 and found[0].role in _OPEN else found
 

@@ -3,8 +3,8 @@
 It takes a `PageLock`; from then on, batches of this process lie in page-locked memory. A region is locked once, when
 its memory is mapped, and unlocked before that memory is unmapped. So an address never stays locked for other memory.
 
-Pinning each batch instead would copy it once more. What is not in a region (small arrays, batches of a sidecar, batches
-beyond the number that a pool hands out) is not locked: ask ``tensor.is_pinned()``.
+Pinning each batch instead would copy it once more. Memory outside regions (small arrays, batches of a sidecar, batches
+beyond the number that a pool hands out) is not locked; ``tensor.is_pinned()`` tells.
 """
 
 from __future__ import annotations

@@ -45,12 +45,12 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
 
 
 def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
-    """Returns the part of a rank, and a state, so that the state fits if it is from another number of ranks.
+    """Returns the part of a rank and the state, adjusted so that they fit if the state is from another number of ranks.
 
-    A dataset without ``shard()`` is dealt in a process group, and read whole by a single process. So the part of a
-    single process gets a shard stage for a state of several ranks, or of a single process that resumed one. And a state
-    gets the names that this part's pipeline has, if it is from the same pipeline without the shard stage, or with the
-    stage at another place that gives the same order.
+    In a process group, a dataset without ``shard()`` is split among the ranks; a single process reads all of it. To
+    resume from a state of several ranks (or of a single process that resumed from one), a single process therefore gets
+    a shard stage. A state gets the names of this part's pipeline if it is from the same pipeline without the shard
+    stage, or with the stage at another place that gives the same order.
 
     Raises:
         StateError: not a state.
@@ -88,7 +88,7 @@ def _with_free_streams(part: Pipeline, shard: Shard | None) -> Pipeline:
 
 
 def _names(pipeline: Pipeline) -> tuple[str, str] | None:
-    """Returns the names that a state has of a pipeline's order and of all its stages; ``None`` if it is not valid."""
+    """Returns a state's names for a pipeline's order and for all its stages; ``None`` if the pipeline is not valid."""
     try:
         plan = pipeline.plan()
     except PipelineError:
@@ -103,7 +103,7 @@ def _with_shard_anywhere(part: Pipeline) -> Iterator[Pipeline]:
 
 
 def _renamed(given: dict[str, Any], state: State, own: Pipeline, others: Iterable[Pipeline]) -> dict[str, Any]:
-    """Returns a state with the name of ``own``, if it has that of another pipeline with exactly the same order."""
+    """Returns the state under the name of ``own``, if it names another pipeline with exactly the same order."""
     mine = _names(own)
     if mine is None or mine[0] != state.order:
         return given

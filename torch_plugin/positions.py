@@ -1,4 +1,4 @@
-"""The state of a loader whose batches are taken later than it gives them."""
+"""The state of a loader whose batches are used later than it returns them."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 If a worker dies, torch names the process and the signal. This module adds whether the kernel ran out of memory, which
 of the loader's workers it was, and where the loop can resume.
 
-While it waits for a worker, torch checks every few seconds whether it has died, and waits on if not. A worker that is
-stopped or hangs would therefore hold the loop forever without a word. There is no warning while torch receives a batch
-that such a worker has announced: only a thread could notice that, and forks from processes with more threads are risky.
+While it waits for a worker, torch checks every few seconds whether the worker has died, and otherwise keeps waiting. A
+worker that is stopped or hangs would therefore block the loop forever, silently. There is no warning while torch
+receives a batch that such a worker has announced: only a thread could notice that, and forks from processes with more
+threads are risky.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`most_bytes`: how many bytes some columns of a row group take in memory once Arrow has read them.
 
-A footer says how large the decompressed pages are. With dictionaries, run lengths or prefixes, values may be
-larger than their pages by any factor. So the bound is computed from the number of values, their width, and the longest entry
-of a dictionary. If the bound is too large, the values are read in slices until all are counted or the count is too large.
-Source of the rules: "Encodings" of the Parquet format.
+A footer says how large the decompressed pages are. With dictionaries, run lengths or prefixes, values may be larger
+than their pages by any factor. So the bound is computed from the number of values, their width, and the longest entry
+of a dictionary. If the bound is too large, the values are read in slices until all are counted or the count is too
+large. Source of the rules: "Encodings" of the Parquet format.
 """
 
 from __future__ import annotations

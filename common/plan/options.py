@@ -63,9 +63,9 @@ class Options:
             each worker of a ``DataLoader`` counts its own rows.
         stall_timeout: seconds without progress after which a sidecar process that blocks others is killed and replaced.
             Choose more than any single wait in your functions; computing, and many short waits in a row, count as
-            progress. ``None`` = never; a warning is logged after 30 s. Threads cannot be replaced, so with them, also in
-            loader workers, you only get the warning. With ``address=``: the time after which a server that
-            has sent nothing is asked whether it is alive. If it does not answer, the iteration ends with an error.
+            progress. ``None`` = never; a warning is logged after 30 s. Threads cannot be replaced, so with them, even
+            in loader workers, you only get the warning. With ``address=``: the time after which a server that has sent
+            nothing is asked whether it is alive. If it does not answer, the iteration ends with an error.
     """
 
     workers: int | None = None

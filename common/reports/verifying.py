@@ -33,7 +33,7 @@ from .inspecting import Source, pipeline_of, with_lists_as_stored
 from .values import scalar_value
 
 _ROWS_AT_A_TIME = 64
-_MOST_TOLD = 1000  # damages of a row group that are told one by one; a column may fail in every row
+_MOST_TOLD = 1000  # damages of a row group that are reported one by one; a column may fail in every row
 _MOST_RANGES = 100
 
 
@@ -200,7 +200,7 @@ class _Checker:
             found("decoding", error)
             return damages, 0, size
         first, last = int(self._before[row_group]), int(self._before[row_group + 1])
-        more: list[int] = []  # rows that fail, beyond those that are told one by one
+        more: list[int] = []  # rows that fail, beyond those that are reported one by one
         before = ""
         for start in range(first, last, _ROWS_AT_A_TIME):
             sound: list[Any] = []
@@ -278,7 +278,7 @@ def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, 
     try:
         least, most = scalar_value(found["min"]), scalar_value(found["max"])
     except UnicodeDecodeError:
-        return  # decoding tells it
+        return  # decoding reports it
     low, high = scalar_value(known.minimum[row_group]), scalar_value(known.maximum[row_group])
     if low is not None and least is not None and least < low:
         yield f"field '{name}': expected values >= {low!r} as the footer says, got {least!r}."

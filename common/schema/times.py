@@ -1,6 +1,6 @@
 """Times as int64 counts of a unit: converts counts to another unit, and finds those that do not fit.
 
-numpy converts times through the calendar, which wraps around near the ends of int64 without a word. Units of fixed
+numpy converts times through the calendar, which silently wraps around near the ends of int64. Units of fixed
 length need only a multiplication or a division. ``NaT``, the smallest int64, stays ``NaT``.
 """
 

@@ -61,7 +61,7 @@ def joined(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def forget_rows(rows: np.ndarray) -> None:
-    """Takes the pages of row numbers in a temporary file out of this process's memory, until they are used again."""
+    """Drops the pages of row numbers in a temporary file from this process's memory. The next use maps them again."""
     while isinstance(rows.base, np.ndarray):
         rows = rows.base
     if _in_files.get(id(rows)) is rows:  # of other memory, this would drop the content

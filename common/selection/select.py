@@ -63,7 +63,7 @@ def evaluate(
     A `Measure` stage must come last.
 
     Args:
-        slices: reads what `where` looks at; ``None`` = ``read``.
+        slices: reads the columns of `where`; ``None`` = ``read``.
         begin: the selection after earlier steps, none of them ``take`` or ``skip``; ``None`` means every row.
 
     Raises:

@@ -142,7 +142,7 @@ def _encoded(output: OutputField) -> OutputField:
 def _put_before_mask(step: EncodeStep, columns: Columns) -> bool:
     """Puts a step before the ``nulls("mask")`` that made its column, if one did, and returns whether it did.
 
-    What stands for nulls behind a mask is no stored value, so a learned vocabulary lacks it.
+    The placeholder for masked nulls is not a stored value, so a learned vocabulary lacks it.
     """
     made = columns.made[step.number]
     if made is None:

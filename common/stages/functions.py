@@ -153,7 +153,7 @@ def pickle_with_files(value: object) -> bytes:
 
     Since version 3.1.3, cloudpickle itself leaves these names out.
 
-    What the trainer's own program defines travels by value to processes that do not run that program.
+    Whatever the trainer's own program defines is sent by value to processes that do not run that program.
     """
     with _program_by_value(), io.BytesIO() as file:
         _Pickler(file).dump(value)
@@ -221,7 +221,7 @@ def digest_of(function: Callable[..., Any]) -> str:
     """A short hash of what a function does, the same in every process that runs the same source.
 
     It covers the code, defaults, closure, arguments of ``partial``, attributes of a callable object, and the numbers,
-    strings and functions of its own module that the function refers to. Of other objects only the type counts.
+    strings and functions of its own module that the function refers to. For other objects, only the type counts.
     """
     hasher = hashlib.blake2b(digest_size=8)
     _feed(function, hasher.update, (), callee=True)

@@ -82,7 +82,7 @@ class TokenLengths(Measure):
 
 
 def list_lengths(column: pa.ChunkedArray) -> np.ndarray:
-    """The length of each list of a stored column, as int64. That of a null is any number."""
+    """The length of each list of a stored column, as int64; undefined for a null."""
     return np.concatenate([np.zeros(0, np.int64), *map(_lengths, _lists(column))])
 
 

@@ -1,7 +1,7 @@
 """Reads WebDataset tar files. The files of a sample are adjacent and differ only in their extensions.
 
 The input is a stream. The output is the key of each sample, and its parts by extension. Only files that WebDataset also
-skips are skipped; a function is told those that look like data. Format: https://github.com/webdataset/webdataset
+skips are skipped; a function is called for those that look like data. Format: https://github.com/webdataset/webdataset
 """
 
 from __future__ import annotations

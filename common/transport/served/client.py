@@ -88,7 +88,7 @@ class Connection:
 
 
 def answers(address: ServerAddress, within_s: float) -> bool:
-    """Returns whether a server answers a new connection within so many seconds, or at least refuses it."""
+    """Returns whether a server answers a new connection, or at least refuses it, within ``within_s`` seconds."""
     try:
         connection = Connection(address)
         try:

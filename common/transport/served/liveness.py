@@ -26,7 +26,7 @@ class ServerWatch:
     Args:
         url: the server's address.
         timeout_s: the server has stalled if it sends nothing for this long, and then does not answer; ``None``: never.
-        answers: asks the server something, and returns whether it answered within so many seconds.
+        answers: asks the server something, and returns whether it answered within the given seconds.
     """
 
     def __init__(self, url: str, timeout_s: float | None, answers: Callable[[float], bool]) -> None:

@@ -1,8 +1,8 @@
 """Takes credentials out of a request that a graph will hold, and puts them back in the sidecar.
 
-It takes the OPEN request (`request.open_request`), and returns the request for the graph, which has a token in place of
-the secret parts, and these parts. A graph may be saved, logged, or sent to other machines; the parts stay in their
-process. Options and queries are secret unless they are known not to be.
+It takes the OPEN request (`request.open_request`). It returns the request for the graph, with a token in place of the
+secret parts, and those parts. A graph may be saved, logged, or sent to other machines; the parts stay in their process.
+Options and queries are secret unless they are known not to be.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _public(
 
 
 def _public_url(url: str) -> tuple[str, str]:
-    """Returns a URL without its secrets, and what they are; the URL itself and an empty string if it has none."""
+    """Returns a URL without its secrets, and the secrets; an empty string if it has none."""
     if "://" not in url:
         return url, ""
     shown = without_users(url)

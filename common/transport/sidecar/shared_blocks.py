@@ -156,7 +156,7 @@ class _Columns:
 
 
 def _write_columns(sink: pa.NativeFile, columns: Sequence[Sequence[Part]]) -> _Columns:
-    """Writes columns, each given in parts. A column in several parts is one of values in files."""
+    """Writes columns, each given in parts. Only a column of values in files has several parts."""
     columns = [[as_arrow(part) if isinstance(part, np.ndarray) else part for part in parts] for parts in columns]
     arrays = {str(number): part for number, (part, *_) in enumerate(columns) if isinstance(part, pa.Array)}
     begin = sink.tell()
