@@ -42,7 +42,7 @@ def test_a_bar_is_as_long_as_the_median_share_of_the_limit() -> None:
     assert {"1.00", "0.50", "Grain", "ParquetPipe"} <= set(texts(svg))
 
 
-def test_ours_come_first_and_what_was_not_measured_has_no_bar() -> None:
+def test_our_results_come_first_and_missing_ones_have_no_bar() -> None:
     table = {"spdl": measured(0.9), "grain": measured(0.95), "threads": measured(0.5), "tfrecord": {"status": "failed"}}
     svg = chart(results(a=table, c_ndarray={"threads": measured(1.5), "litdata": measured(0.001)}, k={}))
     assert texts(svg)[:4] == ["Pipeline, threads", "Grain", "SPDL", "LitData, optimized"]

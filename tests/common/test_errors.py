@@ -80,7 +80,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 
 
 @pytest.mark.parametrize("verb", ["select", "where", "filter function", "ngram", "timestamp", "group_by", "remove"])
-def test_a_wrong_field_name_is_told_with_the_fields_there_are(built: Built, verb: str) -> None:
+def test_a_wrong_field_name_is_reported_with_the_existing_fields(built: Built, verb: str) -> None:
     make: dict[str, Any] = {
         "select": lambda p: p.select("sped"),
         "where": lambda p: p.where(pc.field("sped") > 1),
@@ -94,25 +94,25 @@ def test_a_wrong_field_name_is_told_with_the_fields_there_are(built: Built, verb
         next(iter(make[verb](built.pipeline())))
 
 
-def test_a_wrong_regular_expression_is_told(built: Built) -> None:
+def test_a_wrong_regular_expression_is_reported(built: Built) -> None:
     with pytest.raises(FieldNotFoundError, match=r"field pattern '\(': not a name, and not a regular expression"):
         built.pipeline("(").element  # noqa: B018  # what is made first decides
 
 
 @pytest.mark.parametrize("url", ["no/such/directory", "file:///no/such/file.parquet"])
-def test_a_wrong_url_is_told(url: str) -> None:
+def test_a_wrong_url_is_reported(url: str) -> None:
     with pytest.raises(
         DatasetError, match=r"expected a directory or a Parquet file, found nothing there. Check the URL"
     ):
         Pipeline(url).schema  # noqa: B018
 
 
-def test_an_unknown_scheme_is_told() -> None:
+def test_an_unknown_scheme_is_reported() -> None:
     with pytest.raises(DatasetError, match="expected a scheme that pyarrow or fsspec knows, got 'nosuch'"):
         Pipeline("nosuch://bucket/x").schema  # noqa: B018
 
 
-def test_a_directory_without_parquet_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_parquet_is_reported(tmp_path: Path) -> None:
     (tmp_path / "_notes.parquet").write_text("x")
     with pytest.raises(DatasetError, match="expected Parquet files, found none among 1 files"):
         Pipeline(str(tmp_path)).schema  # noqa: B018
@@ -175,7 +175,7 @@ def test_a_stage_that_makes_no_sense_is_refused_where_it_is_called(built: Built,
 
 
 @pytest.mark.parametrize("urls", [[], [1], 3, None])
-def test_what_is_no_url_is_refused(urls: Any) -> None:
+def test_values_that_are_not_urls_are_refused(urls: Any) -> None:
     with pytest.raises(PipelineError, match="expected a URL, a path, or a list of them, got"):
         Pipeline(urls)
 
@@ -256,7 +256,9 @@ def test_a_predicate_that_raises_says_for_which_row(built: Built) -> None:
         (lambda batch: True, True, r"expected a bool array of shape \(3,\), got bool \(\)"),
     ],
 )
-def test_a_predicate_that_returns_no_condition_is_told(built: Built, answer: Any, batched: bool, message: str) -> None:
+def test_a_predicate_that_returns_no_condition_is_reported(
+    built: Built, answer: Any, batched: bool, message: str
+) -> None:
     with pytest.raises(TransformError, match=message):
         next(iter(built.pipeline().where(answer, fields=["id"], batched=batched)))
 
@@ -302,7 +304,7 @@ def test_a_time_difference_on_a_plain_number_is_refused(built: Built) -> None:
         next(iter(built.pipeline().ngram(length=2, timestamp="ts", max_gap=np.timedelta64(1, "s"))))
 
 
-def test_decreasing_time_stamps_are_told_with_file_and_row(tmp_path: Path) -> None:
+def test_decreasing_time_stamps_are_reported_with_file_and_row(tmp_path: Path) -> None:
     built = build(tmp_path, [[3], [2, 4]], change=lambda row: {**row, "ts": 5 if row["id"] == 6 else row["ts"]})
     pipeline = built.pipeline("id").ngram(length=2, timestamp="ts")
     with pytest.raises(
@@ -313,7 +315,7 @@ def test_decreasing_time_stamps_are_told_with_file_and_row(tmp_path: Path) -> No
     assert len(built.pipeline("id").where(pc.field("id") != 6).ngram(length=2, timestamp="ts")) == 6
 
 
-def test_a_time_stamp_that_is_null_is_told_with_file_and_row(built: Built) -> None:
+def test_a_time_stamp_that_is_null_is_reported_with_file_and_row(built: Built) -> None:
     with pytest.raises(
         DatasetError,
         match=r"part-000\.parquet, row group 0, row 0: expected a timestamp in 'speed', got null.*is_valid",
@@ -321,7 +323,7 @@ def test_a_time_stamp_that_is_null_is_told_with_file_and_row(built: Built) -> No
         next(iter(built.pipeline().ngram(length=2, timestamp="speed")))
 
 
-def test_a_time_stamp_that_is_nan_is_told_as_one_that_decreases(built: Built) -> None:
+def test_a_nan_time_stamp_is_reported_as_decreasing(built: Built) -> None:
     with pytest.raises(
         DatasetError, match=r"row group 0, row 1: expected timestamps in 'odd' that do not decrease, got 0.5 after nan"
     ):
@@ -358,7 +360,7 @@ def _with(**values: Any) -> Any:
         (["a", None], F("y", str, (2,)), r"expected str, got NoneType"),
     ],
 )
-def test_a_transform_that_breaks_its_declaration_is_told(
+def test_a_transform_that_breaks_its_declaration_is_reported(
     built: Built, returned: Any, field: UnischemaField, message: str
 ) -> None:
     pipeline = built.pipeline("id").transform(_with(y=returned), [field], batched=False)
@@ -379,7 +381,7 @@ def test_a_transform_that_breaks_its_declaration_is_told(
     ],
 )
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_transform_that_returns_other_fields_is_told(
+def test_a_transform_that_returns_other_fields_is_reported(
     built: Built, function: Any, message: str, batched: bool
 ) -> None:
     pipeline = built.pipeline("id").transform(function, [F("y", np.int64)], batched=batched)
@@ -396,7 +398,7 @@ def test_a_transform_that_returns_other_fields_is_told(
         (np.zeros(4, np.int32), r"field 'y', file .*expected dtype int64, got int32"),
     ],
 )
-def test_a_batched_transform_that_breaks_its_declaration_is_told(built: Built, returned: Any, message: str) -> None:
+def test_a_batched_transform_that_breaks_its_declaration_is_reported(built: Built, returned: Any, message: str) -> None:
     pipeline = built.pipeline("id").batch(4).transform(_with(y=returned), [F("y", np.int64)])
     with pytest.raises(TransformError, match=message):
         next(iter(pipeline))
@@ -497,12 +499,12 @@ def test_padding_to_the_largest_value_needs_a_batch(built: Built) -> None:
         (pa.array([[[1]], [[1], [2, 3]], [[3]], [[4]]]), r"row group 0, row 1: expected lists that form an array of 2 axes"),
     ],
 )  # fmt: skip
-def test_lists_that_are_no_arrays_are_told_with_their_row(tmp_path: Path, column: pa.Array, message: str) -> None:
+def test_lists_that_are_not_arrays_are_reported_with_their_row(tmp_path: Path, column: pa.Array, message: str) -> None:
     with pytest.raises(DecodeError, match=rf"field 'x', file .*{message}"):
         list(plain(tmp_path, x=column))
 
 
-def test_bytes_that_are_no_image_are_told_with_their_row(tmp_path: Path) -> None:
+def test_bytes_that_are_not_an_image_are_reported_with_their_row(tmp_path: Path) -> None:
     built = build(tmp_path, [[2, 3]], names=("id", "image"))
     path = tmp_path / "part-000.parquet"
     table = pq.read_table(path)

@@ -118,7 +118,7 @@ class ChangesTheDtype(Counter):
         ),
     ],
 )
-def test_a_broken_promise_is_told_with_its_place(broken: type[Counter], message: str) -> None:
+def test_a_broken_promise_is_reported_with_its_place(broken: type[Counter], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         assert_resumable(broken)
 
@@ -143,7 +143,7 @@ def _masked(mask: list[bool]) -> np.ndarray:
         (object(), 1, r"expected an array, a tensor, or a number, got object"),
     ],
 )
-def test_what_differs_is_told(found: Any, expected: Any, message: str) -> None:
+def test_differences_are_reported(found: Any, expected: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         assert_same(found, expected)
 

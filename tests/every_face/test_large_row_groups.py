@@ -155,7 +155,7 @@ CHAINS: dict[str, Callable[[Pipeline], Pipeline]] = {
 
 @pytest.mark.parametrize("face", [THREADS, SIDECAR], ids=lambda face: face.name)
 @pytest.mark.parametrize("chain", CHAINS)
-def test_the_rows_are_those_of_blocks_in_memory(built: Built, chain: str, face: Face) -> None:
+def test_the_rows_equal_blocks_in_memory(built: Built, chain: str, face: Face) -> None:
     rows = CHAINS[chain](built.pipeline())
     assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
 
@@ -189,7 +189,7 @@ def test_large_values_stay_in_their_files(frames: str, chain: str, face: Face, m
     assert sum(appended) < 48 * 64
 
 
-def test_rows_by_number_are_those_of_blocks_in_memory(built: Built) -> None:
+def test_rows_by_number_equal_blocks_in_memory(built: Built) -> None:
     rows = built.pipeline().shuffle(45, seed=3)
     small = rows.with_options(memory_limit=1)
     assert [plain(small[number]) for number in range(0, 100, 9)] == [plain(rows[number]) for number in range(0, 100, 9)]

@@ -62,7 +62,7 @@ def test_a_data_frame(face: Any) -> None:
     assert face.elements(Pipeline.from_pandas(frame)) == frame.to_dict("records")
 
 
-def test_a_folder_of_hugging_face(tmp_path: Path, face: Any) -> None:
+def test_a_hugging_face_folder_is_converted(tmp_path: Path, face: Any) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "train-00000-of-00001.parquet")
     assert face.elements(Pipeline.from_huggingface_parquet(tmp_path, "train")) == [{"id": 1}, {"id": 2}]
 

@@ -205,7 +205,7 @@ def test_bytes_that_are_no_text_name_their_row(tmp_path: Path) -> None:
         list(Pipeline(path))
 
 
-def test_bytes_that_are_no_image_are_told_without_an_address(tmp_path: Path) -> None:
+def test_bytes_that_are_not_an_image_are_reported_without_an_address(tmp_path: Path) -> None:
     field = UnischemaField("x", np.uint8, (None, None, 3), CompressedImageCodec("png"))
     message = r"row 0: .*cannot identify image file that begins with b'rubbish'\.$"
     with pytest.raises(DecodeError, match=message):

@@ -178,7 +178,7 @@ def test_other_errors_name_no_limit() -> None:
     )
 
 
-def test_files_in_memory_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
+def test_files_in_memory_are_not_taken_for_missing_ones(tmp_path: Path) -> None:
     built = build(tmp_path, [[5]], names=("id",))
     memory = fsspec.filesystem("memory")
     for file in os.scandir(tmp_path):

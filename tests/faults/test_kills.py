@@ -165,7 +165,7 @@ def test_readers_that_are_killed_are_replaced_at_the_next_element(built: Built, 
     assert counted.stats().restarts == 2
 
 
-def test_rows_and_rows_left_out_go_on_at_the_next_one(built: Built) -> None:
+def test_rows_and_rows_left_out_continue_at_the_next_one(built: Built) -> None:
     def odd(row: dict[str, Any]) -> dict[str, Any] | None:
         return row if row["id"] % 2 else None
 

@@ -110,7 +110,7 @@ def _caused(error: Exception, cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("fault", BUSY.values(), ids=BUSY)
-def test_rows_and_order_are_those_of_a_store_that_does_not_fail(store: FaultyStore, fault: Fault) -> None:
+def test_rows_and_order_equal_those_of_a_store_that_does_not_fail(store: FaultyStore, fault: Fault) -> None:
     expected = [row["id"] for row in _pipeline(store).shuffle(4, seed=1)]
     store.faults = iter([fault] * (FEW_ATTEMPTS - 1))
     iterator = iter(_pipeline(store).shuffle(4, seed=1))
@@ -230,7 +230,7 @@ def test_a_cut_answer_is_asked_for_a_few_times_and_a_local_file_once(store: Faul
         assert len(asked) == count
 
 
-def test_an_error_is_told_on_one_line_without_signatures() -> None:
+def test_an_error_is_reported_on_one_line_without_signatures() -> None:
     assert told(OSError("GET https://a/b?sig=1&c=2\n failed. ")) == "GET https://a/b failed"
     refused = _caused(FileNotFoundError("https://a/b"), OSError("Cannot connect to host a:443"))
     assert told(refused) == "https://a/b (Cannot connect to host a:443)"

@@ -88,7 +88,7 @@ def test_the_session_may_name_the_directory(spark: Any, cache: Path) -> None:
         spark.conf.unset("parquetry.spark.converter.parentCacheDirUrl")
 
 
-def test_what_was_deleted_is_written_anew(spark: Any, cache: Path) -> None:
+def test_a_deleted_conversion_is_written_again(spark: Any, cache: Path) -> None:
     first = spark_converter(numbers(spark), cache)
     first.delete()
     first.delete()
@@ -118,7 +118,9 @@ def test_arguments_out_of_range_are_refused(spark: Any, cache: Path, arguments: 
         spark_converter(numbers(spark), cache, **arguments)
 
 
-def test_small_files_and_too_few_row_groups_are_told(spark: Any, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_small_files_and_too_few_row_groups_are_reported(
+    spark: Any, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         converter = spark_converter(numbers(spark), cache)
         assert "2 files with a median size of 0.0 MB; expected 50 MB or more" in caplog.text

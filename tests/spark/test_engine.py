@@ -116,7 +116,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
-def test_a_selection_of_spark_is_that_of_the_pipeline(
+def test_spark_selects_the_rows_of_the_pipeline(
     spark: Any, dataset: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, chain: Any
 ) -> None:
     own = chain(Pipeline(dataset, ["id", "text", "stamp"]))
@@ -151,7 +151,7 @@ def test_a_selection_by_a_function_stays_with_its_pipeline(spark: Any, dataset: 
     assert not own_cache.exists()
 
 
-def test_a_predicate_that_fails_is_told_with_its_row(spark: Any, dataset: str, own_cache: Path) -> None:
+def test_a_predicate_that_fails_is_reported_with_its_row(spark: Any, dataset: str, own_cache: Path) -> None:
     pipeline = Pipeline(dataset).where(lambda row: 1 / (int(row["id"]) - 5) > 0, fields=["id"])
     with pytest.raises(TransformError, match=r"failed for file .*flag=false.*row group"):
         compute_selection(spark, pipeline)
@@ -198,7 +198,7 @@ def test_a_copy_of_nothing_is_an_empty_dataset(spark: Any, dataset: str, tmp_pat
     assert Pipeline(tmp_path / "set").schema["image"] == SCHEMA["image"]
 
 
-def test_a_copy_goes_on_where_another_stopped(
+def test_a_copy_resumes_where_another_stopped(
     spark: Any, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from parquetry.common.tools import copying

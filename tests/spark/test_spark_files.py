@@ -131,7 +131,7 @@ def assert_equal(got: Any, wanted: list[dict[str, Any]]) -> None:
     ],
     ids=["int96", "zstd, v2 pages", "no dictionary", "legacy lists", "micros", "millis"],
 )
-def test_every_value_is_that_of_sparks_reader(
+def test_every_value_equals_what_sparks_reader_gives(
     spark: Any, frame: Any, tmp_path: Path, settings: dict[str, str], options: dict[str, str]
 ) -> None:
     url = f"file://{tmp_path}/set"

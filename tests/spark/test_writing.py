@@ -175,7 +175,7 @@ def test_bytes_that_the_codec_does_not_store_are_refused(spark: Any, tmp_path: P
         ("cast(null as int)", "expected a value, got None"),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_with_its_row_and_nothing_is_left(
+def test_a_value_that_does_not_fit_is_reported_with_its_row_and_nothing_is_left(
     spark: Any, tmp_path: Path, value: str, wanted: str
 ) -> None:
     schema = Unischema("small", [UnischemaField("small", np.uint8)])
@@ -185,7 +185,7 @@ def test_a_value_that_does_not_fit_is_told_with_its_row_and_nothing_is_left(
     assert not (tmp_path / "set").exists()
 
 
-def test_columns_must_be_those_of_the_schema(spark: Any, tmp_path: Path) -> None:
+def test_columns_must_match_the_schema(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"Drop \['other'\], add \['id'\]"):
         write_dataframe(spark.range(3).selectExpr("id other"), tmp_path / "set", NUMBERS)
     assert not (tmp_path / "set").exists()

@@ -57,7 +57,7 @@ def test_tensorflow_2_16_reads_with_tensorflow_io_and_2_17_with_pyarrow() -> Non
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_other_versions_are_told_which_work_and_what_needs_none_of_this(other: dict[str, Any]) -> None:
+def test_other_versions_get_an_error_that_names_what_works(other: dict[str, Any]) -> None:
     with pytest.raises(
         PipelineError, match=r"expected TensorFlow 2\.16 or 2\.17 .*the native op works with .* none of this"
     ):

@@ -19,7 +19,7 @@ def firsts(iterator: Any, count: int) -> list[int]:
 
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("taken", [0, 1, 3, 5])
-def test_an_iterator_goes_on_where_it_was_saved(
+def test_an_iterator_resumes_where_it_was_saved(
     fake_dataset: Callable[..., Any], tmp_path: Path, batched: bool, taken: int
 ) -> None:
     dataset = fake_dataset(rows=24, batched=batched)

@@ -83,7 +83,7 @@ def failing(numbers: set[int]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return fails_on_seven
 
 
-def test_a_function_that_fails_is_told_with_its_row_and_traceback(built: Built) -> None:
+def test_a_function_that_fails_is_reported_with_its_row_and_traceback(built: Built) -> None:
     message = (
         r"(?s)transform .*fails_on_seven failed for file .*part-000\.parquet, row group 2, row 2: KeyError\('seven'\).*"
         r"Traceback.*line \d+, in fails_on_seven"
@@ -102,7 +102,7 @@ def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, bat
     assert dataset.state_dict(len(kept) if batch is None else 4)["consumed"] == int(dataset.cardinality())
 
 
-def test_a_wrong_output_and_a_wrong_time_stamp_are_told(tmp_path: Path) -> None:
+def test_a_wrong_output_and_a_wrong_time_stamp_are_reported(tmp_path: Path) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
     place = r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that do not decrease"
     with pytest.raises(tf.errors.OpError, match=place):

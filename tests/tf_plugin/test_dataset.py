@@ -93,7 +93,7 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
-def test_elements_are_those_of_the_pipeline(url: str, chain: Callable[[Any], Any]) -> None:
+def test_elements_equal_the_pipelines(url: str, chain: Callable[[Any], Any]) -> None:
     dataset = chain(ParquetDataset(url))
     assert isinstance(dataset, ParquetDataset)
     expected = [plain(element) for element in chain(Pipeline(url))]
@@ -293,7 +293,7 @@ def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_
     assert len(dataset.map(lambda row: row)) == len(dataset) == 3
 
 
-def test_a_checkpoint_goes_on_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
     def dataset() -> Any:
         return ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8).map(lambda batch: batch).prefetch(2)
 
@@ -349,7 +349,7 @@ def test_a_state_is_loaded_in_place_and_holds_for_what_was_made_of_the_dataset(u
     assert ids(dataset) == first[8:]
 
 
-def test_a_state_goes_on_with_another_batch_size(url: str) -> None:
+def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     dataset = ParquetDataset(url, ["id"]).batch(8)
     next(iter(dataset))
     other = ParquetDataset(url, ["id"]).batch(4).load_state_dict(dataset.state_dict(1))
@@ -429,7 +429,7 @@ def test_explain_tells_the_plan(url: str) -> None:
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in use"])
-def test_what_is_no_state_is_refused_where_it_is_loaded(url: str, used: bool) -> None:
+def test_values_that_are_not_states_are_refused_where_they_are_loaded(url: str, used: bool) -> None:
     dataset = ParquetDataset(url, ["id"]).batch(8)
     if used:
         next(iter(dataset))

@@ -47,7 +47,7 @@ def test_shards_by_a_tensor_part_the_rows_in_every_epoch(built: Built, together:
     assert first != sorted(first)
 
 
-def test_a_dataset_from_outside_goes_on_to_the_next_epoch_and_one_from_inside_begins_again(built: Built) -> None:
+def test_a_dataset_from_outside_continues_with_the_next_epoch_and_one_from_inside_begins_again(built: Built) -> None:
     outside = shuffled(built)
     again = ids(PARTS.flat_map(lambda _: shuffled(built)))
     later = ids(PARTS.flat_map(lambda _: outside))
@@ -96,7 +96,7 @@ def test_a_shard_that_is_not_there_is_an_error(built: Built) -> None:
         ids(PARTS.skip(1).flat_map(lambda part: ParquetDataset(built.url).shard(1, part)))
 
 
-def test_an_interleave_of_shards_goes_on_from_a_checkpoint(built: Built, tmp_path: Path) -> None:
+def test_an_interleave_of_shards_resumes_from_a_checkpoint(built: Built, tmp_path: Path) -> None:
     dataset = PARTS.interleave(lambda part: shuffled(built).shard(2, part), cycle_length=2)
     iterator = iter(dataset)
     taken = [int(next(iterator)["id"]) for _ in range(5)]

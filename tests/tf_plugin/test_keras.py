@@ -136,7 +136,7 @@ def test_a_model_without_weights_is_refused(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings(RAN_OUT)
-def test_a_save_at_the_end_of_an_epoch_goes_on_with_the_next(url: str, tmp_path: Path) -> None:
+def test_a_save_at_the_end_of_an_epoch_resumes_with_the_next(url: str, tmp_path: Path) -> None:
     whole, _ = fit(url, tmp_path / "whole", stop_after=None, save_every=None, epochs=2)
     fit(url, tmp_path / "cut", stop_after=None, save_every=None, epochs=1)
     weights, left = fit(url, tmp_path / "cut", stop_after=None, save_every=None, epochs=2)
@@ -145,7 +145,7 @@ def test_a_save_at_the_end_of_an_epoch_goes_on_with_the_next(url: str, tmp_path:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_an_endless_dataset_goes_on_with_its_next_batch(url: str, tmp_path: Path) -> None:
+def test_an_endless_dataset_resumes_with_its_next_batch(url: str, tmp_path: Path) -> None:
     whole, _ = fit(url, tmp_path / "whole", stop_after=None, epochs=3, steps_per_epoch=6)
     fit(url, tmp_path / "cut", stop_after=None, epochs=1, steps_per_epoch=6)
     weights, left = fit(url, tmp_path / "cut", stop_after=None, epochs=3, steps_per_epoch=6)

@@ -57,7 +57,7 @@ def test_only_batches_are_asked_for_in_merged_messages(fake_dataset: Callable[..
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("taken", range(7))
-def test_a_checkpoint_inside_a_message_goes_on_with_its_next_batch(
+def test_a_checkpoint_inside_a_message_resumes_with_its_next_batch(
     fake_dataset: Callable[..., Any], tmp_path: Path, taken: int, apart: bool
 ) -> None:
     dataset = fake_dataset(rows=26, merge=3, apart=apart)
@@ -117,7 +117,7 @@ def test_numbers_jump_where_rows_were_left_out(fake_dataset: Callable[..., Any],
     assert [batch["id"].numpy()[0] for batch in fresh] == [24, 28, 32, 36]
 
 
-def test_real_batches_are_those_of_the_pipeline_whatever_their_size(tmp_path: Path) -> None:
+def test_real_batches_of_any_size_equal_the_pipelines(tmp_path: Path) -> None:
     schema = Unischema(
         "rows",
         [
@@ -151,7 +151,7 @@ def test_real_batches_are_those_of_the_pipeline_whatever_their_size(tmp_path: Pa
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_batches_that_differ_in_size_are_those_of_the_pipeline(tmp_path: Path, held: bool) -> None:
+def test_batches_of_different_sizes_equal_the_pipelines(tmp_path: Path, held: bool) -> None:
     lengths = np.random.default_rng(3).integers(0, 40, 900)
     tokens = pa.array([np.arange(length) for length in lengths], pa.list_(pa.int64()))
     pq.write_table(pa.table({"id": range(900), "tokens": tokens}), tmp_path / "rows.parquet", row_group_size=100)

@@ -75,7 +75,7 @@ def test_maps_functions_and_models_take_it(url: str) -> None:
     assert np.isfinite(model.fit(sums, epochs=2, verbose=0, shuffle=False).history["loss"]).all()
 
 
-def test_an_iterator_goes_on_from_its_state(url: str) -> None:
+def test_an_iterator_resumes_from_its_state(url: str) -> None:
     dataset = ParquetDataset(url).nested("boxes").select("boxes").shuffle(4, seed=1)
     expected = [row["boxes"].to_list() for row in dataset]
     first = ParquetDataset(url).nested("boxes").select("boxes").shuffle(4, seed=1)

@@ -87,7 +87,7 @@ def test_the_dataset_is_a_tf_data_dataset_with_all_its_verbs() -> None:
     assert batches[0][0].shape == (50, 3, 4)
 
 
-def test_a_second_iteration_reads_anew_and_warns() -> None:
+def test_a_second_iteration_reads_again_and_warns() -> None:
     with rows(["id"]) as reader:
         dataset = petastorm.make_petastorm_dataset(reader)
         first = [int(row.id) for row in dataset]
@@ -297,7 +297,7 @@ def test_rows_before_an_error_come() -> None:
     assert seen == list(range(7))
 
 
-def test_rows_that_an_iteration_read_ahead_and_left_are_told() -> None:
+def test_rows_that_an_iteration_read_ahead_and_left_are_reported() -> None:
     with rows(["id"]) as reader:
         dataset = petastorm.make_petastorm_dataset(reader)
         assert [int(row.id) for row in dataset.take(1)] == [0]

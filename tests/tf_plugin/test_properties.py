@@ -23,7 +23,7 @@ def test_tf_data_gives_any_chain_as_a_list_comprehension_does(cache: Path, data:
 
 @examples(8)
 @given(st.data())
-def test_any_chain_goes_on_where_it_was_stopped(cache: Path, data: st.DataObject) -> None:
+def test_any_chain_resumes_where_it_was_stopped(cache: Path, data: st.DataObject) -> None:
     run_resumed(data, cache, [TensorFlowFace()])
 
 
@@ -59,7 +59,7 @@ def test_rows_without_a_length_are_as_if_they_were_not_stored(data: st.DataObjec
 
 @examples(5)
 @given(st.data())
-def test_files_that_change_between_epochs_are_noticed_and_an_equal_dataset_made_anew_reads_them(
+def test_files_that_change_between_epochs_are_noticed_and_a_new_equal_dataset_reads_them(
     data: st.DataObject,
 ) -> None:
     run_changed(data, FACES)

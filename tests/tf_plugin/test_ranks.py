@@ -84,7 +84,7 @@ def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str, tmp_pa
         assert len(mine) == 4
 
 
-def test_a_state_of_two_ranks_goes_on_with_any_number(url: str) -> None:
+def test_a_state_of_two_ranks_resumes_with_any_number(url: str) -> None:
     def dataset(ranks: int, rank: int) -> ParquetDataset:
         rows = ParquetDataset(url, ["id"], workers=1).shuffle(10, seed=7)
         return rows.shard(ranks, rank, even="drop", canonical_shards=6).batch(12 // ranks)

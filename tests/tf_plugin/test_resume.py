@@ -79,7 +79,7 @@ KINDS = ["rows", "full batches", "shuffle and batch over two passes", "a shard o
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_order_goes_on_exactly_at_every_step(built: Built, name: str) -> None:
+def test_every_kind_of_order_resumes_exactly_at_every_step(built: Built, name: str) -> None:
     dataset = ParquetDataset.from_pipeline(pipeline_of(built, name))
     assert_resumable(lambda: ByState(dataset))
 
@@ -107,13 +107,13 @@ def test_what_tensorflow_does_behind_the_source_is_restored_with_it(built: Built
     assert_resumable(lambda: ByCheckpoint(dataset, tmp_path))
 
 
-def test_a_mix_goes_on_exactly(built: Built) -> None:
+def test_a_mix_resumes_exactly(built: Built) -> None:
     sources = [built.pipeline("id").shuffle(4, seed=1), built.pipeline("id").repeat(2)]
     dataset = ParquetDataset.from_pipeline(mix(sources, weights=[2, 1], seed=5, stop="all").batch(4))
     assert_resumable(lambda: ByState(dataset))
 
 
-def test_an_endless_dataset_goes_on_in_any_pass(built: Built) -> None:
+def test_an_endless_dataset_resumes_in_any_pass(built: Built) -> None:
     dataset = ParquetDataset(built.url, ["id"]).shuffle(5, seed=3).repeat().batch(4)
     assert_resumable(lambda: ByState(dataset), steps=14)
 

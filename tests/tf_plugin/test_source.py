@@ -201,7 +201,7 @@ def test_a_message_out_of_order_is_an_error(fake_dataset: Callable[..., Any]) ->
         next(iter(fake_dataset(wrong_first=True)))
 
 
-def test_who_leases_a_slot_may_write_to_it_and_changes_nothing_else(
+def test_writing_to_a_leased_slot_changes_nothing_else(
     fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Callable[[tf.Tensor], bool]
 ) -> None:
     torch = pytest.importorskip("torch")

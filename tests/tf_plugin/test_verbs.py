@@ -78,7 +78,7 @@ VERBS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("verb", "arguments", "options"), VERBS.values(), ids=VERBS.keys())
-def test_a_verb_is_that_of_the_pipeline(
+def test_a_verb_does_what_the_pipeline_does(
     url: str, verb: str, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     dataset = getattr(ParquetDataset(url), verb)(*arguments, **options)
@@ -241,7 +241,7 @@ def test_rows_that_a_function_leaves_out_are_not_counted(url: str, tmp_path: Pat
     assert plain(steps) == left
 
 
-def test_mixes_are_those_of_the_pipeline(url: str) -> None:
+def test_mixes_equal_the_pipelines(url: str) -> None:
     def sources(make: Callable[..., Any]) -> list[Any]:
         return [make(url, ["id"]).where([("id", "<", 12)]), make(url, ["id"]).where([("id", ">=", 12)]).shuffle(5, 1)]
 

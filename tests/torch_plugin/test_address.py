@@ -32,7 +32,7 @@ def elements(source: Any) -> list[Any]:
     return [plain(element) for element in source]
 
 
-def test_epochs_are_those_of_the_pipeline(server: ArrowServer, pipeline: Pipeline) -> None:
+def test_epochs_equal_the_pipelines(server: ArrowServer, pipeline: Pipeline) -> None:
     served, own = ParquetPipe(address=server.address), ParquetPipe.from_pipeline(pipeline)
     for _ in range(2):
         assert elements(served) == elements(own)

@@ -111,20 +111,20 @@ BROKEN = (
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("face", FACES)
-def test_a_function_that_fails_is_told_with_its_row_and_traceback(built: Built, face: Any, executor: str) -> None:
+def test_a_function_that_fails_is_reported_with_its_row_and_traceback(built: Built, face: Any, executor: str) -> None:
     broken = over(face, built).with_options(executor=executor).transform(failing()).batch(3)
     with pytest.raises(TransformError, match=BROKEN):
         list(broken)
 
 
-def test_a_function_that_fails_in_a_loader_worker_is_told_with_its_row_and_traceback(built: Built) -> None:
+def test_a_function_that_fails_in_a_loader_worker_is_reported_with_its_row_and_traceback(built: Built) -> None:
     broken = over(ParquetPipe, built).transform(failing()).batch(3)
     with pytest.raises(TransformError, match=BROKEN):
         list(DataLoader(broken, batch_size=None, num_workers=2))
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_wrong_output_and_a_wrong_time_stamp_are_told_in_every_face(tmp_path: Path, face: Any) -> None:
+def test_a_wrong_output_and_a_wrong_time_stamp_are_reported_in_every_face(tmp_path: Path, face: Any) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
     windows = over(face, wrong).ngram(length=2, timestamp="ts")
     with pytest.raises(DatasetError, match=r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that"):

@@ -38,7 +38,7 @@ def test_a_corrupt_state_is_refused_or_another_state(built: Built, face: Any) ->
 
 @examples(10)
 @given(st.data())
-def test_a_loader_refuses_a_corrupt_state_or_goes_on_from_it(built: Built, data: st.DataObject) -> None:
+def test_a_loader_refuses_a_corrupt_state_or_resumes_from_it(built: Built, data: st.DataObject) -> None:
     pipeline = data.draw(st.sampled_from(SIMPLE_CHAINS))(built.pipeline("id"))
     corrupt = data.draw(corrupted(_state(pipeline)), "state")
     again = ParquetIterable.from_pipeline(pipeline)

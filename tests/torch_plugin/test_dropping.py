@@ -63,7 +63,7 @@ def id_only(element: dict[str, Any]) -> Any:
     return element["id"]
 
 
-def test_a_state_goes_on_with_another_batch_size(url: str) -> None:
+def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     iterator = iter(make(url))
     whole = flat(ids(make(url, batch=60)))
     taken = [next(iterator)["id"].tolist() for _ in range(2)]

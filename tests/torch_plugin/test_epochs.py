@@ -111,7 +111,7 @@ def test_the_training_process_learns_what_a_worker_restored() -> None:
     assert counter.sync() is None
 
 
-def test_an_iterator_after_workers_that_were_restored_goes_on_from_them() -> None:
+def test_an_iterator_after_workers_that_were_restored_resumes_from_them() -> None:
     counter = EpochCounter()
     counter.announce(with_workers())
     _in_child(lambda: counter.resumed(6, None))

@@ -120,7 +120,7 @@ def test_stock_loaders_take_every_row_once_with_any_sampler(url: str, workers: i
     assert ids(batches) == list(range(56))
 
 
-def test_rows_that_the_loader_collates_are_those_of_batch(url: str) -> None:
+def test_rows_that_the_loader_collates_equal_batch(url: str) -> None:
     loader = DataLoader(make(url), batch_size=8, num_workers=1, multiprocessing_context="spawn")
     assert_same(list(loader), list(ParquetIterable(url, FIELDS).batch(8)))
 
@@ -144,7 +144,7 @@ def test_ranks_of_a_distributed_sampler_read_each_row_once(url: str) -> None:
     assert sorted(number for part in parts for number in part) == list(range(60))
 
 
-def test_a_stateful_loader_goes_on_in_the_middle_of_its_samplers_order(url: str) -> None:
+def test_a_stateful_loader_resumes_in_the_middle_of_its_samplers_order(url: str) -> None:
     def loader() -> Any:
         return StatefulDataLoader(
             make(url, "id"), batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(4)
@@ -165,7 +165,7 @@ def test_a_stateful_loader_goes_on_in_the_middle_of_its_samplers_order(url: str)
     [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}],
     ids=["in-process", "worker", "persistent"],
 )
-def test_random_crops_of_each_pass_are_those_of_its_epoch(url: str, options: dict[str, Any]) -> None:
+def test_random_crops_of_each_pass_equal_those_of_its_epoch(url: str, options: dict[str, Any]) -> None:
     dataset = cropped(url)
     loader = DataLoader(dataset, batch_size=16, shuffle=True, **options)
     for epoch in (0, 1, 5):

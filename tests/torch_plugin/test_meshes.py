@@ -110,7 +110,7 @@ def test_what_cannot_deal_rows_is_refused(url: str, rank: Any) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("mesh", [3, "dp"])
-def test_what_is_no_mesh_is_refused(url: str, face: Any, mesh: Any) -> None:
+def test_objects_that_are_not_meshes_are_refused(url: str, face: Any, mesh: Any) -> None:
     for make in (lambda: face(url, mesh=mesh), lambda: face(url).shard(mesh=mesh)):
         with pytest.raises(PipelineError, match=f"expected a DeviceMesh, got {mesh!r}"):
             make()

@@ -61,7 +61,7 @@ def _flat(epoch: list[Any]) -> list[int]:
     return [number for item in epoch for number in (item if isinstance(item, list) else [item])]
 
 
-def test_a_loader_saved_at_the_end_goes_on_with_the_next_epoch(url: str) -> None:
+def test_a_loader_saved_at_the_end_resumes_with_the_next_epoch(url: str) -> None:
     loader = Loader(make(url))
     list(loader)
     fresh = Loader(make(url))
@@ -89,7 +89,7 @@ def test_it_has_the_verbs_of_the_pipeline(url: str) -> None:
     assert repr(node).startswith("ParquetNode('")
 
 
-def test_its_state_is_that_of_every_face(url: str) -> None:
+def test_its_state_is_the_same_in_every_face(url: str) -> None:
     node = make(url).batch(7)
     for _ in range(3):
         next(node)

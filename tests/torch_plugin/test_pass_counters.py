@@ -50,7 +50,7 @@ def test_a_loader_counts_its_workers_and_begins_at_zero_with_each_epoch(url: str
         assert found.wait_s <= found.seconds
 
 
-def test_workers_that_cost_more_than_they_bring_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_that_cost_more_than_they_bring_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     def passes(work_s: float, waits: list[float], workers: int = 2, *, alone: bool = True) -> list[str]:
         caplog.clear()
         counting = PassCounters()
@@ -121,7 +121,7 @@ def test_a_copy_counts_for_itself(url: str) -> None:
         assert other.stats().elements == 9
 
 
-def test_without_shared_memory_workers_read_all_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shared_memory_workers_read_anyway(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(name: str) -> int:
         raise OSError(28, "No space left on device")
 

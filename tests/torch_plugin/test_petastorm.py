@@ -237,7 +237,7 @@ def test_the_first_rows_are_kept_in_memory_and_the_reader_is_stopped(url: str, c
     assert all(batch["half"].tolist() == [i / 2 for i in batch["id"].tolist()] for batch in read)
 
 
-def test_rows_in_memory_are_shuffled_anew_in_each_epoch_by_the_seed(url: str) -> None:
+def test_rows_in_memory_are_shuffled_in_each_epoch_by_the_seed(url: str) -> None:
     def read(seed: int) -> list[list[int]]:
         loader = petastorm.InMemBatchedDataLoader(
             rows_of(url, ["id"]), batch_size=10, num_epochs=3, seed=seed, shuffle=True

@@ -188,7 +188,7 @@ def test_a_shuffle_without_a_seed_keeps_the_one_that_it_drew(url: str) -> None:
 
 
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda pipe: pickle.loads(pickle.dumps(pipe))])
-def test_a_copy_goes_on_with_the_next_epoch_on_its_own(url: str, clone: Any) -> None:
+def test_a_copy_continues_with_the_next_epoch_on_its_own(url: str, clone: Any) -> None:
     pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
     list(pipe)
     copied = clone(pipe)
@@ -296,7 +296,7 @@ def test_a_state_of_another_pipe_is_refused_with_the_difference(url: str, other:
         iter(other(url)).load_state_dict(state)
 
 
-def test_a_state_goes_on_with_another_batch_size(url: str) -> None:
+def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=3)
     iterator = iter(pipe.batch(6))
     for _ in range(3):

@@ -135,7 +135,7 @@ def test_an_abandoned_pass_waits_for_its_copies() -> None:
 
 
 @pytest.mark.parametrize(("face", "depth"), [(ParquetPipe, 1), (ParquetPipe, 5), *((face, 2) for face in FACES)])
-def test_the_state_is_that_of_the_batch_you_took(url: str, face: Any, depth: int) -> None:
+def test_the_state_belongs_to_the_batch_you_took(url: str, face: Any, depth: int) -> None:
     def pipe() -> Any:
         return face(url, ["id"]).shuffle(10, seed=3).batch(4)
 
@@ -244,7 +244,7 @@ def test_a_position_that_nobody_knows_is_an_error_only_when_you_ask(url: str) ->
         plain.load_state_dict({})
 
 
-def test_errors_come_in_their_place_and_the_loader_goes_on() -> None:
+def test_errors_come_in_their_place_and_the_loader_continues() -> None:
     class Loader:
         """Its second and fifth batches fail."""
 

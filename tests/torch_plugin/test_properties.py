@@ -26,7 +26,7 @@ def test_datasets_pipes_and_nodes_give_any_chain_as_a_list_comprehension_does(ca
 
 @examples(10)
 @given(st.data())
-def test_rows_by_number_are_those_of_any_chain(cache: Path, data: st.DataObject) -> None:
+def test_rows_by_number_equal_those_of_any_chain(cache: Path, data: st.DataObject) -> None:
     run_on_faces(data, cache, [*[MapFace()] * 9, MapFace(2)])
 
 
@@ -38,7 +38,7 @@ def test_a_loader_gives_any_chain_in_the_single_process_order(cache: Path, data:
 
 @examples(15)
 @given(st.data())
-def test_any_chain_goes_on_where_it_was_stopped(cache: Path, data: st.DataObject) -> None:
+def test_any_chain_resumes_where_it_was_stopped(cache: Path, data: st.DataObject) -> None:
     run_resumed(data, cache, FACES)
 
 
@@ -74,7 +74,7 @@ def test_rows_without_a_length_are_as_if_they_were_not_stored(data: st.DataObjec
 
 @examples(15)
 @given(st.data())
-def test_files_that_change_between_epochs_are_noticed_and_an_equal_dataset_made_anew_reads_them(
+def test_files_that_change_between_epochs_are_noticed_and_a_new_equal_dataset_reads_them(
     data: st.DataObject,
 ) -> None:
     run_changed(data, [*FACES, *FACES, *LOADERS])

@@ -122,7 +122,7 @@ def test_a_node_is_restored_by_name(url: str) -> None:
 
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
 @pytest.mark.parametrize("counts", [(1, 2, 3, 4, 6, 12), (12, 6, 4, 3, 2, 1), (4, 3, 12, 1)])
-def test_other_numbers_of_ranks_go_on_with_the_same_global_batches(url: str, face: Any, counts: Any) -> None:
+def test_other_numbers_of_ranks_continue_with_the_same_global_batches(url: str, face: Any, counts: Any) -> None:
     def rank(index: int, of: int) -> Any:
         made = face(url, ["id"]).shuffle(10, seed=5).shard(of, index, canonical_shards=CANONICAL)
         return iter(made.batch(12 // of))
@@ -165,7 +165,7 @@ def test_any_ranks_and_workers_take_the_rows_that_are_left(url: str, before: int
 # --- stock DataLoader: the state of the training process ---
 
 
-def test_a_rank_that_ended_a_step_before_others_leaves_nothing_to_any_rank(url: str) -> None:
+def test_when_a_rank_ends_one_step_early_no_rank_has_rows_left(url: str) -> None:
     def rank(number: int, index: int) -> Any:
         return iter(ParquetPipe(url, ["id"]).shuffle(10, seed=5).shard(number, index, even="none"))
 
@@ -196,7 +196,7 @@ def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(url: 
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 3, "persistent_workers": True}])
-def test_a_stock_loader_goes_on_from_the_pipes_state(url: str, options: dict[str, Any]) -> None:
+def test_a_stock_loader_resumes_from_the_pipes_state(url: str, options: dict[str, Any]) -> None:
     pipe = make(url)
     iterator = iter(pipe)
     for _ in range(3):

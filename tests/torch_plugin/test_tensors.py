@@ -293,7 +293,7 @@ def listed(value: Any) -> Any:
     return [row.tolist() if isinstance(row, torch.Tensor) else row for row in to_list(value)]
 
 
-def test_segments_are_told_as_attention_takes_them() -> None:
+def test_segments_come_in_the_form_that_attention_takes() -> None:
     for ids in (np.array([[1, 1, 2, 2], [1, 1, 1, 0]], np.int32), np.array([1, 2, 2, 0]), np.zeros((0, 4), np.int32)):
         offsets, longest = cu_seqlens(torch.from_numpy(ids))
         expected, most = common_cu_seqlens(ids)

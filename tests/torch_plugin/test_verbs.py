@@ -168,7 +168,7 @@ def test_a_mix_of_batches_is_refused(url: str) -> None:
         lambda pipe: pipe.hash_split("id", [0.5, 0.5], 0, seed=1),
     ],
 )
-def test_a_verb_is_that_of_the_pipeline_and_travels(url: str, make: Any) -> None:
+def test_a_verb_does_what_the_pipeline_does_and_travels(url: str, make: Any) -> None:
     for face in FACES:
         made = make(face.from_pipeline(ParquetPipe(url).pipeline))
         assert type(made) is face

@@ -53,7 +53,7 @@ def test_one_that_dies_while_the_loop_computes_is_explained_too(url: str) -> Non
         train()
 
 
-def test_errors_about_other_things_stay_as_they_are() -> None:
+def test_errors_about_other_things_stay_unchanged() -> None:
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     worker_failures.explain(error)
     assert str(error) == "CUDA error: an illegal memory access was encountered"
@@ -70,7 +70,7 @@ class Stock(Dataset[int]):
         return index
 
 
-def test_workers_of_other_datasets_are_torchs_own_affair() -> None:
+def test_workers_of_other_datasets_are_left_to_torch() -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid") as raised:
         list(DataLoader(Stock(), num_workers=1))
     assert "parquetry" not in str(raised.value)

@@ -143,7 +143,7 @@ def rows_in(parts: Any, epoch: int = 0) -> Counter[int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_rows_are_dealt_as_those_of_any_dataset(ranks: list[Any], case: Any) -> None:
+def test_rows_are_dealt_as_in_any_dataset(ranks: list[Any], case: Any) -> None:
     dispatch, split, _, drop_last, numbers, face = case
     parts = [rank[(*case, face)] for rank in ranks]
     for found, expected in zip(parts, (rank[(*case, "plain")] for rank in ranks), strict=True):
@@ -211,7 +211,7 @@ def test_text_reaches_ranks_that_read_for_themselves(ranks: list[Any]) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_that_is_resumed_goes_on_in_its_own_order(url: str, face: str, workers: int) -> None:
+def test_a_resumed_epoch_continues_in_its_own_order(url: str, face: str, workers: int) -> None:
     def loader() -> Any:
         return prepared(FACES[face](url, ["id"]).shuffle(20, seed=3), None, False, batch_size=6, num_workers=workers)
 

@@ -96,7 +96,7 @@ def test_two_ranks_train_on_each_row_once_in_every_epoch(
     assert len({tuple(epoch) for epoch in parts[0]}) == EPOCHS
 
 
-def test_new_loaders_go_on_with_the_same_epochs_as_kept_ones(url: str) -> None:
+def test_new_loaders_continue_with_the_same_epochs_as_kept_ones(url: str) -> None:
     kept, made = (fitted(Recorder(url, "iterable", 0), reload) for reload in (0, 1))
     assert made == kept
     assert made == [
@@ -113,7 +113,7 @@ def test_a_loader_that_is_begun_again_in_an_epoch_takes_the_next_order(url: str)
     assert len({tuple(rows) for rows in passes}) == 4
 
 
-def test_a_second_fit_goes_on(url: str) -> None:
+def test_a_second_fit_resumes(url: str) -> None:
     model = Recorder(url, "iterable", 0)
     loader = model.train_dataloader()
     model.train_dataloader = lambda: loader  # type: ignore[method-assign]

@@ -71,7 +71,7 @@ def test_a_few_streams_get_all_they_want_by_default() -> None:
     assert usable_memory_bytes() > 1 << 20
 
 
-def test_the_first_stream_that_gets_less_memory_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_stream_that_gets_less_memory_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     account = Account("a peer", ClientLimits(total_memory_bytes=4 * GIB))
     for _ in range(9):
         account.open_stream(GIB)
@@ -84,7 +84,7 @@ def test_a_trainers_own_server_gives_each_stream_the_memory_it_wants() -> None:
     assert [account.open_stream(64 * GIB).memory_bytes for _ in range(512)] == [64 * GIB] * 512
 
 
-def test_a_peer_has_so_many_streams_and_gets_another_when_one_is_closed(built: Built) -> None:
+def test_a_peer_at_its_stream_limit_gets_another_when_one_is_closed(built: Built) -> None:
     limits = ClientLimits(max_streams=2)
     with socket_url() as url, serve(built.pipeline("id").repeat().batch(4), url, limits=limits) as server:
         first, second = endless(server), endless(server)
@@ -217,7 +217,7 @@ def test_the_work_for_a_stream_is_charged_in_all_its_threads_and_processes(built
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_client_without_processor_time_is_told_which_limit_it_met(built: Built, shared: bool) -> None:
+def test_a_client_without_processor_time_learns_which_limit_it_met(built: Built, shared: bool) -> None:
     with serve(built.pipeline("id").repeat().batch(4), limits=ClientLimits(cpu_s=0.5)) as server:
         iterator = endless(server, shared=shared)
         with pytest.raises(PipelineError, match=r"at most 0\.5 s of processor time per minute.*limit cpu_s"):

@@ -77,7 +77,7 @@ def test_functions_run_in_the_server_with_its_own_workers(built: Built, tmp_path
         ('{"version": 9}', "expected version 1"),
     ],
 )
-def test_a_file_that_is_no_pipeline_is_told(
+def test_a_file_that_is_not_a_pipeline_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the test runner's handlers remain

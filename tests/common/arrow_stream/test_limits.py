@@ -45,7 +45,7 @@ built = built_once([[20, 30]], names=("id", "image"))
         ([{"verb": "batch", "batch_size": 1 << 20}], "expected batches of at most .* for field 'image'"),
     ],
 )
-def test_a_client_that_asks_for_too_much_is_told_at_once(built: Built, stages: Any, why: str) -> None:
+def test_a_client_that_asks_for_too_much_gets_an_error_at_once(built: Built, stages: Any, why: str) -> None:
     with serve(built.pipeline("id", "image"), limits=ClientLimits(memory_bytes=1 << 24)) as server:
         address = ServerAddress.of(server)
         with pytest.raises(PipelineError, match=why):
@@ -107,7 +107,7 @@ def test_planning_that_takes_too_long_is_stopped() -> None:
     assert within(9, lambda: 3) == 3
 
 
-def test_a_machine_has_so_many_connections_and_gets_another_when_one_is_closed(built: Built) -> None:
+def test_a_machine_at_its_connection_limit_gets_another_when_one_is_closed(built: Built) -> None:
     with serve(built.pipeline("id"), limits=ClientLimits(max_connections=2)) as server:
         address = ServerAddress.of(server)
         first, second = Connection(address), Connection(address)
@@ -238,7 +238,7 @@ def test_the_memory_of_a_stream_is_the_lower_of_both_limits(built: Built) -> Non
         ("idle_s=nan", "limit idle_s: expected a number above 0"),
     ],
 )
-def test_a_wrong_limit_is_told(text: str, why: str) -> None:
+def test_a_wrong_limit_is_reported(text: str, why: str) -> None:
     with pytest.raises(PipelineError, match=why):
         ClientLimits.parse([text])
     assert ClientLimits.parse(["idle_s=600", "max_shards=8"]) == ClientLimits(idle_s=600, max_shards=8)

@@ -67,7 +67,7 @@ def test_a_served_pipeline_gives_the_same_elements_in_every_epoch(built: Built, 
             assert elements(served) == elements(pipeline)
 
 
-def test_states_are_those_of_the_pipeline_itself(built: Built) -> None:
+def test_states_equal_the_pipelines_own(built: Built) -> None:
     pipeline = built.pipeline("id").shuffle(30, seed=3).batch(4)
     with serve(pipeline) as server:
         served = iter(Pipeline(address=server.address))
@@ -83,7 +83,7 @@ def test_states_are_those_of_the_pipeline_itself(built: Built) -> None:
             assert elements(again) == rest
 
 
-def test_a_state_goes_on_with_another_number_of_ranks(built: Built) -> None:
+def test_a_state_resumes_with_another_number_of_ranks(built: Built) -> None:
     pipeline = built.pipeline("id").shuffle(30, seed=3).batch(4)
     with serve(pipeline) as server:
         begun = iter(Pipeline(address=server.address).shard(2, 0, canonical_shards=2))
@@ -204,7 +204,7 @@ def test_an_error_reaches_the_client_with_its_class_and_traceback(built: Built, 
         assert len(elements(Pipeline(address=server.address).take(2))) == 2  # the server continues
 
 
-def test_what_cannot_be_planned_is_told_before_anything_is_served(built: Built) -> None:
+def test_plans_that_fail_are_reported_before_anything_is_served(built: Built) -> None:
     with serve(built.pipeline("id").batch(4)) as server:
         with pytest.raises(PipelineError, match="second"):
             _ = Pipeline(address=server.address).batch(2).element
@@ -272,7 +272,7 @@ def test_options_of_files_do_not_go_with_an_address() -> None:
         Pipeline(address="unix:/x", storage_options={"a": 1})
 
 
-def test_nobody_at_the_address_is_told_with_the_command_to_run() -> None:
+def test_an_address_without_a_server_is_reported_with_the_command_to_run() -> None:
     with (
         socket_url() as url,
         pytest.raises(SidecarError, match=r"expected a server, got .*No such file.*parquetry serve"),
@@ -452,7 +452,7 @@ def test_a_token_and_tls_let_in_those_who_have_both(built: Built, token_file: st
             elements(Pipeline(address=server.address.replace("tls:", "tcp:")))
 
 
-def test_a_wrong_certificate_file_is_told(built: Built, token_file: str) -> None:
+def test_a_wrong_certificate_file_is_reported(built: Built, token_file: str) -> None:
     with pytest.raises(PipelineError, match=r"expected a PEM certificate"):
         serve(built.pipeline("id"), tls_cert_file=token_file, tls_key_file=token_file)
     with pytest.raises(PipelineError, match="expected PEM certificates"):

@@ -90,7 +90,7 @@ def test_a_client_far_ahead_takes_no_epoch_from_the_others(server: ArrowServer) 
     assert len(ids(at_epoch(trainer(server), 10**6 + 1))) == whole
 
 
-def test_an_epoch_that_all_clients_left_goes_on_where_they_left_it(server: ArrowServer) -> None:
+def test_an_epoch_that_all_clients_left_continues_where_they_left_it(server: ArrowServer) -> None:
     expected = ids(Pipeline(address=server.address))
     with joined(server) as first, joined(server) as second:
         found = [first(), second(), first()]
@@ -103,7 +103,7 @@ def test_an_epoch_that_all_clients_left_goes_on_where_they_left_it(server: Arrow
     assert ids(trainer(server)) == []
 
 
-def test_an_epoch_that_was_left_before_its_end_or_its_first_batch_goes_on_there(server: ArrowServer) -> None:
+def test_an_epoch_that_was_left_before_its_end_or_its_first_batch_continues_there(server: ArrowServer) -> None:
     expected = ids(Pipeline(address=server.address))
     with joined(server):
         pass
@@ -116,7 +116,7 @@ def test_an_epoch_that_was_left_before_its_end_or_its_first_batch_goes_on_there(
 
 @pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
-def test_an_epoch_whose_rows_are_dropped_goes_on_where_it_was_left(
+def test_an_epoch_whose_rows_are_dropped_continues_where_it_was_left(
     built: Built, executor: str, batch: int | None
 ) -> None:
     def odd(row: dict[str, Any]) -> dict[str, Any] | None:

@@ -65,7 +65,7 @@ def test_a_stopped_server_is_an_error_if_there_is_a_limit(built: Built, tmp_path
         assert len(elements(Pipeline(address=address).take(3))) == 3
 
 
-def test_a_client_that_waits_says_so_and_goes_on(
+def test_a_client_that_waits_says_so_and_continues(
     built: Built,
     tmp_path: Path,
     url: str,

@@ -39,7 +39,7 @@ def commands(group: typer.Typer = app, before: tuple[str, ...] = ()) -> Iterator
         yield from commands(part.typer_instance, (*before, str(part.name)))
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     assert run("--version").output.startswith("parquetry ")
 
 

@@ -120,7 +120,7 @@ def test_rows_of_processes_that_are_gone_are_used_again(monkeypatch: pytest.Monk
     assert counters.totals()[Count.ROWS] == 4
 
 
-def test_a_tally_is_complete_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tally_is_complete_once_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     counters = Counters()
@@ -195,7 +195,7 @@ def test_counters_are_found_by_path_and_token_and_no_other_file_is_written_to(tm
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12
-def test_private_counters_are_not_those_of_a_fork() -> None:
+def test_a_fork_does_not_share_private_counters() -> None:
     counters = Counters()
     child = os.fork()
     if child == 0:

@@ -39,9 +39,7 @@ def test_a_file_that_has_gone_is_no_error(tmp_path: Path) -> None:
     assert not tracing.is_open()
 
 
-def test_a_process_lets_go_of_the_file_when_its_counters_are_traced_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_closes_the_file_when_tracing_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_bound", module._Bound())
     (tmp_path / "spool").touch()
     counters = Counters()

@@ -59,7 +59,7 @@ def test_a_notebook_gets_a_plain_line(
     assert shown.endswith("6 elements\n")
 
 
-def test_what_is_none_of_ours_is_refused() -> None:
+def test_other_iterables_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"watch: expected a parquetry pipeline or dataset.*got list"):
         list(parquetry.watch([1, 2]))
     with pytest.raises(PipelineError, match="For a Pipeline, pass the iterator"):

@@ -144,7 +144,7 @@ if pa.__version__ >= "20":  # earlier releases do not write views
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("name", ALIKE)
-def test_files_that_differ_only_for_arrow_are_told_apart(
+def test_files_that_differ_only_for_arrow_are_distinguished(
     tmp_path: Path, name: str, indexed: bool, turned: bool, executor: str
 ) -> None:
     first, second, expected = ALIKE[name]

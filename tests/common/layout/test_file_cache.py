@@ -219,7 +219,7 @@ def test_the_files_not_used_for_longest_make_room(tmp_path: Path) -> None:
         assert numbers(directory) == {2, 4, 5}
 
 
-def test_files_used_lately_stay_where_they_are_spared(tmp_path: Path) -> None:
+def test_recently_used_files_are_kept_for_the_spare_time(tmp_path: Path) -> None:
     files = FileCache(tmp_path, ".x", max_bytes=150, spare_s=60)
     assert all(put(files, number, 100) for number in range(3))
     age(tmp_path / f"{digest(1)}.x", 100)
@@ -394,7 +394,7 @@ def test_saving_beside_a_held_lock_is_a_warning(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_cannot_be_alone_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_cannot_be_alone_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = FileCache(tmp_path, ".x")
     with files.alone() as is_alone:
         assert is_alone
@@ -427,7 +427,7 @@ def test_what_is_made_in_the_users_cache_is_for_the_user_only(tmp_path: Path, mo
     }
 
 
-def test_who_may_only_read_a_directory_cannot_hold_its_lock(tmp_path: Path) -> None:
+def test_read_access_to_a_directory_does_not_suffice_for_its_lock(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch(0o644)  # by an earlier version
     put(FileCache(tmp_path, ".x", mode=0o666), 1, 10)
     assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600

@@ -142,7 +142,7 @@ def test_a_directory_into_which_files_are_being_moved_is_refused(tmp_path: Path,
     assert len(list_files([str(tmp_path / "data/p=1/part-0.parquet")]).files) == 1
 
 
-def test_what_is_no_file_gets_no_advice_about_networks() -> None:
+def test_errors_that_concern_no_file_give_no_advice_about_networks() -> None:
     with pytest.raises(
         DatasetError, match=r"'/dev/null': cannot be reached: .*\. Check the path and its permissions\.$"
     ):

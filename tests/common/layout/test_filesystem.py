@@ -21,7 +21,7 @@ from parquetry.common.layout.filesystem import _with_retry_limit, credentials_ad
 from parquetry.common.layout.stores import fsspec_of
 
 
-def test_an_absolute_path_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_absolute_path_stays_unchanged(tmp_path: Path) -> None:
     filesystem, path = resolve(str(tmp_path / "a%20b"))
     assert isinstance(filesystem, pafs.LocalFileSystem)
     assert path == str(tmp_path / "a%20b")

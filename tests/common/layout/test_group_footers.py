@@ -37,7 +37,7 @@ def written(folder: Path, files: int = 3) -> Path:
     return folder
 
 
-def test_the_row_group_is_that_of_the_whole_footer(tmp_path: Path) -> None:
+def test_the_row_group_equals_that_of_the_whole_footer(tmp_path: Path) -> None:
     dataset = StoredDataset([str(written(tmp_path))])
     for number in (0, 1, 59, 60, 100, 179):
         footer, group = dataset.group_footer(number)

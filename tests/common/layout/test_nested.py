@@ -44,7 +44,7 @@ def test_the_wide_type_has_64_bit_offsets(kind: pa.DataType, expected: pa.DataTy
     assert wide(kind) == expected
 
 
-def test_chunks_are_put_together_in_the_wide_type_and_one_chunk_stays_as_it_is() -> None:
+def test_chunks_are_put_together_in_the_wide_type_and_one_chunk_stays_unchanged() -> None:
     codes = [pa.array(["a", None]).dictionary_encode(), pa.array(["b", "a"]).dictionary_encode()]
     assert one_array(pa.chunked_array(codes)).equals(pa.array(["a", None, "b", "a"], pa.large_string()))
     assert one_array(pa.chunked_array([["a"], ["b"]])).equals(pa.array(["a", "b"], pa.large_string()))

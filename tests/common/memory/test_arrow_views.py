@@ -35,7 +35,7 @@ def arrays(draw: st.DrawFn) -> pa.Array:
 
 @given(arrays())
 @examples(200)
-def test_values_and_types_are_those_of_arrows_own_conversion(array: pa.Array) -> None:
+def test_values_and_types_match_arrows_own_conversion(array: pa.Array) -> None:
     found, wanted = as_numpy(array), array.to_numpy(zero_copy_only=False)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)

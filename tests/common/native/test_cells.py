@@ -41,7 +41,7 @@ def pages(draw: st.DrawFn) -> list[WantedPage]:
 
 @examples(200)
 @given(pages=pages(), spare=st.sampled_from([1, 100, 300, 4_096]))
-def test_values_and_checksums_are_those_of_the_file(descriptor: int, pages: list[WantedPage], spare: int) -> None:
+def test_values_and_checksums_match_the_file(descriptor: int, pages: list[WantedPage], spare: int) -> None:
     checksums = read_pages(descriptor, pages, np.empty(spare, np.uint8))
     assert checksums == [zlib.crc32(CONTENT[page.begin : page.end]) for page in pages]
     for page in pages:

@@ -125,7 +125,7 @@ def test_what_the_core_cannot_copy_goes_through_numpy() -> None:
 
 @examples(100)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.integers(0, 20), st.data())
-def test_runs_are_those_of_a_list(items: list[bytes], before: int, data: st.DataObject) -> None:
+def test_runs_equal_a_list(items: list[bytes], before: int, data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, len(items) - 1), max_size=30)) if items else []
     offsets = np.cumsum([before, *map(len, items)])
     raw = np.frombuffer(bytes(before) + b"".join(items), np.uint8)
@@ -153,7 +153,7 @@ def test_runs_out_of_range_are_errors(offsets: list[int], row: int, message: str
 
 @examples(100)
 @given(st.sampled_from(["i1", "<u2", ">i4", "f8", "c16"]), st.booleans(), st.data())
-def test_pieces_are_those_of_slices(dtype: str, spaced: bool, data: st.DataObject) -> None:
+def test_pieces_equal_slices(dtype: str, spaced: bool, data: st.DataObject) -> None:
     values = np.arange(data.draw(st.integers(0, 200))).astype(dtype)
     pieces, end = [], 0
     for length in data.draw(st.lists(st.integers(0, len(values)), max_size=6)):

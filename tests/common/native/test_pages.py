@@ -220,7 +220,7 @@ def test_nulls_of_lists_are_left_to_arrow(
 
 @examples(100)
 @given(data=st.binary(max_size=5000), skipped=st.integers(0, 70))
-def test_checksums_are_those_of_zlib(data: bytes, skipped: int) -> None:
+def test_checksums_match_zlib(data: bytes, skipped: int) -> None:
     core = library()
     assert core is not None
     for each in (data, data[skipped:], data[:skipped]):

@@ -84,9 +84,7 @@ def test_each_offset_has_its_own_fields_and_one_without_fields_takes_a_row() -> 
 @pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize(("length", "threshold"), [(1, 0), (2, 4), (2, 1.5), (3, 4), (5, 100)])
-def test_windows_are_those_of_the_definition(
-    tmp_path: Path, length: int, threshold: float, overlap: bool, pool: str
-) -> None:
+def test_windows_equal_the_definition(tmp_path: Path, length: int, threshold: float, overlap: bool, pool: str) -> None:
     if pool == "process" and (length, threshold) != (3, 4):
         pytest.skip("one case is enough for processes")
     stamps = [[0, 3, 8, 10, 11, 20, 23, 23, 24], [5, 6, 7], [100, 104, 108, 112, 113, 114, 118, 119, 120, 121, 122]]

@@ -168,7 +168,7 @@ def test_without_shuffling_rows_come_as_stored_from_every_pool() -> None:
         assert read_ids(reader_pool_type=pool, shuffle_row_groups=False) == list(range(60))
 
 
-def test_row_groups_are_shuffled_as_wholes_and_anew_in_each_epoch() -> None:
+def test_row_groups_are_shuffled_as_wholes_and_differently_in_each_epoch() -> None:
     read = read_ids(seed=7, num_epochs=3)
     epochs = [read[:60], read[60:120], read[120:]]
     wanted = row_groups()
@@ -467,7 +467,7 @@ def test_text_in_filters_is_compared_with_integer_partitions(tmp_path: Path) -> 
         read([("year", "=", "x")])
 
 
-def test_what_has_no_meaning_here_is_taken_by_both_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_without_meaning_here_are_accepted_by_both_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     for make in (make_reader, make_batch_reader):
         monkeypatch.setattr(reader_module, "_told", {"batch_reader"})
         with (

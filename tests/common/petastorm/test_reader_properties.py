@@ -102,7 +102,7 @@ def check(chosen: dict[str, Any], read: list[tuple[int, int, str]]) -> None:
 
 @examples(60)
 @given(chosen=options())
-def test_rows_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
+def test_rows_match_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a shard may end up empty
         with make_reader(url, **arguments(chosen)) as reader:
@@ -111,7 +111,7 @@ def test_rows_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]
 
 @examples(60)
 @given(chosen=options())
-def test_columns_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
+def test_columns_match_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
     if chosen["predicate"] == "even":
         chosen = {**chosen, "predicate": "set"}  # whole columns would need pandas
     with warnings.catch_warnings():

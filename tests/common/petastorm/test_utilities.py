@@ -43,7 +43,7 @@ def test_the_public_names_are_there() -> None:
     assert all(hasattr(petastorm, name) for name in petastorm.__all__)
 
 
-def test_a_null_cache_makes_every_value_anew() -> None:
+def test_a_null_cache_computes_every_value_again() -> None:
     cache = NullCache()
     assert cache.get("key", lambda: 1) == 1
     assert cache.get("key", lambda: 2) == 2
@@ -121,7 +121,7 @@ def test_a_file_system_that_was_given_out_is_taken_in_again() -> None:
         assert len(list(reader)) == 60
 
 
-def test_file_systems_of_other_urls_are_those_of_fsspec() -> None:
+def test_other_urls_get_fsspecs_file_systems() -> None:
     filesystem, path = get_filesystem_and_path_or_paths("memory://bucket/a")
     with filesystem.open(path, "wb") as file:
         file.write(b"abc")

@@ -112,7 +112,7 @@ def test_a_mix_takes_rows_by_name_and_makes_tuples_of_its_own(drive: Pipeline) -
     assert row == (0, 0)
 
 
-def test_states_go_on_in_the_middle(drive: Pipeline) -> None:
+def test_states_resume_in_the_middle(drive: Pipeline) -> None:
     pipeline = drive.shuffle(7, seed=3).as_tuple("id", "drive").batch(6)
     begun = iter(pipeline)
     before = [next(begun) for _ in range(3)]

@@ -124,7 +124,7 @@ def test_other_rows_share_a_batch_in_each_epoch_unless_the_shuffle_stays_the_sam
 
 
 @pytest.mark.parametrize("field", ["tokens", "text", "count", UnischemaField("tokens", np.int32, (None,))])
-def test_the_length_is_that_of_a_list_a_text_or_what_an_integer_says(rows: Pipeline, field: Any) -> None:
+def test_the_length_comes_from_a_list_a_text_or_an_integer(rows: Pipeline, field: Any) -> None:
     assert ids(rows.bucket(field, [3, 6], batch_size=4)) == ids(rows.bucket("tokens", [3, 6], batch_size=4))
 
 
@@ -196,7 +196,7 @@ def test_functions_see_batches(rows: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
-def test_it_goes_on_exactly_at_every_step(url: str, executor: str) -> None:
+def test_it_resumes_exactly_at_every_step(url: str, executor: str) -> None:
     def pipeline() -> Pipeline:
         return (
             Pipeline(url, executor=executor, workers=2)
@@ -209,7 +209,7 @@ def test_it_goes_on_exactly_at_every_step(url: str, executor: str) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [*zip(RANKS, (*RANKS[1:], 1), strict=True), (12, 3), (1, 12)])
-def test_on_other_ranks_the_batches_left_are_those_that_were_left(url: str, before: int, after: int) -> None:
+def test_other_ranks_take_exactly_the_batches_that_remain(url: str, before: int, after: int) -> None:
     def pipeline(ranks: int, rank: int) -> Pipeline:
         order = Pipeline(url, ["id", "tokens"], executor="threads").shuffle(9, seed=2)
         return order.bucket("tokens", [3, 6], batch_size=1).shard(ranks, rank, canonical_shards=12)
@@ -258,7 +258,7 @@ def test_element_json_and_explain_say_what_comes(rows: Pipeline) -> None:
     assert f"gives: {len(pipeline)} batches of rows" in text
 
 
-def test_names_of_later_stages_are_put_back_into_those_of_storage(rows: Pipeline) -> None:
+def test_names_of_later_stages_are_translated_back_to_stored_names(rows: Pipeline) -> None:
     renamed = rows.rename({"tokens": "words"}).bucket("words", [3, 6], batch_size=4)
     assert ids(renamed) == ids(rows.bucket("tokens", [3, 6], batch_size=4))
     assert next(iter(renamed))["words"].shape == (4, 3)

@@ -148,7 +148,7 @@ def test_every_token_comes_once_in_an_epoch_on_any_number_of_ranks(
 @given(
     sizes=lengths, length=st.integers(3, 9), buffer=st.none() | st.integers(1, 9), batch=st.none() | st.integers(1, 4)
 )
-def test_an_iterator_goes_on_from_every_point(
+def test_an_iterator_resumes_from_every_point(
     sizes: list[int], length: int, buffer: int | None, batch: int | None
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -169,7 +169,7 @@ def test_an_iterator_goes_on_from_every_point(
             assert [row["tokens"].tolist() for row in rest] == found[point:]
 
 
-def test_a_resumed_run_goes_on_with_other_ranks(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_with_other_ranks(tmp_path: Path) -> None:
     base = written(tmp_path, documents([5, 0, 9, 3, 3, 8, 1, 20, 2, 7] * 3)).shuffle(8, seed=2)
 
     def part(ranks: int, rank: int) -> Pipeline:
@@ -235,7 +235,7 @@ def test_fields_go_in_step(tmp_path: Path) -> None:
     assert all(m == (t % 3 == 0) for t, m in seen if t > 0)
 
 
-def test_what_comes_behind_it_counts_items(tmp_path: Path) -> None:
+def test_later_stages_count_items(tmp_path: Path) -> None:
     rows = documents([5] * 12)
     base = written(tmp_path, rows, 4)
     everything = joined(rows, None)

@@ -76,7 +76,7 @@ def test_rows_that_are_left_are_grouped_without_those_that_fail(url: str, execut
 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
-def test_a_state_after_a_failure_goes_on_behind_it(url: str, executor: str) -> None:
+def test_a_state_after_a_failure_resumes_behind_it(url: str, executor: str) -> None:
     pipeline = pipeline_of(url, executor).transform(fails_on_bad)
     iterator = iter(pipeline)
     with pytest.raises(TransformError, match=r"bad row 0"):

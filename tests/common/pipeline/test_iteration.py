@@ -95,7 +95,7 @@ def test_a_sidecar_and_its_workers_add_up(url: str) -> None:
         assert found.memory_bytes >= 0
 
 
-def test_a_mix_and_an_iterator_that_goes_on_are_counted(url: str) -> None:
+def test_a_mix_and_a_resumed_iterator_are_counted(url: str) -> None:
     mixed = mix([threads(url), threads(url)], seed=3)
     assert used_up(mixed.batch(10)).rows > 0
     first = iter(threads(url).shuffle(10, seed=1).batch(8))

@@ -43,7 +43,7 @@ def test_a_mix_stops_at_the_first_source_that_has_no_more(drive: Pipeline) -> No
     assert len(found) < 40
 
 
-def test_the_shards_of_a_mix_are_its_rows_dealt(drive: Pipeline) -> None:
+def test_the_shards_of_a_mix_divide_its_rows(drive: Pipeline) -> None:
     def mixed() -> Pipeline:
         return mix([drive.take(11), drive.skip(11)], seed=2, stop="all")
 
@@ -151,7 +151,7 @@ def test_a_schedule_is_a_part_of_the_value(drive: Pipeline) -> None:
             iter(one).load_state_dict(iter(scheduled(drive, weights=other)).state_dict())
 
 
-def test_a_state_of_constant_weights_is_that_of_earlier_releases(drive: Pipeline) -> None:
+def test_a_state_of_constant_weights_equals_that_of_earlier_releases(drive: Pipeline) -> None:
     plan = mix([drive.select("id"), drive.select("id")], [1, 2], seed=1).plan()
     assert plan_hash(plan) == "bfb7d2be6ba34fd6"
 
@@ -208,7 +208,7 @@ def test_one_seed_brings_back_a_mix_of_mixes(drive: Pipeline) -> None:
 
 @pytest.mark.parametrize(("ranks", "others"), [(2, 3), (3, 2), (1, 4), (4, 1)])
 @pytest.mark.parametrize("taken", [0, 2, 5, 6, 9, 13])
-def test_a_mix_goes_on_with_other_ranks_where_the_others_stopped(
+def test_a_mix_resumes_with_other_ranks_where_the_others_stopped(
     drive: Pipeline, ranks: int, others: int, taken: int
 ) -> None:
     sources = [drive.select("id").take(8).repeat(2), drive.select("id").skip(32).shuffle(6, seed=2)]
@@ -229,7 +229,7 @@ def test_a_mix_goes_on_with_other_ranks_where_the_others_stopped(
     assert [part[number] for number in range(len(left[0])) for part in left] == padded
 
 
-def test_an_endless_mix_goes_on_with_other_ranks_and_batches(drive: Pipeline) -> None:
+def test_an_endless_mix_resumes_with_other_ranks_and_batches(drive: Pipeline) -> None:
     drive = drive.select("id")
     mixed = mix([drive.take(8).repeat(), drive.skip(30).repeat()], [(0, [1, 0]), (9, [1, 3])], seed=4)
     iterator = iter(mixed.shard(2, 1).batch(4))

@@ -375,7 +375,7 @@ def test_slices_and_lists_of_one_length_are_levels_too(tmp_path: Path) -> None:
     assert plain(batch) == rows
 
 
-def test_what_is_no_list_of_lists_is_refused(boxes_url: Path, tmp_path: Path) -> None:
+def test_values_that_are_not_lists_of_lists_are_refused(boxes_url: Path, tmp_path: Path) -> None:
     plain_boxes = Pipeline(boxes_url, executor="threads")
     with pytest.raises(DecodeError, match=r"rows of different lengths in one value\. Write \.nested\('x'\)"):
         list(plain_boxes)

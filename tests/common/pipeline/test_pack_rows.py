@@ -100,7 +100,7 @@ def test_every_row_comes_whole_once_in_an_epoch_on_any_number_of_ranks(
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_an_iterator_goes_on_from_every_point(tmp_path: Path, batched: bool) -> None:
+def test_an_iterator_resumes_from_every_point(tmp_path: Path, batched: bool) -> None:
     base = written(tmp_path, documents([5, 3, 0, 7, 2, 2, 6, 1, 1, 4, 3, 8]))
     pipeline = base.shuffle(5, seed=1).shard(2, 1, canonical_shards=4).pack_rows(8, "tokens")
     pipeline = (pipeline.batch(2) if batched else pipeline).repeat(2)
@@ -157,7 +157,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], me
         written(tmp_path, [[1]]).pack_rows(4, "tokens", **options)
 
 
-def test_segments_are_told_as_attention_takes_them(tmp_path: Path) -> None:
+def test_segments_come_in_the_form_that_attention_takes(tmp_path: Path) -> None:
     pipeline = written(tmp_path, documents([5, 3, 6])).pack_rows(8, "tokens")
     offsets, longest = cu_seqlens(next(iter(pipeline.batch(2)))["segment_ids"])
     assert (offsets.tolist(), offsets.dtype, longest) == ([0, 6, 8, 13, 16], np.int32, 6)

@@ -31,7 +31,7 @@ def test_map_and_filter_are_transform_and_where(tmp_path: Path) -> None:
         assert signature(getattr(Pipeline, name)).parameters == signature(getattr(Pipeline, verb)).parameters
 
 
-def test_whether_a_verb_may_follow_is_told_by_each_of_its_names(tmp_path: Path) -> None:
+def test_each_name_of_a_verb_says_whether_it_may_follow(tmp_path: Path) -> None:
     drive = Pipeline(write_drive(tmp_path))
     for verb in ("map", "filter", "hash_split", "fixed", "balance"):
         assert drive.accepts(verb)

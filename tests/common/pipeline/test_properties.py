@@ -207,7 +207,7 @@ def test_rows_without_a_length_are_as_if_they_were_not_stored(data: st.DataObjec
 
 @examples(20)
 @given(st.data())
-def test_files_that_change_between_epochs_are_noticed_and_an_equal_pipeline_made_anew_reads_them(
+def test_files_that_change_between_epochs_are_noticed_and_a_new_equal_pipeline_reads_them(
     data: st.DataObject,
 ) -> None:
     run_changed(data, EXECUTORS)
@@ -295,7 +295,7 @@ RESUMED = ("where", "select", "rename", "shuffle", "weigh", "balance", "concat",
 
 @examples(20)
 @given(layouts, st.data())
-def test_any_chain_goes_on_with_another_number_of_ranks(files: list[list[int]], data: st.DataObject) -> None:
+def test_any_chain_resumes_with_another_number_of_ranks(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files, TOKEN_FIELDS) as built:
         calls = data.draw(chains([*KEPT, *TOKEN_FIELDS], "x", RESUMED), "calls")
         before, after = (data.draw(st.sampled_from([1, 2, 3, 4, 6, 12]), name) for name in ("before", "after"))

@@ -38,7 +38,7 @@ def ids(rows: list[dict[Any, Any]]) -> list[int]:
 
 @examples(25)
 @given(st.data())
-def test_rows_of_any_chain_are_those_of_an_iteration(cache: Path, data: st.DataObject) -> None:
+def test_rows_of_any_chain_equal_an_iteration(cache: Path, data: st.DataObject) -> None:
     with drawn_case(data, cache, VERBS) as (built, calls):
         pipeline = apply(built.pipeline(memory_limit=data.draw(st.sampled_from([None, 1]), "memory_limit")), calls)
         epoch = data.draw(st.integers(0, 2), "epoch")
@@ -61,9 +61,7 @@ def test_rows_of_any_chain_are_those_of_an_iteration(cache: Path, data: st.DataO
 
 @examples(10)
 @given(layouts, layouts, st.data())
-def test_rows_of_a_mix_are_those_of_an_iteration(
-    files: list[list[int]], others: list[list[int]], data: st.DataObject
-) -> None:
+def test_rows_of_a_mix_equal_an_iteration(files: list[list[int]], others: list[list[int]], data: st.DataObject) -> None:
     with dataset(files, ["points"]) as one, dataset(others, ["points"]) as two:
         assume(one.rows and two.rows)
         sources = [one.pipeline().shuffle(4, seed=1).repeat(data.draw(st.integers(1, 2))), two.pipeline()]
@@ -76,7 +74,7 @@ def test_rows_of_a_mix_are_those_of_an_iteration(
         assert_same(pipeline.at_epoch(epoch)[numbers], [expected[number] for number in numbers])
 
 
-def test_random_crops_and_flips_are_those_of_the_pass_that_the_row_is_in(drive: Pipeline) -> None:
+def test_random_crops_and_flips_depend_on_the_rows_pass(drive: Pipeline) -> None:
     cropped = (
         drive.shuffle(9, seed=2).repeat(2).random_resized_crop("image", (3, 3), seed=4).random_flip("image", seed=5)
     )
@@ -191,7 +189,7 @@ def test_numbers_are_those_that_a_list_has(length: int, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("index", ["id", 1.0, None, (1, 2), True, np.True_, [0.5], [[1]], ["a"], b"1", {"a": 1}])
-def test_what_is_no_number_is_refused(index: object) -> None:
+def test_values_that_are_not_numbers_are_refused(index: object) -> None:
     with pytest.raises(TypeError, match="expected an integer, a slice, or a list of integers or bools"):
         numbers_of(index, 3)
 

@@ -26,7 +26,7 @@ built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_stage_goes_on_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
+def test_every_stage_resumes_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
     assert_resumable(lambda: iter(CASES[name](built.pipeline(executor=executor, workers=1))))
 
 
@@ -37,7 +37,7 @@ def test_a_state_brings_back_its_own_epoch(built: Built, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_endless_pipeline_goes_on_in_any_pass(built: Built) -> None:
+def test_an_endless_pipeline_resumes_in_any_pass(built: Built) -> None:
     assert_resumable(lambda: iter(built.pipeline("id").shuffle(5, seed=3).repeat().batch(4)), steps=14)
 
 
@@ -45,7 +45,7 @@ def test_a_cache_changes_nothing(built: Built, tmp_path: Path) -> None:
     assert_resumable(lambda: iter(built.pipeline().cache(tmp_path).shuffle(5, seed=3).batch(4)))
 
 
-def test_a_mix_goes_on_exactly(built: Built) -> None:
+def test_a_mix_resumes_exactly(built: Built) -> None:
     def pipeline() -> Pipeline:
         one, other = built.pipeline("id").shuffle(4, seed=1), built.pipeline("id").where(pc.field("id") > 9).repeat(2)
         return mix([one, other], weights=[2, 1], seed=5, stop="all").batch(4)
@@ -53,11 +53,11 @@ def test_a_mix_goes_on_exactly(built: Built) -> None:
     assert_resumable(lambda: iter(pipeline().with_options(executor="threads")))
 
 
-def test_the_sidecar_goes_on_exactly(built: Built) -> None:
+def test_the_sidecar_resumes_exactly(built: Built) -> None:
     assert_resumable(lambda: iter(built.pipeline(executor="sidecar").shuffle(4, seed=1).repeat(2).batch(4)))
 
 
-def test_a_state_of_threads_goes_on_in_the_sidecar_and_back(built: Built) -> None:
+def test_a_state_of_threads_resumes_in_the_sidecar_and_back(built: Built) -> None:
     def pipeline(executor: str) -> Pipeline:
         return built.pipeline("id", executor=executor).shuffle(4, seed=1).batch(3)
 
@@ -124,7 +124,7 @@ def test_a_state_is_small_json_whatever_the_position(built: Built) -> None:
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
-def test_on_other_ranks_the_rows_left_are_the_rows_that_were_left(built: Built, data: st.DataObject) -> None:
+def test_other_ranks_take_exactly_the_unread_rows(built: Built, data: st.DataObject) -> None:
     even = data.draw(st.sampled_from(["pad", "drop", "none"]), "even")
     ranks = data.draw(
         st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2, max_size=4), "ranks, one after the other"
@@ -183,7 +183,7 @@ def _ids(step: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 5), (4, 1)])
 @pytest.mark.parametrize("even", ["none", "pad", "drop"])
-def test_any_other_number_of_ranks_goes_on_exactly(built: Built, before: int, after: int, even: str) -> None:
+def test_any_other_number_of_ranks_resumes_exactly(built: Built, before: int, after: int, even: str) -> None:
     def pipeline(number: int, rank: int) -> Pipeline:
         return built.pipeline("id").shuffle(3, seed=7).shard(number, rank, even=even, canonical_shards=2)
 
@@ -226,9 +226,7 @@ def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(
 
 
 @pytest.mark.parametrize(("executor", "batch"), [("threads", None), ("threads", 3), ("sidecar", 3)])
-def test_a_rank_that_ended_a_step_before_others_leaves_nothing_to_any_rank(
-    built: Built, executor: str, batch: int | None
-) -> None:
+def test_when_a_rank_ends_one_step_early_no_rank_has_rows_left(built: Built, executor: str, batch: int | None) -> None:
     def iterator(number: int, rank: int) -> Any:
         pipeline = built.pipeline("id", executor=executor, workers=1)
         pipeline = pipeline.shuffle(3, seed=7).shard(number, rank, even="none")
@@ -260,7 +258,7 @@ def test_canonical_shards_that_were_chosen_are_not_changed_by_a_state(built: Bui
         iter(built.pipeline("id").shard(2, 0, canonical_shards=6)).load_state_dict(state)
 
 
-def test_another_batch_size_goes_on_at_the_same_row(built: Built) -> None:
+def test_another_batch_size_continues_at_the_same_row(built: Built) -> None:
     whole = [int(row["id"]) for row in built.pipeline("id").shuffle(3, seed=7)]
     first = iter(built.pipeline("id").shuffle(3, seed=7).batch(4))
     next(first)
@@ -337,7 +335,7 @@ def test_a_dataset_that_was_moved_is_the_same_dataset(tmp_path: Path) -> None:
         (lambda state: None, r"expected what state_dict\(\) returned, got"),
     ],
 )
-def test_what_is_no_state_is_refused(built: Built, change: Any, message: str) -> None:
+def test_values_that_are_not_states_are_refused(built: Built, change: Any, message: str) -> None:
     state = iter(built.pipeline("id")).state_dict()
     with pytest.raises(StateError, match=message):
         iter(built.pipeline("id")).load_state_dict(change(state))

@@ -78,7 +78,7 @@ def test_each_row_comes_as_often_as_its_weight_says_in_any_order_and_on_any_rank
         assert len(pipeline) == (count or len(rows))
 
 
-def test_rows_come_in_storage_order_without_a_shuffle_and_anew_in_each_epoch(drive: Pipeline) -> None:
+def test_rows_come_in_storage_order_without_a_shuffle_and_again_in_each_epoch(drive: Pipeline) -> None:
     weighted = drive.weigh("price", seed=1)
     epochs = [ids(weighted) for _ in range(3)]
     assert all(found == sorted(found) for found in epochs)
@@ -145,7 +145,7 @@ def test_values_may_be_null_or_have_no_weight(drive: Pipeline) -> None:
         ids(drive.weigh({"name": {"n1": 1}}))
 
 
-def test_later_names_are_put_back_into_those_of_storage(drive: Pipeline) -> None:
+def test_later_names_are_translated_back_to_stored_names(drive: Pipeline) -> None:
     renamed = drive.rename({"price": "v", "drive": "car"})
     expected = ids(drive.weigh("price", 30, seed=1))
     assert ids(renamed.weigh("v", 30, seed=1)) == ids(renamed.weigh(pc.field("v"), 30, seed=1)) == expected
@@ -182,7 +182,7 @@ def test_balance_of_classes_of_equal_size_gives_each_row_once(drive: Pipeline) -
 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
-def test_it_goes_on_exactly_at_every_step(built: Built, executor: str) -> None:
+def test_it_resumes_exactly_at_every_step(built: Built, executor: str) -> None:
     def pipeline() -> Pipeline:
         start = built.pipeline("id", executor=executor, workers=1)
         return start.weigh(pc.field("id"), 23, seed=1).shuffle(4, seed=2).repeat(2).batch(3)
@@ -194,7 +194,7 @@ def test_it_goes_on_exactly_at_every_step(built: Built, executor: str) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [*zip(RANKS, (*RANKS[1:], 1), strict=True), (12, 3), (1, 12)])
-def test_on_other_ranks_the_rows_left_are_those_that_were_left(built: Built, before: int, after: int) -> None:
+def test_other_ranks_take_exactly_the_rows_that_remain(built: Built, before: int, after: int) -> None:
     def pipeline(ranks: int, rank: int) -> Pipeline:
         order = built.pipeline("id", executor="threads").weigh(pc.field("id"), 36, seed=1).shuffle(4, seed=2)
         return order.shard(ranks, rank, canonical_shards=12).batch(12 // ranks)
@@ -237,7 +237,7 @@ def test_rows_of_a_mix_may_be_weighed(drive: Pipeline) -> None:
         mixed.weigh("price")
 
 
-def test_random_stages_draw_anew_for_a_row_that_comes_again(drive: Pipeline) -> None:
+def test_random_stages_draw_again_for_a_row_that_comes_again(drive: Pipeline) -> None:
     alone = np.zeros(40)
     alone[7] = 1
     pipeline = drive.weigh(alone, 64, seed=1).random_flip("image", seed=1)

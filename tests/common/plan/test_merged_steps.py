@@ -46,7 +46,7 @@ def test_they_fit_into_the_memory_that_is_left(rows: Pipeline) -> None:
     assert [plan.merged_steps(most) for most in (1 << 20, 1 << 15, 1, 0)] == [128, 14, 1, 1]
 
 
-def test_those_of_a_loader_worker_lie_apart(rows: Pipeline) -> None:
+def test_steps_of_a_loader_worker_merge_less(rows: Pipeline) -> None:
     plan = rows.batch(1 << 14).plan()
     assert [plan.merged_steps(ENOUGH, workers) for workers in (1, 2, 8, 1000)] == [7, 3, 1, 1]
 

@@ -121,7 +121,7 @@ def _old(pipeline: Pipeline, consumed: int) -> dict[str, Any]:
     return dict(json.loads(state.to_json()))
 
 
-def test_a_state_of_the_version_before_goes_on_where_its_name_was_clear(built: Built) -> None:
+def test_a_state_of_the_previous_version_resumes_where_its_name_was_clear(built: Built) -> None:
     pipeline = built.pipeline("id").where(pc.field("id") > 3).shuffle(4, 1).batch(2)
     assert _old(pipeline, 1)["pipeline"] != plan_hash(pipeline.plan())
     iterator = iter(pipeline).load_state_dict(_old(pipeline, 1))
@@ -157,7 +157,7 @@ def test_a_corrupt_state_is_a_state_error_or_another_state(built: Built, data: s
 
 
 @pytest.mark.parametrize("value", [None, 3, "", "[]", "[" * 100_000, b"\xff\xfe", '{"version": 1}', "NaN", [("a", 1)], object()], ids=lambda value: repr(value)[:20])  # fmt: skip
-def test_what_is_no_state_is_refused(built: Built, value: Any) -> None:
+def test_values_that_are_not_states_are_refused(built: Built, value: Any) -> None:
     with pytest.raises(StateError, match="expected"):
         iter(built.pipeline("id")).load_state_dict(value)
 

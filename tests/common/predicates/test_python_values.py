@@ -89,5 +89,5 @@ def test_text_that_is_not_utf8_is_its_bytes(kind: pa.DataType) -> None:
         (pa.array(["a"]), ["a"]),
     ],
 )
-def test_other_values_are_those_of_arrow(column: pa.Array, values: list[Any]) -> None:
+def test_other_values_equal_arrows(column: pa.Array, values: list[Any]) -> None:
     assert python_values(column) == values

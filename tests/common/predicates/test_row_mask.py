@@ -222,7 +222,7 @@ def test_the_mask_is_what_a_list_comprehension_gives(rows, case) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
-def test_a_mask_made_in_parts_is_that_of_all_rows(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_made_in_parts_equals_the_mask_of_all_rows(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [None if number % 5 == 0 else number for number in range(count)]
     monkeypatch.setattr(row_masks, "_ROWS_AT_ONCE", 3)
     found = row_mask(pa.table({"a": pa.array(values, pa.int64())}), pc.field("a") > 4)

@@ -24,7 +24,7 @@ def test_a_lock_that_becomes_free_is_taken() -> None:
     assert waits == [0.001, 0.002, 0.004]
 
 
-def test_other_errors_are_the_callers() -> None:
+def test_other_errors_reach_the_caller() -> None:
     def attempt() -> None:
         raise PermissionError("no locks here")
 

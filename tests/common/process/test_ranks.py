@@ -99,15 +99,13 @@ def test_several_tpu_processes_on_one_host_need_their_numbers() -> None:
         rank_from_environment(environment)
 
 
-def test_a_process_of_pmix_is_told_to_say_how_many_there_are(drive: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pmix_process_is_asked_for_the_number_of_processes(drive: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMIX_RANK", "3")
     with pytest.raises(PipelineError, match=r"got only PMIX_RANK=3\. Set WORLD_SIZE to the number of processes"):
         drive.shard()
 
 
-def test_a_pod_of_kubernetes_is_told_to_say_how_many_there_are(
-    drive: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kubernetes_pod_is_asked_for_the_number_of_pods(drive: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
     with pytest.raises(PipelineError, match=r"got only JOB_COMPLETION_INDEX=3\. Set WORLD_SIZE to the number"):
         drive.shard()

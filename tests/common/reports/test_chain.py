@@ -74,7 +74,7 @@ def test_a_chain_makes_what_python_makes(text: str, made: Pipeline) -> None:
         ("take(-" + "-" * 5000 + "3)", "chain"),
     ],
 )  # fmt: skip
-def test_what_is_no_chain_says_what_to_write(text: str, message: str) -> None:
+def test_a_bad_chain_gets_an_error_that_says_what_to_write(text: str, message: str) -> None:
     with pytest.raises(PipelineError, match=r"chain|batch") as raised:
         apply_chain(BASE, text)
     assert message in str(raised.value)

@@ -95,7 +95,7 @@ def test_a_delta_table_is_opened_as_one(tmp_path: Path) -> None:
         (pa.duration("us"), "4611686018427387904 microseconds"),
     ],
 )
-def test_times_that_python_has_not_are_told(tmp_path: Path, kind: pa.DataType, shown: str) -> None:
+def test_times_that_python_cannot_hold_are_reported(tmp_path: Path, kind: pa.DataType, shown: str) -> None:
     url = write_table(tmp_path, pa.table({"stamp": pa.array([0, 2**62], pa.int64()).cast(kind)}))
     assert to_json(inspect(url).field("stamp").maximum) == shown
     lint(url)

@@ -55,13 +55,13 @@ def test_one_row_group_with_all_rows_is_a_problem(tmp_path: Path) -> None:
     assert "few-row-groups" in codes(url)
 
 
-def test_times_that_go_back_are_told(tmp_path: Path) -> None:
+def test_times_that_go_back_are_reported(tmp_path: Path) -> None:
     sorted_rows, mixed = np.arange(400), np.random.default_rng(7).permutation(400)
     assert codes(write_table(tmp_path / "a", pa.table({"ts": sorted_rows, "other": mixed}), row_group_size=40)) == set()
     assert codes(write_table(tmp_path / "b", pa.table({"ts": mixed}), row_group_size=40)) == {"unsorted-times"}
 
 
-def test_images_that_are_compressed_again_or_not_declared_are_told(tmp_path: Path) -> None:
+def test_images_that_are_compressed_again_or_not_declared_are_reported(tmp_path: Path) -> None:
     table = pa.table({"photo": jpegs(120, 160)})
     assert codes(write_table(tmp_path / "a", table, compression="zstd")) == {"compressed-twice", "undeclared-images"}
     assert codes(write_table(tmp_path / "b", table, compression="none")) == {"undeclared-images"}
@@ -75,7 +75,7 @@ def test_uuids_are_not_images(tmp_path: Path) -> None:
     assert codes(write_table(tmp_path, pa.table({"u": column}))) == set()
 
 
-def test_raw_images_slow_compression_and_texts_without_dictionary_are_told(tmp_path: Path) -> None:
+def test_raw_images_slow_compression_and_texts_without_dictionary_are_reported(tmp_path: Path) -> None:
     raw = UnischemaField("photo", np.uint8, (8, 8, 3))
     write_dataset(tmp_path / "raw", Unischema("photos", [raw]), [{"photo": np.zeros((8, 8, 3), np.uint8)}])
     assert codes(str(tmp_path / "raw")) == {"raw-images"}
@@ -86,7 +86,7 @@ def test_raw_images_slow_compression_and_texts_without_dictionary_are_told(tmp_p
     assert "slow-compression" in codes(write_table(tmp_path / "c", numbers, compression="gzip"))
 
 
-def test_nulls_missing_statistics_and_refused_columns_are_told(tmp_path: Path) -> None:
+def test_nulls_missing_statistics_and_refused_columns_are_reported(tmp_path: Path) -> None:
     table = pa.table({"speed": [1.0, None] * 50, "odd": pa.array([None] * 100, pa.null())})
     pq.write_table(table, tmp_path / "part.parquet", row_group_size=50, write_statistics=["odd"])
     assert {"no-statistics", "refused-column"} <= codes(str(tmp_path))

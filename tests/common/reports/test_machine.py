@@ -40,7 +40,7 @@ def test_the_doctor_says_whether_the_compiled_core_is_used(monkeypatch: pytest.M
     assert "parquetry.common.native.build" in machine._core().remedy
 
 
-def test_a_missing_compiler_few_descriptors_and_a_lost_cache_are_told(
+def test_a_missing_compiler_few_descriptors_and_a_lost_cache_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)

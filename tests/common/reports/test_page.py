@@ -95,7 +95,7 @@ def test_an_empty_dataset_and_refused_columns_have_a_page(tmp_path: Path) -> Non
     checked(html_report(write_table(tmp_path / "b", pa.table({"id": [1], "odd": pa.array([None], pa.null())}))))
 
 
-def test_gaps_are_those_of_rows_that_follow_each_other(tmp_path: Path) -> None:
+def test_gaps_are_measured_between_consecutive_rows(tmp_path: Path) -> None:
     url = write_table(tmp_path, pa.table({"ts": [0, 10, 20, 5, 15, None, 90, 100], "x": [[1]] * 8}), row_group_size=3)
     found = gaps(url, "ts")
     assert (found.rows, found.median, found.most, found.back) == (8, 10.0, 10.0, 1)

@@ -90,7 +90,7 @@ def test_a_sheet_is_written_whole(pipeline: Pipeline, tmp_path: Path) -> None:
         save_png(pixels, tmp_path / "none" / "sheet.png")
 
 
-def test_what_is_no_image_is_refused(pipeline: Pipeline) -> None:
+def test_fields_that_are_not_images_are_refused(pipeline: Pipeline) -> None:
     with pytest.raises(PipelineError, match="Image fields are: image, mask, depth, chw, alpha"):
         contact_sheet(pipeline, field="bogus")
     with pytest.raises(PipelineError, match="expected images in 'id'"):

@@ -25,7 +25,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 @pytest.mark.parametrize("even", ["pad", "drop", "none"])
 @pytest.mark.parametrize("ranks", [1, 3, 4, 7])
-def test_steps_and_items_are_those_of_the_pipelines(base: Pipeline, ranks: int, even: str) -> None:
+def test_steps_and_items_equal_the_pipelines(base: Pipeline, ranks: int, even: str) -> None:
     chain = base.shuffle(10, seed=7)
     sharded = [chain.shard(ranks, rank, even=even) for rank in range(ranks)]  # type: ignore[arg-type]
     lengths = [len(part) for part in sharded]
@@ -36,7 +36,7 @@ def test_steps_and_items_are_those_of_the_pipelines(base: Pipeline, ranks: int, 
 
 
 @pytest.mark.parametrize(("ranks", "streams"), [(1, 1), (3, 3), (2, 4), (6, 4), (4, 6)])
-def test_reads_are_those_of_the_streams_that_a_rank_takes(base: Pipeline, ranks: int, streams: int) -> None:
+def test_a_rank_reads_only_the_streams_it_takes(base: Pipeline, ranks: int, streams: int) -> None:
     chain = base.shuffle(10, seed=7)
     (plan,) = simulate(described_by(chain.shard(ranks, 0, canonical_shards=streams)), [ranks]).plans
     reads = []

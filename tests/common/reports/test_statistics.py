@@ -42,7 +42,7 @@ def test_every_field_is_counted(url: str) -> None:
     "name",
     ["id", "speed", "flag", "small", "half", "level", "vector", "matrix", "points", "packed", "codes", "grid", "image"],
 )
-def test_numbers_are_those_of_numpy(url: str, name: str) -> None:
+def test_numbers_equal_numpys(url: str, name: str) -> None:
     found = stats(Pipeline(url).select(name)).field(name)
     flat = np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in values(name)])
     assert found.mean == pytest.approx(flat.mean())

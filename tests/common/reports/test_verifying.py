@@ -137,7 +137,7 @@ def test_each_row_that_does_not_decode_is_found(tmp_path: Path, bad: set[int]) -
     assert found == sorted(bad)
 
 
-def test_damages_beyond_the_most_that_are_told_are_told_as_ranges(
+def test_damage_beyond_the_reporting_limit_is_reported_as_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verifying, "_MOST_TOLD", 2)

@@ -168,7 +168,7 @@ def test_without_a_choice_only_what_decoders_convert_is_converted(mode: str) -> 
     assert decoded(field(None), encoded("P")).shape == (5, 7, 3)
 
 
-def test_the_choice_is_kept_with_the_schema_and_old_schemas_stay_as_they_are() -> None:
+def test_the_choice_is_kept_with_the_schema_and_old_schemas_stay_unchanged() -> None:
     for convert in (True, False):
         codec = CompressedImageCodec("jpeg", convert=np.bool_(convert))  # type: ignore[arg-type]
         assert codec.to_json()["convert"] is convert

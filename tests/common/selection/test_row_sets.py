@@ -56,7 +56,7 @@ PARTS: list[RowNumbers] = [range(2, 4), range(0), range(7, 8)]
 
 
 @pytest.mark.parametrize("parts", [PARTS, [*PARTS, np.array([1, 5])], [np.array([2, 9])]])
-def test_rows_inside_are_those_of_the_parts_end_to_end(parts: list[RowNumbers]) -> None:
+def test_rows_inside_are_the_parts_end_to_end(parts: list[RowNumbers]) -> None:
     joined = [row for part in parts for row in part]
     places = np.arange(len(joined))[::-1]
     assert rows_inside(parts, places).tolist() == joined[::-1]

@@ -28,7 +28,7 @@ def test_rows_that_lie_together_say_nothing(
     assert not caplog.records
 
 
-def test_rows_that_lie_apart_are_told_with_the_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_lie_apart_are_reported_with_the_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     windows = over(tmp_path, [0, 0, 1, 1, 0, 0]).ngram(length=2, timestamp="t", group_by="g")
     with caplog.at_level(logging.WARNING):
         assert len(windows) == 3
@@ -41,7 +41,7 @@ def test_rows_that_lie_apart_are_told_with_the_remedy(tmp_path: Path, caplog: py
     assert "lie in" not in filtered.explain()
 
 
-def test_groups_of_several_fields_are_told_together(tmp_path: Path) -> None:
+def test_groups_of_several_fields_are_reported_together(tmp_path: Path) -> None:
     table = pa.table({"g": [0, 0, 1, None, 0], "h": ["x", "y", "x", "x", "x"]})
     rows = Pipeline(write_table(tmp_path, table))
     windows = rows.ngram(length=2, group_by=["g", "h"])

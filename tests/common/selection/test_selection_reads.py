@@ -181,7 +181,7 @@ def test_another_process_finds_the_selection_on_disk(url: str, reads: Counter, t
     assert run() == [9, GROUPS, 9, GROUPS + 3]
 
 
-def test_a_dataset_that_changed_is_selected_anew(tmp_path: Path, reads: Counter) -> None:
+def test_a_dataset_that_changed_is_selected_again(tmp_path: Path, reads: Counter) -> None:
     url = write(tmp_path / "rows")
     assert len(filtered(url)) == 9
     (path,) = Path(url).rglob("*.parquet")

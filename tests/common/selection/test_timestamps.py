@@ -59,7 +59,7 @@ def columns() -> st.SearchStrategy[tuple[pa.ChunkedArray, list[Fraction]]]:
 
 @examples(150)
 @given(columns(), st.sampled_from([0, 1, 2, 0.1, 0.7, 1e-9, 2**63, 2**64 - 1, 10.0**20, 10**30, 1e70, float("inf")]))
-def test_order_and_gaps_are_those_of_fractions(drawn: tuple[pa.ChunkedArray, list[Fraction]], max_gap: float) -> None:
+def test_order_and_gaps_equal_those_of_fractions(drawn: tuple[pa.ChunkedArray, list[Fraction]], max_gap: float) -> None:
     column, values = drawn
     stamps = stamps_of(column, "t")
     pairs = list(itertools.pairwise(values))

@@ -342,7 +342,7 @@ def test_an_error_leaves_no_threads_to_the_garbage_collector(tmp_path: Path, mon
     del kept  # it held the frames of the error
 
 
-def test_a_folder_of_hugging_face_keeps_images_and_class_names(tmp_path: Path) -> None:
+def test_a_hugging_face_folder_keeps_images_and_class_names(tmp_path: Path) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["no", "yes"]}}
     data = pa.table(
@@ -380,7 +380,7 @@ def test_plain_parquet_takes_codecs_and_petastorm_keeps_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_an_interrupted_conversion_goes_on_and_gives_the_same_files(
+def test_an_interrupted_conversion_resumes_and_gives_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     write_tfrecords(tmp_path / "in", files=5)

@@ -162,7 +162,7 @@ class InterruptedCopyError(RuntimeError):
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
-def test_an_interrupted_copy_is_not_seen_and_goes_on(
+def test_an_interrupted_copy_is_not_seen_and_resumes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     target = tmp_path / "target"
@@ -189,7 +189,7 @@ def test_an_interrupted_copy_is_not_seen_and_goes_on(
     assert not any(path.name.startswith(".") for path in target.iterdir())
 
 
-def test_a_copy_interrupted_while_files_get_their_names_goes_on(
+def test_a_copy_interrupted_while_it_renames_files_resumes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "target"
@@ -521,7 +521,7 @@ def test_fields_that_are_not_there_are_refused(source: Path, tmp_path: Path) -> 
     assert not (tmp_path / "target").exists()
 
 
-def test_a_source_that_changed_is_copied_anew(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_changed_is_copied_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> None:
         raise InterruptedCopyError
 

@@ -23,7 +23,7 @@ def plain(tmp_path: Path) -> Path:
     return tmp_path / "plain"
 
 
-def test_plain_parquet_gets_the_schema_that_its_columns_say(plain: Path) -> None:
+def test_plain_parquet_gets_its_schema_from_its_columns(plain: Path) -> None:
     before = Pipeline(plain).schema
     assert generate_metadata(plain) == before
     assert (plain / "_common_metadata").exists()

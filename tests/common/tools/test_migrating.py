@@ -177,7 +177,7 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_dataset_without_metadata_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_dataset_without_metadata_gets_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "part.parquet")
     with pytest.raises(SchemaError, match="use generate-metadata"):
         migrate(tmp_path)

@@ -73,7 +73,7 @@ def test_compressed_bytes_that_are_wrong_are_damage(compress: Callable[[bytes], 
         RecordStream(io.BytesIO(bytes(data))).read(1 << 20)
 
 
-def test_places_behind_are_damage_and_a_store_that_fails_is_said() -> None:
+def test_places_behind_are_damage_and_a_failing_store_is_reported() -> None:
     stream = RecordStream(io.BytesIO(DATA))
     stream.seek(9)
     with pytest.raises(DamageError, match=r"damaged: it has a part of negative size"):

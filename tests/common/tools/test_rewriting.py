@@ -54,7 +54,7 @@ def test_old_datasets_become_new_ones(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("order", [{}, {"sort_by": "id"}])
-def test_an_error_leaves_nothing_to_the_garbage_collector(
+def test_an_error_leaves_no_cycles_for_the_garbage_collector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: dict[str, str]
 ) -> None:
     """It may run while a thread holds a lock of the interpreter. Waiting for other threads then never ends."""

@@ -22,7 +22,7 @@ from parquetry.common.transport.children import how_it_ended
         (-99, "killed by signal 99"),
     ],
 )
-def test_a_status_is_told_in_words(code: int | None, words: str) -> None:
+def test_a_status_is_reported_in_words(code: int | None, words: str) -> None:
     assert how_it_ended(code) == words
 
 

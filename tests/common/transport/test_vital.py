@@ -31,7 +31,7 @@ threading.Event().wait()
         assert "in fail" in done.stderr
 
 
-def test_where_the_process_is_the_users_somebody_else_is_told() -> None:
+def test_a_failing_thread_calls_back_in_the_users_process() -> None:
     told = threading.Event()
     start_vital(lambda: 1 // 0, name="a", failed=told.set).join()
     assert told.is_set()

@@ -94,7 +94,7 @@ def test_which_columns_are_read(path: Path) -> None:
     assert reader.read(0, None, room_bytes=used_bytes - 1) == ({}, 0)
 
 
-def test_other_types_than_those_of_the_dataset_are_left_to_arrow(tmp_path: Path) -> None:
+def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.arange(3, dtype=np.int32), "y": ["a", "b", "c"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": np.arange(3, dtype=np.int64), "y": ["a", "b", "c"]}), tmp_path / "b.parquet")
     dataset = StoredDataset([str(tmp_path)])

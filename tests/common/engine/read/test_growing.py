@@ -86,7 +86,7 @@ def test_files_are_closed_once_they_are_mapped_or_dropped() -> None:
     assert array.to_pylist() == [["a", None], None]
 
 
-def test_a_full_disk_is_told_with_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 

@@ -112,7 +112,7 @@ def test_other_lengths_than_the_file_has_are_left_to_arrow(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("arrow", [pa.list_(pa.list_(pa.int32())), pa.list_(pa.string()), pa.list_(pa.time32("s"))])
-def test_what_is_no_list_of_numbers_is_left_to_arrow(tmp_path: Path, arrow: pa.DataType) -> None:
+def test_lists_of_other_values_are_left_to_arrow(tmp_path: Path, arrow: pa.DataType) -> None:
     assert read(written(tmp_path / "x.parquet", [[], []], arrow), [0, 0]) is None
 
 

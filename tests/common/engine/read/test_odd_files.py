@@ -332,7 +332,7 @@ def test_what_no_tensor_holds_is_refused_by_name_before_anything_is_read(tmp_pat
     ],
     ids=["numbers", "text", "lists", "map values"],
 )
-def test_a_null_inside_a_list_is_told_with_its_row(tmp_path: Path, column: pa.Array) -> None:
+def test_a_null_inside_a_list_is_reported_with_its_row(tmp_path: Path, column: pa.Array) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(3), "x": column}), path)
     with pytest.raises(DecodeError, match=r"field 'x.*a\.parquet, row group 0, row 1: expected a list without nulls"):
@@ -360,7 +360,7 @@ def test_logical_types_of_text_and_bytes_are_their_storage(tmp_path: Path) -> No
     assert [row["bool8"] for row in THREADS.elements(reader(path))] == [0, 1, None, -1]
 
 
-def test_text_that_is_no_utf8_is_told_and_bytes_are_bytes(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_reported_and_bytes_are_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     raw = pa.array([b"fine", b"\xff\xfe", b"fine"])
     column = pa.Array.from_buffers(pa.string(), 3, raw.buffers())

@@ -116,7 +116,7 @@ def test_a_reader_that_takes_a_table_twice_counts_once(path: str) -> None:
     theirs.close()
 
 
-def test_more_readers_than_bits_share_all_the_same(path: str) -> None:
+def test_more_readers_than_bits_share_anyway(path: str) -> None:
     readers = [tables_at(path, number, 130) for number in range(130)]
     before = shared_files()
     readers[0].put("key", table_of(1))

@@ -130,7 +130,7 @@ def test_reading_ahead_keeps_to_the_budget(began: Began) -> None:
     store.close()
 
 
-def test_what_was_read_ahead_goes_when_it_is_behind(began: Began) -> None:
+def test_rows_read_ahead_are_dropped_once_they_are_behind(began: Began) -> None:
     """Also when no more readahead is allowed."""
     began.gate.set()
     store = store_of(began, threads=2, memory_limit=2 * BLOCK_BYTES)

@@ -35,7 +35,7 @@ def test_the_rows_that_are_left_come_in_order(dropping: Pipeline) -> None:
     assert [row["tags"].tolist() for row in rows] == [ROWS[number]["tags"] for number in LEFT]
 
 
-def test_batches_are_full_but_for_the_last(dropping: Pipeline) -> None:
+def test_batches_are_full_except_for_the_last(dropping: Pipeline) -> None:
     batches = [batch["id"].tolist() for batch in dropping.batch(7)]
     assert list(chain.from_iterable(batches)) == LEFT
     assert [len(batch) for batch in batches[:-1]] == [7] * (len(batches) - 1)
@@ -44,7 +44,7 @@ def test_batches_are_full_but_for_the_last(dropping: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("stages", ["rows", "batches", "shuffled"])
-def test_every_state_goes_on_exactly(dropping: Pipeline, stages: str) -> None:
+def test_every_state_resumes_exactly(dropping: Pipeline, stages: str) -> None:
     chain = {
         "rows": lambda: dropping,
         "batches": lambda: dropping.batch(7),

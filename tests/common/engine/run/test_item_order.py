@@ -140,7 +140,7 @@ def test_loader_workers_give_the_rows_that_one_process_gives(
     assert sum(map(len, found)) == len(wanted)
 
 
-def test_every_value_is_that_of_its_row(url: Path) -> None:
+def test_every_value_belongs_to_its_row(url: Path) -> None:
     stored = table()
     for each in Pipeline(url, executor="threads").shuffle(1400, seed=1).batch(256):
         rows = each["id"]

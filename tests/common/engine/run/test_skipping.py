@@ -65,7 +65,7 @@ def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return searched
 
 
-def test_rows_that_do_not_decode_are_left_out_named_and_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_do_not_decode_are_left_out_named_and_reported(url: str, caplog: pytest.LogCaptureFixture) -> None:
     iterator = iter(images(url).batch(4))
     with caplog.at_level(logging.WARNING):
         found = ids(iterator)
@@ -243,7 +243,7 @@ def test_rows_drawn_by_weight_are_left_out_each_time(url: str) -> None:
     assert ids(images(url).weigh("id", num_items=40, seed=3)) == [row for row in drawn if row not in BAD]
 
 
-def test_the_sidecar_gives_the_same_and_a_state_without_errors_goes_on(url: str) -> None:
+def test_the_sidecar_gives_the_same_and_a_state_without_errors_resumes(url: str) -> None:
     good = [row for row in range(ROWS) if row not in BAD]
     raising = iter(images(url, on_error="raise").where([("id", ">", 0)]))
     assert ids(next(raising) for _ in range(6)) == good[:6]
@@ -258,7 +258,7 @@ def test_the_sidecar_gives_the_same_and_a_state_without_errors_goes_on(url: str)
         iter(images(url, on_error="raise").where([("id", ">", 0)])).load_state_dict(resumed.state_dict())
 
 
-def test_batches_go_on_from_a_state_saved_before_the_error(url: str) -> None:
+def test_batches_resume_from_a_state_saved_before_the_error(url: str) -> None:
     raising, delivered = iter(images(url, on_error="raise").batch(4)), list[int]()
     while True:
         state = raising.state_dict()
@@ -273,7 +273,7 @@ def test_batches_go_on_from_a_state_saved_before_the_error(url: str) -> None:
     ]
 
 
-def test_an_error_that_no_row_causes_alone_is_that_of_the_batch(url: str) -> None:
+def test_an_error_that_no_single_row_causes_belongs_to_the_batch(url: str) -> None:
     def refuses_eights(batch: dict[str, Any]) -> dict[str, Any]:
         if len(batch["id"]) == 5 and batch["id"][0] == 5:
             raise ValueError("five of them")
@@ -415,7 +415,7 @@ def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
     assert {failure.message for failure in knowers[8].known.values()} == {f"row {number}" for number in range(8)}
 
 
-def test_who_takes_over_counts_no_row_that_was_counted_already(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_taking_over_counts_no_row_twice(url: str, caplog: pytest.LogCaptureFixture) -> None:
     pipeline = images(url).batch(4)
     list(pipeline)  # so all are known
     plan, counters = pipeline.plan(), Counters()

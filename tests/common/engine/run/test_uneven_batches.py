@@ -91,7 +91,7 @@ def test_they_are_the_batches_that_their_numbers_name(url: str, jobs: list[int],
 
 
 @pytest.mark.parametrize("name", ["padded", "buckets of ranks"])
-def test_a_state_between_them_goes_on_after_it(url: str, jobs: list[int], name: str) -> None:
+def test_a_state_between_them_resumes_after_it(url: str, jobs: list[int], name: str) -> None:
     expected = list(pipelines(url)[name])
     for steps in (1, 2, 3, 11, 12, 29):
         iterator = iter(pipelines(url)[name])
@@ -134,7 +134,7 @@ def test_a_sidecar_sends_several_in_a_message(url: str, messages: list[int], nam
 
 
 @pytest.mark.parametrize("name", ["padded", "buckets of ranks"])
-def test_a_state_between_those_of_a_message_goes_on_after_it(url: str, messages: list[int], name: str) -> None:
+def test_a_state_between_the_batches_of_a_message_resumes_after_it(url: str, messages: list[int], name: str) -> None:
     expected = list(pipelines(url)[name])
     for steps in (1, 2, 3, 11, 29):
         iterator = iter(in_sidecar(pipelines(url)[name]))

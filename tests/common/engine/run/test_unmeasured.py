@@ -44,7 +44,7 @@ GOOD = [token for n in range(ROWS) if n not in (*NULL, *INSIDE) for token in (2 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("verb", ["concat", "pack_rows"])
-def test_they_are_counted_by_cause_named_and_told(
+def test_they_are_counted_by_cause_named_and_reported(
     url: str, executor: str, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = getattr(texts(url, executor=executor), verb)(4, "t")
@@ -91,7 +91,7 @@ def test_more_than_max_errors_end_the_epoch_before_its_first_element(url: str) -
         assert iterator.stats().skipped_rows == 2
 
 
-def test_who_resumes_counts_no_row_again_but_its_limit_does(url: str) -> None:
+def test_resuming_counts_no_row_again_but_the_limit_does(url: str) -> None:
     pipeline = texts(url).concat(4, "t")
     iterator = iter(pipeline)
     first = [next(iterator) for _ in range(3)]

@@ -197,7 +197,7 @@ def test_nearest_takes_any_dtype(url: Path) -> None:
     assert np.array_equal(found, PLACES[1::2, 1::2])
 
 
-def test_one_length_is_that_of_the_shorter_side(url: Path) -> None:
+def test_one_length_sets_the_shorter_side(url: Path) -> None:
     resized = Pipeline(url, ["free"]).resize("free", 10)
     assert resized.element.outputs[0].shape == (None, None, 3)
     for image, found in zip(values(Pipeline(url, ["free"]), "free"), values(resized, "free"), strict=True):

@@ -110,7 +110,7 @@ def test_the_fields_go_unless_they_are_kept(url: Path) -> None:
     assert pipeline.pack("pair", ["pair", "id"]).element.outputs[-1].shape == (3,)
 
 
-def test_the_order_is_that_of_the_call_and_a_regex_in_the_schemas(url: Path) -> None:
+def test_names_keep_the_order_of_the_call_and_regexes_that_of_the_schema(url: Path) -> None:
     first = next(iter(Pipeline(url).pack("x", ["vector", "c_.*", "c_int8"], "float64").batch(ROWS)))
     wanted = beside(["vector", *(f"c_{dtype}" for dtype in DTYPES)], "float64")
     assert np.array_equal(first["x"], wanted)

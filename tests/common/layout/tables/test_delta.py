@@ -421,7 +421,7 @@ def test_renamed_columns_are_found_by_column_mapping(tmp_path: Path, mode: str) 
 
 
 @pytest.mark.parametrize("name", ["a", "s.b", "s.t.c", "u.d"])
-def test_columns_whose_stored_names_look_alike_are_told_apart(tmp_path: Path, name: str) -> None:
+def test_columns_whose_stored_names_look_alike_stay_distinct(tmp_path: Path, name: str) -> None:
     """Each of the four columns has the dotted name ``x.y.z`` in the file."""
     count = 40
     held = {"a": range(count), "s.b": range(100, 140), "s.t.c": range(240, 200, -1), "u.d": range(300, 340)}

@@ -96,7 +96,7 @@ def test_large_frames_have_row_groups_that_can_be_shuffled(monkeypatch: pytest.M
     assert sorted(row["n"] for row in pipeline.shuffle(50, seed=1)) == list(range(1000))
 
 
-def test_a_pipeline_goes_on_when_an_equal_frame_is_made_again() -> None:
+def test_a_pipeline_continues_when_an_equal_frame_is_made_again() -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": [1, 2]})
     pipeline = Pipeline.from_pandas(frame)
@@ -114,7 +114,7 @@ def test_old_frames_go_when_there_are_too_many_but_not_those_of_today(monkeypatc
     assert [os.path.exists(path) for path in paths] == [False, True, True, True]
 
 
-def test_what_is_no_frame_is_an_error() -> None:
+def test_frames_that_cannot_be_rows_are_errors() -> None:
     pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
     with pytest.raises(DatasetError, match=r"expected a pandas\.DataFrame, got dict"):
         Pipeline.from_pandas({"a": [1]})

@@ -218,7 +218,7 @@ def test_metadata_that_is_damaged_is_an_error(tmp_path: Path) -> None:
         Pipeline.from_huggingface_parquet(tmp_path)
 
 
-def test_options_are_those_of_every_pipeline(tmp_path: Path) -> None:
+def test_options_are_the_same_for_every_pipeline(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", numbers(1))
     assert Pipeline.from_huggingface_parquet(tmp_path, fields="id", workers=2).workers == 2
     with pytest.raises(PipelineError, match="expected workers to be an integer"):

@@ -53,7 +53,7 @@ def test_an_address_survives_json_and_holds_no_token() -> None:
     assert "token_file" in address.to_json()
 
 
-def test_what_is_no_address_is_refused() -> None:
+def test_values_that_are_not_addresses_are_refused() -> None:
     with pytest.raises(PipelineError, match="or a ServerAddress, got 7"):
         ServerAddress.of(7)
     with pytest.raises(PipelineError, match="expected a port, got none"):

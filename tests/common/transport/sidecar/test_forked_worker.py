@@ -97,7 +97,7 @@ def test_workers_end_when_the_reader_is_killed(built: Built) -> None:
     iterator.close()
 
 
-def test_one_that_is_killed_is_told_reaped_and_replaced(built: Built, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_is_killed_is_reported_reaped_and_replaced(built: Built, capfd: pytest.CaptureFixture[str]) -> None:
     iterator, reader = begun(built)
     first = {worker.pid for worker in workers_of(reader)}
     for worker in workers_of(reader):
@@ -277,6 +277,6 @@ def test_how_a_worker_ended_is_known_and_no_zombie_is_left() -> None:
     assert errors.rstrip().endswith("KeyError: 'a bug in the worker'")
 
 
-def test_where_children_are_not_to_be_waited_for_it_is_known_all_the_same() -> None:
+def test_an_end_is_noticed_even_where_children_cannot_be_waited_for() -> None:
     lines, _ = alone("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
     assert lines[2:] == ["[7, 0, -9, 1]", "no child is left"]

@@ -230,7 +230,7 @@ def test_closures_and_functions_of_the_test_itself_travel(built: Built) -> None:
     assert [int(row["scaled"]) for row in sidecar] == list(range(0, 300, 3))
 
 
-def test_a_sidecar_that_cannot_be_started_is_told(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sidecar_that_cannot_be_started_is_reported(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(SidecarError, match=r"sidecar could not be started with \['/no/such/python', .*No such file"):
         next(iter(built.pipeline("id", executor="sidecar")))
@@ -342,7 +342,7 @@ def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(built: Built) -> None
     assert epoch() == first
 
 
-def test_what_was_the_most_lately_is_forgotten_after_a_while() -> None:
+def test_the_recent_maximum_is_forgotten_after_a_while() -> None:
     most = RecentMost()
     assert most.within(30, now=0) == 0
     for now, number in ((0, 8), (10, 2), (20, 5), (25, 1)):

@@ -156,7 +156,7 @@ def test_a_body_whose_lengths_lie_is_refused(kind: Any, body: bytes, message: st
         kind.unpack(body)
 
 
-def test_the_bytes_of_every_message_stay_as_they_are() -> None:
+def test_the_bytes_of_every_message_stay_unchanged() -> None:
     at_cursor = Cursor(iteration=1, origin=Origin(passes=2, rows=300), start=40, worker=1, workers=5)
     batch = BatchHeader(
         slot_bytes=65536, table_offset=4096, first_element=1 << 40, num_tensors=3, num_elements=64, num_rows=2048
