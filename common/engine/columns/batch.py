@@ -116,7 +116,7 @@ def as_one_array(column: Ragged) -> Dense | Strings | None:
     shapes = column.shapes[valid]
     if (shapes != shapes[:1]).any():
         return None
-    shape = tuple((shapes if len(shapes) else column.shapes)[0].tolist()) if cells else (0,) * axes
+    shape = tuple((shapes if len(shapes) else column.shapes)[0].tolist()) if arrays else (0,) * axes
     there = np.repeat(valid, np.prod(column.shapes, axis=1))
     if isinstance(column.values, Strings):
         lengths = np.zeros((arrays, math.prod(shape)), np.int64)
