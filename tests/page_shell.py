@@ -17,6 +17,7 @@ from parquetry.common.arrow_stream import command as serving
 from parquetry.common.command.app import app
 
 if TYPE_CHECKING:
+    from click.testing import Result
     from sybil import Example
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +25,11 @@ FINDS_PROBLEMS = {"lint", "verify", "doctor"}
 """Commands that exit with 1 if something is wrong with the data or this machine."""
 SHORTER = {"bench": ["--seconds", "0.05"], "doctor": ["--help"]}
 """Quick arguments for commands with full tests elsewhere: one measures for seconds, one imports both frameworks."""
+
+
+def run_parquetry(*arguments: object) -> Result:
+    """Returns the result of a command of ``parquetry``, run in this process."""
+    return CliRunner().invoke(app, list(map(str, arguments)), prog_name="parquetry")
 
 
 def run(example: Example) -> None:
@@ -39,7 +45,7 @@ def run(example: Example) -> None:
 def _run_line(words: list[str]) -> None:
     program, *arguments = words
     if program == "parquetry":
-        _run_parquetry(arguments)
+        _check_parquetry(arguments)
     elif program == "pip":
         for extra in re.findall(r"[\w-]+(?=[],])", " ".join(arguments)):
             assert re.search(rf"^{extra} = \[", _text("pyproject.toml"), re.MULTILINE), f"no extra {extra}"
@@ -56,11 +62,11 @@ def _run_line(words: list[str]) -> None:
         raise AssertionError(f"expected a program that this test knows, got {words}")
 
 
-def _run_parquetry(arguments: list[str]) -> None:
+def _check_parquetry(arguments: list[str]) -> None:
     arguments = [*arguments, *SHORTER.get(arguments[0], ())]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serving.Stop, "wait", lambda _: None)  # a server starts, reports its address, and stops
-        result = CliRunner().invoke(app, arguments, prog_name="parquetry")
+        result = run_parquetry(*arguments)
     assert result.exit_code in ({0, 1} if arguments[0] in FINDS_PROBLEMS else {0}), (
         f"parquetry {shlex.join(arguments)} ended with {result.exit_code}:\n{result.output[-2000:]}"
     )

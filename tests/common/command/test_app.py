@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from page_shell import run_parquetry as run
 from processes import PATIENCE_S
 from typer.testing import CliRunner
 
@@ -22,11 +22,6 @@ from parquetry.common.command.app import app
 from parquetry.common.errors import CodecUnavailableError, DatasetError, FieldNotFoundError, PipelineError
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
-
-
-def run(*arguments: str) -> Any:
-    """Returns the result of a command."""
-    return CliRunner().invoke(app, list(arguments))
 
 
 def commands(group: typer.Typer = app, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

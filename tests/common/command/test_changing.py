@@ -8,21 +8,14 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from builders import build, write_table
-from typer.testing import CliRunner
+from page_shell import run_parquetry as run
 
 from parquetry.common import CompressedImageCodec, Pipeline
-from parquetry.common.command.app import app
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
-
-
-def run(*arguments: object) -> Any:
-    """Returns the result of a command."""
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def ids(place: object) -> list[int]:

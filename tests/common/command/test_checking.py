@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from builders import write_table
-from typer.testing import CliRunner
+from page_shell import run_parquetry as run
 
 from parquetry.common import Pipeline
-from parquetry.common.command.app import app
 from parquetry.common.reports import machine
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
-
-
-def run(*arguments: str) -> Any:
-    """Returns the result of a command."""
-    return CliRunner().invoke(app, list(arguments))
 
 
 def test_verify_fails_for_damages(tmp_path: Path) -> None:

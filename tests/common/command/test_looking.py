@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from builders import write_table
-from typer.testing import CliRunner
-
-from parquetry.common.command.app import app
+from page_shell import run_parquetry as run
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
-
-
-def run(*arguments: str) -> Any:
-    """Returns the result of a command."""
-    return CliRunner().invoke(app, list(arguments))
 
 
 def test_inspect_shows_the_dataset_its_fields_and_what_is_odd() -> None:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from page_shell import run_parquetry as run
 from rich.console import Console
-from typer.testing import CliRunner
 
 from parquetry.common.command import looking
-from parquetry.common.command.app import app
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
-
-
-def run(*arguments: object) -> Any:
-    """Returns the result of a command."""
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_bench_tells_what_bounds_a_chain() -> None:
