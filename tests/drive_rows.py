@@ -59,11 +59,6 @@ def write_drive(directory: Path) -> str:
     return url
 
 
-def ids(pipeline: Pipeline) -> list[int]:
-    """Returns the ids of all elements in a flat list."""
-    return [int(number) for element in pipeline for number in np.atleast_1d(element["id"]).reshape(-1)]
-
-
 def drive_url_once() -> Any:
     """Returns a fixture that writes the rows once for a module: ``url = drive_url_once()``."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from builders import Built, build, make_row
 from fault_proxy import FAULTS, Proxy, proxy_of
+from ids import ids
 from s3_server import serving
 from store_servers import gcs_emulator, gs_url, moto_s3, s3_url
 
@@ -72,10 +73,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
     monkeypatch.setattr(retries, "ATTEMPTS", 3)
     monkeypatch.setattr(hedged_reads, "SILENT_S", 1.0 if "silent" in request.node.name else 30.0)
-
-
-def ids(rows: Pipeline) -> list[int]:
-    return [int(row["id"]) for row in rows]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import tensorflow as tf
+from ids import ids
 
 from parquetry.common import (
     NdarrayCodec,
@@ -56,10 +57,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     target = tmp_path_factory.mktemp("data") / "rows"
     write_dataset(str(target), schema, rows, row_group_rows=5, files=2)
     return str(target)
-
-
-def ids(dataset: tf.data.Dataset) -> list[int]:
-    return [number for element in dataset for number in np.reshape(element["id"].numpy(), -1).tolist()]
 
 
 def plain(value: Any) -> Any:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from builders import Built, built_once
+from ids import ids
 
 from parquetry.common.errors import PipelineError
 from parquetry.tf_plugin import ParquetDataset, mix
@@ -24,10 +24,6 @@ built = built_once([[4, 1, 5], [3, 4]], names=("id",))
 
 def shuffled(built: Built) -> ParquetDataset:
     return ParquetDataset(built.url, workers=1).shuffle(6, seed=3)
-
-
-def ids(dataset: Any) -> list[int]:
-    return [number for element in dataset.as_numpy_iterator() for number in np.atleast_1d(element["id"]).tolist()]
 
 
 @pytest.mark.parametrize(

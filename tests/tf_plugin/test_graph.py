@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-
-
-def ids(dataset: Any) -> list[int]:
-    return [number for batch in dataset for number in batch["id"].numpy().reshape(-1).tolist()]
+from ids import ids
 
 
 def test_a_dataset_works_in_a_function(fake_dataset: Callable[..., Any]) -> None:

@@ -12,13 +12,10 @@ from typing import Any
 import psutil
 import pytest
 import tensorflow as tf
+from ids import ids
 from processes import WITHIN_S, open_files
 
 from parquetry.tf_plugin.iterator import EagerIterator
-
-
-def ids(dataset: tf.data.Dataset) -> list[int]:
-    return [number for batch in dataset for number in batch["id"].numpy().tolist()]
 
 
 def test_cardinality_is_exact(fake_dataset: Callable[..., Any]) -> None:

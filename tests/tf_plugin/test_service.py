@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from ids import ids
 from processes import free_ports, gone, python_that_gets
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
@@ -79,10 +80,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("dispatcher"))
     yield cluster
     cluster.close()
-
-
-def ids(dataset: Any) -> list[int]:
-    return [number for batch in dataset for number in batch["id"].numpy().reshape(-1).tolist()]
 
 
 def served(dataset: Any, cluster: Cluster, mode: str, **options: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from ids import ids
 
 from parquetry import tf_plugin
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, contains, hash_split, write_dataset
@@ -49,10 +50,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     target = tmp_path_factory.mktemp("data") / "rows"
     write_dataset(str(target), schema, rows, row_group_rows=6, files=2)
     return str(target)
-
-
-def ids(dataset: Any) -> list[int]:
-    return [number for element in dataset for number in np.reshape(np.asarray(element["id"]), -1).tolist()]
 
 
 def drop_odd(row: dict[str, Any]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torch.utils.data.graph_settings import apply_sharding
 from torchdata.nodes import Loader
@@ -27,10 +28,6 @@ def make(url: str, face: Any = ParquetPipe, *, batch: int | None = 7, seed: int 
         made = made.shuffle(10, seed=seed)
     made = made.transform(two_of_three, drops=True)
     return made if batch is None else made.batch(batch)
-
-
-def ids(elements: Any) -> list[Any]:
-    return [element["id"].tolist() for element in elements]
 
 
 def flat(batches: list[list[int]]) -> list[int]:

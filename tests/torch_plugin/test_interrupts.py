@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterableDataset
 
 from parquetry.common.engine.run.threads import ThreadedEngine
@@ -19,10 +20,6 @@ from parquetry.torch_plugin.iterator import ElementIterator
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process:DeprecationWarning"
 )  # Python 3.12, for forks beside threads
-
-
-def numbers(elements: Any) -> list[list[int]]:
-    return [element["id"].tolist() for element in elements]
 
 
 def batches(url: str, **options: Any) -> ParquetIterable:
@@ -45,11 +42,11 @@ def interrupted_at(step: int, original: Callable[..., Any]) -> Callable[..., Any
 def assert_continues(pipe: ParquetIterable, expected: list[list[int]], *, loaded: bool) -> None:
     """Iterates a pipe whose third batch is interrupted: the state counts two, and nothing is lost."""
     reading = iter(DataLoader(pipe, batch_size=None)) if loaded else iter(pipe)
-    found = numbers(next(reading) for _ in range(2))
+    found = ids(next(reading) for _ in range(2))
     with pytest.raises(KeyboardInterrupt):
         next(reading)
     assert pipe.state_dict()["consumed"] == 2
-    assert found + numbers(reading) == expected
+    assert found + ids(reading) == expected
     assert pipe.state_dict()["iteration"] == 1
 
 
@@ -58,7 +55,7 @@ def assert_continues(pipe: ParquetIterable, expected: list[list[int]], *, loaded
 def test_an_iterator_continues_after_an_interrupt(
     url: str, executor: str, loaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = numbers(batches(url))
+    expected = ids(batches(url))
     kind = ThreadedEngine if executor == "threads" else SidecarSource
     monkeypatch.setattr(kind, "__next__", interrupted_at(3, kind.__next__))
     assert_continues(batches(url, executor=executor), expected, loaded=loaded)
@@ -68,7 +65,7 @@ def test_an_iterator_continues_after_an_interrupt(
 def test_a_batch_that_was_interrupted_on_its_way_is_not_counted(
     url: str, loaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = numbers(batches(url))
+    expected = ids(batches(url))
     monkeypatch.setattr(ElementIterator, "_batch", interrupted_at(3, ElementIterator._batch))
     assert_continues(batches(url), expected, loaded=loaded)
 
@@ -77,14 +74,14 @@ def test_a_batch_that_the_loader_lost_is_not_counted(url: str) -> None:
     collate = interrupted_at(3, lambda batch: batch)
     pipe = batches(url)
     reading = iter(DataLoader(pipe, batch_size=None, collate_fn=collate))
-    found = numbers(next(reading) for _ in range(2))
+    found = ids(next(reading) for _ in range(2))
     with pytest.raises(KeyboardInterrupt):
         next(reading)
     state = pipe.state_dict()
     assert state["consumed"] == 2
     again = batches(url)
     again.load_state_dict(state)
-    assert found + numbers(again) == numbers(batches(url))
+    assert found + ids(again) == ids(batches(url))
 
 
 def test_the_state_of_an_iterator_that_was_closed_is_not_that_of_the_next_epoch(url: str) -> None:
@@ -100,7 +97,7 @@ def test_the_state_of_an_iterator_that_was_closed_is_not_that_of_the_next_epoch(
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_a_fork_cannot_use_an_iterator_of_its_parent(url: str, executor: str) -> None:
     reading = iter(batches(url, executor=executor))
-    found = numbers([next(reading)])
+    found = ids([next(reading)])
     child = os.fork()
     if not child:
         status = 1
@@ -111,7 +108,7 @@ def test_a_fork_cannot_use_an_iterator_of_its_parent(url: str, executor: str) ->
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert found + numbers(reading) == numbers(batches(url))
+    assert found + ids(reading) == ids(batches(url))
 
 
 class Peeking(IterableDataset):
@@ -157,23 +154,23 @@ class InterruptedTwice:
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_second_interrupt_while_the_first_is_handled_loses_nothing(url: str, executor: str, moved: bool) -> None:
-    expected = numbers(batches(url))
+    expected = ids(batches(url))
     iterator = iter(batches(url, executor=executor, workers=1))
-    found = numbers(next(iterator) for _ in range(2))
+    found = ids(next(iterator) for _ in range(2))
     steps = iterator._steps
     steps._source = InterruptedTwice(steps._source, moved=moved)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
-    assert found + numbers(iterator) == expected
+    assert found + ids(iterator) == expected
 
 
 @pytest.mark.parametrize("at", ["_go_on_later", "begin_at"])
 def test_an_interrupt_at_any_time_of_handling_another_loses_nothing(
     url: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = numbers(batches(url))
+    expected = ids(batches(url))
     iterator = iter(batches(url, executor="threads", workers=1))
-    found = numbers(next(iterator) for _ in range(2))
+    found = ids(next(iterator) for _ in range(2))
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -183,4 +180,4 @@ def test_an_interrupt_at_any_time_of_handling_another_loses_nothing(
         patch.setattr(ThreadedEngine, "__next__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(iterator)
-    assert found + numbers(iterator) == expected
+    assert found + ids(iterator) == expected

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from builders import write_table
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -26,10 +27,6 @@ LOADERS = [
     pytest.param({"num_workers": 2}, id="two-workers"),
     pytest.param({"num_workers": 2, "persistent_workers": True}, id="two-persistent-workers"),
 ]
-
-
-def ids(loader: Any) -> list[Any]:
-    return [element["id"].tolist() for element in loader]
 
 
 def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:

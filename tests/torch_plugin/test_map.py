@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
+from ids import ids
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -35,10 +36,6 @@ FIELDS = ["id", "x", "image"]
 
 def make(url: str, *fields: str) -> ParquetMap:
     return ParquetMap(url, fields or FIELDS)
-
-
-def ids(loader: Any) -> list[int]:
-    return [int(number) for element in loader for number in torch.atleast_1d(element["id"])]
 
 
 def cropped(url: str) -> ParquetMap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ids import ids_by_element as ids
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader
 from two_ranks import in_ranks
@@ -22,34 +23,30 @@ def _dataset(url: str, face: Any, shape: tuple[int, int]) -> Any:
     return face(url, ["id"], mesh=mesh["dp"]).shuffle(10).batch(4)  # without a seed: the ranks agree on one
 
 
-def _ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
-
-
 def _stopped(url: str, face: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
     """Returns the batches of an epoch, those of a second one that stops early, and the state there."""
     dataset = _dataset(url, face, shape)
-    whole = _ids(dataset)
+    whole = ids(dataset)
     if face is ParquetNode:
         dataset.reset()
     iterator = iter(dataset)
-    return whole, _ids(next(iterator) for _ in range(STEPS)), dataset.state_dict()
+    return whole, ids(next(iterator) for _ in range(STEPS)), dataset.state_dict()
 
 
 def _resumed(url: str, face: Any, shape: tuple[int, int], states: list[Any]) -> list[list[int]]:
-    return _ids(_dataset(url, face, shape).load_state_dict(states[-1]))
+    return ids(_dataset(url, face, shape).load_state_dict(states[-1]))
 
 
 def _loaded(url: str, face: Any, shape: tuple[int, int]) -> tuple[Any, int]:
     dataset = _dataset(url, face, shape)
     loader = DataLoader(dataset, batch_size=None, num_workers=2)
-    return _ids(loader), len(loader)
+    return ids(loader), len(loader)
 
 
 def _mixed(url: str) -> list[list[int]]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     sources = [ParquetIterable(url, ["id"], mesh=mesh["dp"]), ParquetIterable(url, ["id"], mesh=mesh["dp"])]
-    return _ids(mix(sources, seed=1, stop="all").batch(4))
+    return ids(mix(sources, seed=1, stop="all").batch(4))
 
 
 def check(ranks: list[list[list[int]]], data: int, before: list[int]) -> list[int]:

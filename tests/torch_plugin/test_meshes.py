@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from ids import ids
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -33,10 +34,6 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     monkeypatch.setattr(meshes, "_dealt_along", set())
     yield start
     dist.destroy_process_group()
-
-
-def ids(elements: Any) -> list[int]:
-    return [element["id"].item() for element in elements]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ids import ids
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
@@ -73,10 +74,6 @@ def rows_of(url: str, fields: list[str] = NUMBERS, **options: Any) -> Any:
 def columns_of(url: str, fields: list[str], **options: Any) -> Any:
     options = {"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}
     return make_batch_reader(url, schema_fields=fields, **options)
-
-
-def ids(batches: Any) -> list[int]:
-    return [int(i) for batch in batches for i in batch["id"]]
 
 
 @pytest.mark.parametrize("loader", BOTH)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import Batcher, IterableWrapper, Shuffler
 
@@ -16,11 +17,6 @@ from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.pipeline.pipeline import mix
 from parquetry.torch_plugin import ParquetPipe, read_parquet
-
-
-def ids(pipe: Any) -> list[Any]:
-    """Returns the ids of all elements (nested for batches)."""
-    return [element["id"].tolist() for element in pipe]
 
 
 def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from ids import ids
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix
@@ -28,10 +29,6 @@ class Wrapped(IterableDataset):
         yield from self.inside
 
 
-def rows(elements: Any) -> list[int]:
-    return [number for element in elements for number in element["id"].tolist()]
-
-
 def _make(url: str, face: Any = ParquetIterable) -> Any:
     return face(url, ["id"]).shuffle(10).batch(4)  # each process draws its own seed
 
@@ -40,15 +37,15 @@ def _dealt(url: str) -> dict[str, list[int]]:
     """Reads the same rows with every kind of loop."""
     two = {"batch_size": None, "num_workers": 2}
     return {
-        "bare": rows(_make(url)),
-        "bare pipe": rows(_make(url, ParquetPipe)),
-        "node": rows(_make(url, ParquetNode)),
-        "loader": rows(DataLoader(_make(url), batch_size=None)),
-        "workers": rows(DataLoader(_make(url), **two)),
-        "inside": rows(DataLoader(Wrapped(_make(url)), batch_size=None)),
-        "inside, workers": rows(DataLoader(Wrapped(_make(url)), **two)),
-        "chain, workers": rows(DataLoader(ChainDataset([_make(url, ParquetPipe)]), **two)),
-        "spawned": rows(DataLoader(_make(url), **two | {"num_workers": 1}, multiprocessing_context="spawn")),
+        "bare": ids(_make(url)),
+        "bare pipe": ids(_make(url, ParquetPipe)),
+        "node": ids(_make(url, ParquetNode)),
+        "loader": ids(DataLoader(_make(url), batch_size=None)),
+        "workers": ids(DataLoader(_make(url), **two)),
+        "inside": ids(DataLoader(Wrapped(_make(url)), batch_size=None)),
+        "inside, workers": ids(DataLoader(Wrapped(_make(url)), **two)),
+        "chain, workers": ids(DataLoader(ChainDataset([_make(url, ParquetPipe)]), **two)),
+        "spawned": ids(DataLoader(_make(url), **two | {"num_workers": 1}, multiprocessing_context="spawn")),
     }
 
 
@@ -58,15 +55,15 @@ def _counts() -> tuple[int, int]:
 
 def _rank(rank: int, url: str, directory: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS)
-    alone = rows(DataLoader(_make(url), batch_size=None)) if rank == 1 else []  # no other rank takes part
+    alone = ids(DataLoader(_make(url), batch_size=None)) if rank == 1 else []  # no other rank takes part
     found: dict[str, Any] = {"alone": alone, "dealt": _dealt(url)}
-    found["everything"] = rows(ParquetIterable(url, ["id"]).shard(1, 0).batch(4))
+    found["everything"] = ids(ParquetIterable(url, ["id"]).shard(1, 0).batch(4))
     mine = [ParquetIterable(url, ["id"]).where([("id", sign, 30)]).shard(RANKS, rank) for sign in ("<", ">=")]
-    found["mix of parts"] = rows(DataLoader(mix(mine, seed=1, stop="all").batch(4), batch_size=None))
+    found["mix of parts"] = ids(DataLoader(mix(mine, seed=1, stop="all").batch(4), batch_size=None))
     loader = DataLoader(_make(url), batch_size=None)
     list(loader)
     before = _counts()
-    epochs = [tuple(rows(loader)) for _ in range(50)]
+    epochs = [tuple(ids(loader)) for _ in range(50)]
     found["growth"] = [after - was for after, was in zip(_counts(), before, strict=True)]
     found["epochs"] = len(set(epochs))
     torch.save(found, f"{directory}/{rank}.pt")

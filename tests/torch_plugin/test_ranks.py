@@ -5,26 +5,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
+from two_ranks import in_ranks
 
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, rank_state
 
 pytestmark = pytest.mark.slow
 GLOBAL_BATCH = 8
 FILTERED = [number for number in range(60) if number >= 23]  # 37 rows: not divisible by any number of ranks
-
-
-def ids(elements: Any) -> list[Any]:
-    return [element["id"].tolist() for element in elements]
 
 
 def _global_order(url: str, face: Any = ParquetPipe) -> Any:
@@ -76,15 +71,11 @@ def _train(url: str) -> int:
     return steps
 
 
-def _rank(rank: int, ranks: int, url: str, directory: str) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
-    dist.init_process_group("gloo", init_method=f"file://{directory}/store{ranks}", rank=rank, world_size=ranks)
+def _found(url: str) -> dict[str, Any]:
     found = {**_measure(url), "steps": _train(url)}
-    if ranks == 2:
+    if _ranks() == 2:
         found.update(_measure_states(url))
-    torch.save(found, f"{directory}/{ranks}-{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 def _flat(parts: Any) -> list[int]:
@@ -96,17 +87,14 @@ def _global_batches(parts: list[list[list[int]]]) -> list[Counter[int]]:
     return [Counter(number for batch in step for number in batch) for step in zip(*parts, strict=True)]
 
 
-def test_processes_of_a_group_take_each_row_once_in_equal_steps(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_a_group_take_each_row_once_in_equal_steps(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     expected = [Counter(batch) for batch in ids(_global_order(url))]
     assert sum(expected, Counter()) == Counter(range(60))
     assert "fork" in multiprocessing.get_all_start_methods()
     for ranks in (2, 4):
-        mp.start_processes(_rank, args=(ranks, url, str(tmp_path)), nprocs=ranks, start_method="fork")
-        found = [torch.load(tmp_path / f"{ranks}-{rank}.pt", weights_only=True) for rank in range(ranks)]
+        found = in_ranks(ranks, _found, url)
         for kind in ("direct", "node", "workers"):
             assert _global_batches([rank[kind] for rank in found]) == expected
         for even, rows in (("pad", -(-37 // ranks)), ("drop", 37 // ranks)):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -22,10 +23,6 @@ from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix, rank_state
 
 CANONICAL = 12
-
-
-def ids(elements: Any) -> list[Any]:
-    return [element["id"].tolist() for element in elements]
 
 
 def flat(batches: list[Any]) -> list[int]:

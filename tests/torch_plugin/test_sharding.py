@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import Shuffler
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
@@ -20,10 +21,6 @@ from parquetry.torch_plugin.pipe import Group, place
 from parquetry.torch_plugin.placement import Placement, with_shard
 
 DEFAULT, DISTRIBUTED, MULTIPROCESSING = SHARDING_PRIORITIES
-
-
-def ids(pipe: Any) -> list[Any]:
-    return [element["id"].tolist() for element in pipe]
 
 
 def union(parts: list[list[Any]]) -> list[int]:

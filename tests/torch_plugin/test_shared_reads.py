@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from ids import ids
 from processes import open_files, settled
 from torch.utils.data import DataLoader
 
@@ -68,10 +69,6 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], int]:
 
 def loader_of(data: Any, workers: int, **options: Any) -> DataLoader:
     return DataLoader(data, batch_size=None, num_workers=workers, **options)
-
-
-def ids(loader: DataLoader) -> list[int]:
-    return torch.cat([batch["id"] for batch in loader]).tolist()
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ids import ids_by_element as ids
 from torch.utils.data.datapipes.datapipe import _IterDataPipeSerializationWrapper
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -23,10 +24,6 @@ def make(url: str, *, batched: bool = True, seed: int | None = 5) -> ParquetPipe
 
 def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
     return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
-
-
-def ids(loader: Any) -> list[Any]:
-    return [element["id"].tolist() for element in loader]
 
 
 def load(pipe: Any, workers: int, **options: Any) -> StatefulDataLoader:

@@ -13,6 +13,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from builders import Built, built_once
+from ids import ids_by_element as ids
 from processes import PATIENCE_S, WITHIN_S, settled
 
 from parquetry.common import Pipeline
@@ -45,10 +46,6 @@ def at_epoch(pipeline: Pipeline, epoch: int) -> Any:
     """An iterator of one of the pipeline's later epochs."""
     state = {**iter(pipeline).state_dict(), "iteration": epoch}
     return iter(pipeline).load_state_dict(state)
-
-
-def ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
 
 
 @contextmanager

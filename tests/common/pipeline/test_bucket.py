@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from ids import ids_by_element as ids
 from oracle import examples
 
 from parquetry.common import Pipeline, UnischemaField, mix
@@ -51,10 +52,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def rows(url: str) -> Pipeline:
     return Pipeline(url, executor="threads", workers=1)
-
-
-def ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
 
 
 def groups_of(least: int) -> list[list[int]]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import drive_once, ids
+from drive_rows import drive_once
+from ids import ids
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import PipelineError, SchemaError, StateError

@@ -17,6 +17,7 @@ from chains import VERBS, dataset, drawn_case, layouts
 from drive_rows import drive_once
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from ids import ids
 from oracle import apply, examples
 
 from parquetry.common import Pipeline, UnischemaField, mix
@@ -27,10 +28,6 @@ from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_same
 
 drive = drive_once(executor="threads", workers=2)
-
-
-def ids(rows: list[dict[Any, Any]]) -> list[int]:
-    return [int(row["id"]) for row in rows]
 
 
 # --- against iteration ---

@@ -19,6 +19,7 @@ from chains import dataset, layouts
 from drive_rows import drive_once
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from ids import ids
 from oracle import examples
 
 from parquetry.common import Pipeline, UnischemaField, mix
@@ -35,10 +36,6 @@ from parquetry.common.testing import assert_resumable
 RANKS = [1, 2, 3, 4, 6, 12]
 drive = drive_once(executor="threads", workers=1)
 built = built_once([[3, 1, 4], [2], [0], [5, 2]])
-
-
-def ids(pipeline: Any) -> list[int]:
-    return [int(number) for row in pipeline for number in np.atleast_1d(row["id"])]
 
 
 def check_shares(found: list[int], weights: dict[int, float], count: int) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from drive_rows import ROWS, drive_once, ids
+from drive_rows import ROWS, drive_once
+from ids import ids
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.errors import PipelineError

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from builders import write_table
 from faces import THREADS
+from ids import ids
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
@@ -33,10 +34,6 @@ RANDOM = np.random.default_rng(5)
 
 def reader(path: Path | str, *fields: str) -> Pipeline:
     return Pipeline(str(path), list(fields) or None, executor="threads", workers=2)
-
-
-def ids(pipeline: Pipeline) -> list[int]:
-    return [int(row["id"]) for row in pipeline]
 
 
 def wide() -> pa.Table:

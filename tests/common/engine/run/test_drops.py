@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drive_rows import ROWS, ids, write_drive
+from drive_rows import ROWS, write_drive
+from ids import ids
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import PipelineError, TransformError

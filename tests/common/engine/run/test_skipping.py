@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import write_table
+from ids import ids_by_element as ids
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
@@ -44,10 +45,6 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def images(url: str, **options: Any) -> Pipeline:
     return Pipeline(url, ["id", "drive", IMAGE], workers=2, **{"on_error": "skip", **options})
-
-
-def ids(elements: Any) -> list[Any]:
-    return [np.asarray(element["id"]).tolist() for element in elements]
 
 
 def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:

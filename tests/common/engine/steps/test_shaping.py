@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from drive_rows import ROWS, drive_url_once, ids
+from drive_rows import ROWS, drive_url_once
+from ids import ids
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.columns.batch import Dense, Ragged

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from builders import Built, build, built_once
 from faces import SIDECAR, THREADS
+from ids import ids
 from processes import WITHIN_S, gone, run_python
 
 from benchmarks.faults import workers_of
@@ -59,11 +60,6 @@ def _runs(process: psutil.Process, module: str) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE and module in process.cmdline()
     except psutil.NoSuchProcess:
         return False
-
-
-def ids(batches: Any) -> list[int]:
-    """Returns the ``id`` of every row."""
-    return [number for batch in batches for number in batch["id"].tolist()]
 
 
 # --- deaths ---
