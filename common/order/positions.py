@@ -30,16 +30,20 @@ class Consecutive(NamedTuple):
     last: int
 
 
-class RowView(Protocol):
-    """A sequence of rows."""
+class View(Protocol):
+    """A sequence of rows or batches."""
 
     @property
     def length(self) -> int | None:
-        """The number of rows; ``None`` = endless."""
+        """The number of rows or batches; ``None`` = endless."""
 
     @property
     def passes(self) -> int | None:
         """The number of passes over the data; ``None`` = endless."""
+
+
+class RowView(View, Protocol):
+    """A sequence of rows."""
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Maps row numbers (int64) to ``(passes, index)``, both int64."""
@@ -68,8 +72,19 @@ class Epoch:
         return np.zeros_like(number), number
 
 
+class _OfSamePasses:
+    """A view with as many passes over the data as its inner view."""
+
+    __slots__ = ()
+    inner: View
+
+    @property
+    def passes(self) -> int | None:
+        return self.inner.passes
+
+
 @dataclass(frozen=True, slots=True)
-class ShardView:
+class ShardView(_OfSamePasses):
     """The rows of rank ``index``: every ``num_shards``-th row. ``even`` says how ranks get equal lengths."""
 
     inner: RowView
@@ -88,10 +103,6 @@ class ShardView:
             return total // self.num_shards
         return max(0, -(-(total - self.index) // self.num_shards))
 
-    @property
-    def passes(self) -> int | None:
-        return self.inner.passes
-
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index = number * self.num_shards + self.index
         total = self.inner.length
@@ -99,7 +110,7 @@ class ShardView:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(_OfSamePasses):
     """Elements ``start .. stop`` of the inner view (``take`` and ``skip``)."""
 
     inner: RowView | BatchView
@@ -111,10 +122,6 @@ class Slice:
         total = self.inner.length
         ends = [end for end in (total, self.stop) if end is not None]
         return max(0, min(ends) - self.start) if ends else None
-
-    @property
-    def passes(self) -> int | None:
-        return self.inner.passes
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.inner.resolve(number + self.start)  # type: ignore[union-attr]  # rows over rows
@@ -204,16 +211,8 @@ class Resumed:
         return passes, index
 
 
-class BatchView(Protocol):
+class BatchView(View, Protocol):
     """A sequence of batches."""
-
-    @property
-    def length(self) -> int | None:
-        """The number of batches; ``None`` = endless."""
-
-    @property
-    def passes(self) -> int | None:
-        """The number of passes over the data; ``None`` = endless."""
 
     def run(self, number: int) -> int:
         """Returns how many batches can be requested at once from this one on: full batches of one pass, at least 1."""
@@ -223,7 +222,7 @@ class BatchView(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(_OfSamePasses):
     """Rows in batches of ``batch_size``. The last batch is shorter, or dropped."""
 
     inner: RowView
@@ -236,10 +235,6 @@ class Batches:
         if total is None:
             return None
         return total // self.batch_size if self.drop_remainder else -(-total // self.batch_size)
-
-    @property
-    def passes(self) -> int | None:
-        return self.inner.passes
 
     def run(self, number: int) -> int:
         total = self.inner.length
@@ -255,7 +250,7 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(_OfSamePasses):
     """Every ``step``-th batch from ``first``: the batches of one loader worker."""
 
     inner: BatchView
@@ -266,10 +261,6 @@ class Strided:
     def length(self) -> int | None:
         total = self.inner.length
         return None if total is None else max(0, -(-(total - self.first) // self.step))
-
-    @property
-    def passes(self) -> int | None:
-        return self.inner.passes
 
     def run(self, number: int) -> int:
         return -(-self.inner.run(number * self.step + self.first) // self.step)
@@ -282,7 +273,7 @@ class Strided:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(_OfSamePasses):
     """The rows of every ``step``-th batch from ``first``, one batch after the other: the rows of one loader worker."""
 
     inner: RowView
@@ -298,10 +289,6 @@ class Lane:
         full, rest = divmod(total, self.batch_size)
         own = max(0, -(-(full - self.first) // self.step))
         return own * self.batch_size + (rest if full % self.step == self.first else 0)
-
-    @property
-    def passes(self) -> int | None:
-        return self.inner.passes
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         batch, place = np.divmod(number, self.batch_size)
