@@ -5,6 +5,7 @@ It takes URLs and returns `DataFile` values sorted by full path. Names that begi
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..progress import thread_pool
-from ..urls import clean_cause
+from ..urls import clean_cause, without_secrets
 from .file_cache import COPY
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
@@ -29,6 +30,8 @@ from .table_logs import LOGS, above_partitions, check_no_table, is_log, logs_abo
 from .whole_files import MOVING
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]+")
+"""The names that the ``datasets`` package gives to the shards of a split."""
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _MEMORY_FILES = (
@@ -40,6 +43,8 @@ _NOWHERE = "Check the URL: the bucket or host, and the path."
 _LISTINGS = 16
 _MOVING = re.compile(rf"(?P<above>|.+/)({re.escape(COPY)}|\.parquetry-[0-9a-f]{{32}})/{MOVING}$")
 """The mark of a writer that is moving its files into the directory above."""
+_LOGGER = logging.getLogger(__name__)
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +239,7 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
     if used is None:
         check_no_table(url, [*logs, *below])
         chosen = _chosen(url, files, root, f"among {len(files)} files")
+        _warn_of_splits(url, chosen)
         roots = [root]
     else:
         matching = [file for file in files if used.matches(_below(file.path, root))]
@@ -285,6 +291,21 @@ def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
             "Read a folder with one folder of images per class with from_image_folder(url), or convert it to Parquet "
             "with the command 'parquetry convert'."
         )
+
+
+def _warn_of_splits(url: str, files: Sequence[FileVersion]) -> None:
+    """Warns once that a directory holds several splits of a Hugging Face dataset, which are read together."""
+    shards = (SHARD.fullmatch(posixpath.basename(file.path)) for file in files)
+    splits = {shard["split"] for shard in shards if shard}
+    if "train" not in splits or len(splits) == 1 or url in _warned:
+        return
+    _warned.add(url)
+    _LOGGER.warning(
+        "dataset '%s': its files are of several splits (%s), and all are read together. To read one of them: "
+        "from_huggingface_parquet(url, split='train').",
+        without_secrets(url),
+        ", ".join(sorted(splits)),
+    )
 
 
 def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:

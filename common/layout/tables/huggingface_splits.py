@@ -21,6 +21,7 @@ from typing import Any
 
 from ...errors import DatasetError
 from ...urls import clean_cause
+from ..files import SHARD
 from ..table import import_package
 
 ALL = "all"
@@ -32,7 +33,6 @@ _KEYWORDS = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 _ALIASES = {word: split for split, words in _KEYWORDS.items() for word in words}
-_SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]+")
 _NAMES = {
     split: re.compile(rf"(?:.*[-._ 0-9])?(?:{'|'.join(words)})(?:[-._ 0-9].*)?", re.IGNORECASE | re.DOTALL)
     for split, words in _KEYWORDS.items()
@@ -139,7 +139,7 @@ def _by_name(what: str, paths: Sequence[str], folder: str = "") -> Splits:
 
 
 def _shard(path: str, folder: str) -> list[str]:
-    found = _SHARD.fullmatch(posixpath.basename(path))
+    found = SHARD.fullmatch(posixpath.basename(path))
     return [] if found is None or posixpath.dirname(path) != folder else [found["split"]]
 
 

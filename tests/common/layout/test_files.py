@@ -155,3 +155,21 @@ def test_images_are_no_dataset_and_name_from_image_folder(tmp_path: Path, name: 
         (tmp_path / image).write_bytes(b"no matter what")
     with pytest.raises(DatasetError, match=r"found images, such as 'a.JPG'. .* from_image_folder\(url\)"):
         list_files([str(tmp_path / name)])
+
+
+def test_splits_that_are_read_together_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def listed(*names: str) -> list[str]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b"no matter what")
+        caplog.clear()
+        for url in (folder, folder, folder / "**/train-*.parquet"):
+            list_files([str(url)])
+        return caplog.messages
+
+    splits = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
+    [warning] = listed(*splits, "data/test-00000-of-00001-0f3a.parquet")
+    assert "of several splits (test, train)" in warning
+    assert "from_huggingface_parquet(url, split='train')" in warning
+    assert listed(*splits) == listed(*splits, "data/other.parquet") == []
