@@ -1,5 +1,5 @@
 """Shows URLs without the credentials they may contain: `without_secrets` for texts, `url_without_secrets` for URLs,
-`clean_cause` for exceptions. `without_signature` identifies a file whose URL is signed anew.
+`clean_cause` for exceptions. `without_signature` identifies a file whose URL is signed again.
 
 They take texts and exceptions, ours or another library's, and return the same without the user, password and query of
 each URL.
@@ -92,7 +92,7 @@ def _without_secrets(url: str) -> str:
 
 
 def without_users(url: str) -> str:
-    """Removes user and password from a URL. A user without a password stays if it is no secret in this scheme.
+    """Removes user and password from a URL. A user without a password stays if it is not a secret in this scheme.
 
     >>> without_users("https://TOKEN@host/a?b=1"), without_users("abfs://container@account/a")
     ('https://host/a?b=1', 'abfs://container@account/a')

@@ -49,7 +49,7 @@ _TF_DTYPES = {
 }
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 _AGAIN = (
-    "make_petastorm_dataset: the dataset is iterated once more, so its reader starts again and reads all data anew. "
+    "make_petastorm_dataset: the dataset is iterated once more, so its reader starts over and reads all data again. "
     "Give num_epochs to make_reader, or call cache() on the dataset before repeat()."
 )
 _LEFT = (

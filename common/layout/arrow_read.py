@@ -286,7 +286,7 @@ def _size_of(opened: _OpenGroup, enough: int) -> int:
 
 
 def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
-    """Fetches the column chunks of some columns from a store."""
+    """Fetches the column chunks of the given columns from a store."""
     ranges = fetched_ranges(dataset, row_group, columns)
     chunks.hold(ranges, _fetch_bytes(dataset, row_group, ranges))
 
@@ -310,7 +310,7 @@ def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str
 
 
 def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
-    """Returns the ranges that are fetched from a store for some columns of a row group."""
+    """Returns the ranges that are fetched from a store for the given columns of a row group."""
     footer, group = dataset.group_footer(row_group)
     size = dataset.files[int(dataset.row_groups.file[row_group])].size_bytes
     return chunk_ranges(footer, group, _leaves(footer, columns), size)

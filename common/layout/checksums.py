@@ -119,7 +119,7 @@ def later_check(verify: Verify) -> LaterCheck | None:
 def require_checksums(
     source: pa.NativeFile, footer: pq.FileMetaData, group: int, columns: Iterable[int], place: str
 ) -> None:
-    """Requires every page of some leaf columns of a row group to have a checksum.
+    """Requires every page of the given leaf columns of a row group to have a checksum.
 
     Reads the page headers itself, because Arrow does not report pages without a checksum.
 

@@ -39,7 +39,7 @@ Range = tuple[int, int]
 
 
 def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], file_bytes: int) -> list[Range]:
-    """Returns the ranges (first byte, end) to fetch for some leaf columns of a row group, ascending."""
+    """Returns the ranges (first byte, end) to fetch for the given leaf columns of a row group, ascending."""
     row_group = footer.row_group(group)
     ranges = []
     for number in columns:
@@ -181,7 +181,7 @@ class ChunkFile(SizedFile):
         self._views: list[memoryview] = []
 
     def hold(self, ranges: Sequence[Range], content: Sequence[bytes | memoryview]) -> None:
-        """Stores the bytes of some ranges, which must ascend."""
+        """Stores the bytes of the given ranges, which must ascend."""
         self._begins = [first for first, _ in ranges]
         self._views = [memoryview(part) for part in content]
 

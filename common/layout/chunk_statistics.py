@@ -45,7 +45,7 @@ class ChunkStatistics:
 def footer_statistics(
     footers: Sequence[pq.FileMetaData], paths: Sequence[str | None], wanted: pa.DataType | None
 ) -> ChunkStatistics:
-    """The statistics of one column in all row groups of some files, in the column's type in the dataset.
+    """The statistics of one column in all row groups of the given files, in the column's type in the dataset.
 
     Args:
         paths: the column's dotted name in each file; ``None`` where a file lacks the column. If two columns of a file

@@ -126,7 +126,7 @@ class RowGroupIndex:
         return False
 
     def bytes_of(self, kind: Literal["stored", "decoded"], names: Sequence[str]) -> np.ndarray | None:
-        """The compressed or decompressed size of some columns in each row group; ``None`` if only footers have it."""
+        """The compressed or decompressed size of columns in each row group; ``None`` if only footers have it."""
         with self._lock:
             return self._bytes(kind, tuple(names))
 

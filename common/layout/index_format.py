@@ -65,7 +65,7 @@ class IndexDescription:
         return self.complete or all(name in self.fields for name in names)
 
     def leaves_of(self, names: Sequence[str]) -> list[str]:
-        """The leaf columns of some fields."""
+        """The leaf columns of the given fields."""
         wanted = frozenset(names)
         return [leaf for leaf in self.leaves if belongs(leaf, wanted)]
 

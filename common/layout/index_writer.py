@@ -187,7 +187,7 @@ class IndexLines:
         self._schemas += [(path, text) for path, text in found.schemas if text not in known]
 
     def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
-        """The lines of some files."""
+        """The lines of the given files."""
         counts = [footer.num_row_groups for footer in footers]
         groups = [footer.row_group(number) for footer in footers for number in range(footer.num_row_groups)]
         for file, count in zip(files, counts, strict=True):

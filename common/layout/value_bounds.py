@@ -82,7 +82,7 @@ class Chunk:
 
 
 def chunks_of(footer: pq.FileMetaData, group: int, columns: Iterable[int]) -> list[Chunk]:
-    """Returns the column chunks of some leaf columns, by number."""
+    """Returns the column chunks of the given leaf columns, by number."""
     row_group, schema = footer.row_group(group), footer.schema
     return [Chunk(schema.column(number), row_group.column(number)) for number in columns]
 
@@ -90,7 +90,7 @@ def chunks_of(footer: pq.FileMetaData, group: int, columns: Iterable[int]) -> li
 def most_bytes(
     source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Iterable[int], *, enough: int
 ) -> int:
-    """Returns the bytes that the values of some leaf columns of a row group take, or more.
+    """Returns the bytes that the values of the given leaf columns of a row group take, or more.
 
     Args:
         source: the file that ``reader`` reads.
@@ -117,7 +117,7 @@ def most_bytes(
 def slice_rows(
     source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Iterable[int], *, slice_bytes: int
 ) -> int:
-    """Returns how many rows of some leaf columns to read at a time, so that they take no more than ``slice_bytes``."""
+    """Returns how many rows of the leaf columns to read at a time, so that they take no more than ``slice_bytes``."""
     chunks = chunks_of(reader.metadata, group, columns)
     size = sum(chunk.plain_bytes for chunk in chunks)
     size += sum(chunk.values * _longest(source, reader, group, chunk) for chunk in chunks if chunk.expands)

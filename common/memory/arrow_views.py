@@ -106,6 +106,6 @@ def from_stream(source: pa.Buffer | pa.NativeFile | bytes) -> pa.Table:
     """Returns the table of an Arrow IPC stream. Its columns point into a source in memory. Offsets are not checked.
 
     Raises:
-        pa.ArrowException, OSError: it is no such stream.
+        pa.ArrowException, OSError: the bytes are not such a stream.
     """
     return pa.ipc.open_stream(source).read_all()

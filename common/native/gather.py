@@ -164,7 +164,7 @@ def _misplaced_piece(
 
 
 def pad_runs(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]) -> None:
-    """Copies runs of numbers to the rows of some batches, and fills the rest of each row with ``value``.
+    """Copies runs of numbers to the rows of the given batches, and fills the rest of each row with ``value``.
 
     Args:
         ends: int64 ``[N + 1]``; run ``r`` is ``values[ends[r] : ends[r + 1]]``.

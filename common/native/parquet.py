@@ -55,7 +55,7 @@ def row_group_places(footer: bytes, groups: int) -> np.ndarray | None:
 
 
 def longest_value(values: bytes) -> int:
-    """Returns the length of the longest of some values, each of which follows its length (4 bytes, little-endian).
+    """Returns the length of the longest value. Each value follows its length (4 bytes, little-endian).
 
     Raises:
         ValueError: the values do not account for all bytes.
@@ -169,7 +169,7 @@ def read_cells(
 
 
 class WantedPage(NamedTuple):
-    """A page of a file of which some values are wanted.
+    """A page of a file, and which of its values are wanted.
 
     Attributes:
         begin, end: the file offsets of its first byte and of the byte after its last.
@@ -182,7 +182,7 @@ class WantedPage(NamedTuple):
 
 
 def read_pages(descriptor: int, pages: Sequence[WantedPage], spare: np.ndarray) -> list[int | None]:
-    """Reads the wanted values of some pages. Returns the CRC-32 of each page, or ``None`` if it cannot be read.
+    """Reads the wanted values of the given pages. Returns the CRC-32 of each page, or ``None`` if it cannot be read.
 
     Args:
         spare: memory for the bytes around the values, uint8. No more than this is read at a time.

@@ -236,7 +236,7 @@ class Verbs(ImageVerbs):
             >>> [row["drive"] for row in weighted].count("d1")
             60
 
-        A row whose expected number of copies is 2.4 appears 2 or 3 times, chosen anew each epoch; with equal
+        A row whose expected number of copies is 2.4 appears 2 or 3 times, chosen again in each epoch; with equal
         weights, each row appears once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``,
         ``repeat`` and saved states work as usual. Random image stages draw separately for each copy of a row.
 

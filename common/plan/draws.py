@@ -45,13 +45,13 @@ class BlockRows:
     repeats: np.ndarray | None = None
 
     def rows_of_items(self, items: np.ndarray, *, are_consecutive: bool = False) -> np.ndarray:
-        """Returns the ``item_rows`` of some items; a view if you say that their numbers are consecutive."""
+        """Returns the ``item_rows`` of the given items; a view if you say that their numbers are consecutive."""
         if self.item_rows is None:
             return items[:, None]
         return self.item_rows[slice_of(items) if are_consecutive else items]
 
     def first_rows(self, items: np.ndarray) -> list[tuple[int, int]]:
-        """Returns the row group and the number of the first row of each of some items."""
+        """Returns the row group and the number of the first row of each of the given items."""
         places = self.rows_of_items(items)[:, 0]
         ends = np.cumsum([len(rows) for rows in self.rows])
         parts = np.searchsorted(ends, places, side="right").tolist()
@@ -80,7 +80,7 @@ class BlockRows:
         return np.flatnonzero(is_wanted if self.item_rows is None else is_wanted[self.item_rows[:, 0]])
 
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
-        """Returns the ``repeats`` of some items."""
+        """Returns the ``repeats`` of the given items."""
         return None if self.repeats is None else self.repeats[items]
 
 

@@ -59,7 +59,7 @@ class ElementProgram:
 
     @property
     def fields_by_item(self) -> tuple[int, ...]:
-        """Fields of which each item takes one row unchanged, so that a shuffled block can hold them in item order."""
+        """Fields that items take unchanged from one row, so that a shuffled block can hold them in item order."""
         if self.window is not None or self.row_steps or self.join is not None:
             return ()
         return tuple(sorted({each.leaves[0] for each in self.inputs if each.step is None}))

@@ -45,7 +45,7 @@ class Sizes:
 
     @classmethod
     def of(cls, values: Sequence[int] | np.ndarray) -> Sizes:
-        """Computes the sizes of some values. All are 0 if there are no values."""
+        """Computes the sizes of the given values. All are 0 if there are no values."""
         found = np.asarray(values, np.int64) if len(values) else np.zeros(1, np.int64)
         return cls(least=int(found.min()), median=int(np.median(found)), most=int(found.max()))
 

@@ -49,7 +49,7 @@ class Vocabulary:
 
     @classmethod
     def found_in(cls, parts: Iterable[pa.Array], kind: pa.DataType) -> Vocabulary:
-        """Builds a vocabulary of the sorted distinct values of some arrays, without nulls. Strings sort by code
+        """Builds a vocabulary of the sorted distinct values of the given arrays, without nulls. Strings sort by code
         point.
         """
         distinct = pc.unique(pa.concat_arrays([pa.array([], kind), *(part.cast(kind) for part in parts)])).drop_null()

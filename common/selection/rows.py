@@ -64,7 +64,7 @@ class RowSet:
         return row_group, row
 
     def replace(self, rows: Mapping[int, np.ndarray | None]) -> RowSet:
-        """Returns a copy with other rows for some row groups. ``None`` keeps a row group unchanged."""
+        """Returns a copy with other rows for the given row groups. ``None`` keeps a row group unchanged."""
         counts = self.counts
         whole = self.whole.copy()
         start = self.start.copy()
@@ -98,7 +98,7 @@ class RowSet:
         return self.keep_row_groups(hi > lo).replace(cut)
 
     def row_groups(self, numbers: np.ndarray) -> RowSet:
-        """Returns the rows of some row groups, renumbered from 0."""
+        """Returns the rows of the given row groups, renumbered from 0."""
         counts, whole = self.counts[numbers], self.whole[numbers]
         pieces = [self.of(int(row_group)) for row_group in numbers[~whole]]
         start = np.zeros(len(numbers), dtype=np.int64)

@@ -51,12 +51,12 @@ def _may_be_dictionary_of_text(kind: pa.DataType | None) -> bool:
 
 
 def column_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:
-    """Returns the stored (compressed) bytes of some columns of one row group."""
+    """Returns the stored (compressed) bytes of the given columns of one row group."""
     return _bytes(dataset, row_group, names, "stored")
 
 
 def decoded_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:
-    """Returns the decompressed bytes of some columns of one row group: about their size in memory before decoding."""
+    """Returns the decompressed bytes of columns of one row group: about their size in memory before decoding."""
     return _bytes(dataset, row_group, names, "decoded")
 
 

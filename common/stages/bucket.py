@@ -180,7 +180,7 @@ def _holds_lists(kind: pa.DataType) -> bool:
 
 
 def _lengths(name: str, column: pa.ChunkedArray) -> np.ndarray:
-    """Returns the length of each value, int64; 0 for a null that is no list."""
+    """Returns the length of each value, int64; 0 for a null."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type

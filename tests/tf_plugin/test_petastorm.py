@@ -91,7 +91,7 @@ def test_a_second_iteration_reads_again_and_warns() -> None:
     with rows(["id"]) as reader:
         dataset = petastorm.make_petastorm_dataset(reader)
         first = [int(row.id) for row in dataset]
-        with pytest.warns(UserWarning, match="its reader starts again and reads all data anew"):
+        with pytest.warns(UserWarning, match="its reader starts over and reads all data again"):
             second = [int(row.id) for row in dataset]
         assert first == second == list(range(60))
         cached = dataset.cache()

@@ -50,7 +50,7 @@ class Runs:
         self._ends, self._raw = ends, raw
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Returns the ends of some rows (int64, beginning with 0), their bytes or numbers end to end, and which rows
+        """Returns the ends of the given rows (int64, beginning with 0), their bytes or numbers end to end, and which
         are not null (``None`` = all).
         """
         ends, raw = take_runs(self._ends, self._raw, rows)

@@ -109,7 +109,7 @@ class CodedColumn:
         return self._finished.setdefault(name, SharedRows())
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
-        """Returns which of some rows are not null, or ``None`` if none of them is null."""
+        """Returns which of the given rows are not null; ``None`` means all of them."""
         return take_valid(self._valid, rows)
 
     def shape(self, row: int) -> tuple[int, ...]:

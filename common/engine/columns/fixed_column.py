@@ -89,7 +89,7 @@ class FixedColumn:
         return array_bytes(self.parts[0].dtype, (rows, *self.parts[0].shape[1:]))
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
-        """Returns which of some rows are not null, or ``None`` if none of them is null."""
+        """Returns which of the given rows are not null; ``None`` means all of them."""
         return take_valid(self.validity, rows)
 
     def view(self, row: int) -> np.ndarray:

@@ -105,7 +105,7 @@ class JpegFiles:
         flips: np.ndarray | None = None,
         factors: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Decodes the images of some rows, or parts of them, into ``out[places]``. Returns which were decoded.
+        """Decodes the images of the given rows, or parts of them, into ``out[places]``. Returns which were decoded.
 
         Args:
             rows: numbers of rows in the block, none of them null; int64.

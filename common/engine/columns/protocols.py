@@ -17,7 +17,7 @@ class BlockColumn(Protocol):
     """One field of a loaded block."""
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
-        """Returns the values of some rows (int64, in any order, repeats allowed).
+        """Returns the values of the given rows (int64, in any order, repeats allowed).
 
         A column of fixed-shape numbers writes its values to ``out``, ``[rows, *shape]``, and returns it as `Dense`.
         """

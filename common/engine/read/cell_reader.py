@@ -67,12 +67,12 @@ class CellReader:
         self._open = OpenFiles()
 
     def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, Cells]:
-        """Returns the values of some rows (ascending; ``None`` = all) of one row group, by field name."""
+        """Returns the values of the given rows (ascending; ``None`` = all) of one row group, by field name."""
         found = {field.name: self._field(row_group, field, rows) for field in self._fields}
         return {name: cells for name, cells in found.items() if cells is not None}
 
     def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
-        """Returns the values of some rows that can stay in their file, by field name."""
+        """Returns the values of the given rows that can stay in their file, by field name."""
         found = {}
         for field in self._fields:
             _, chunk = self._chunk(row_group, field)

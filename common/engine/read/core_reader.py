@@ -61,7 +61,7 @@ class CoreReader:
     def read(
         self, row_group: int, rows: np.ndarray | None, *, but: Container[str] = (), room_bytes: int | None = None
     ) -> tuple[dict[str, Values], int]:
-        """Returns the values of some rows (ascending; ``None`` = all) of one row group, by field name.
+        """Returns the values of the given rows (ascending; ``None`` = all) of one row group, by field name.
 
         Args:
             but: fields that are not to be read.
@@ -142,7 +142,7 @@ def _type_of(dataset: StoredDataset, field: UnischemaField) -> pa.DataType | Non
 
 
 def _some(values: Values, rows: np.ndarray) -> Values:
-    """Returns the values of some rows (ascending)."""
+    """Returns the values of the given rows (ascending)."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return values[int(rows[0]) : int(rows[-1]) + 1]
     return values[rows] if isinstance(values, np.ndarray) else values.take(as_arrow(rows))

@@ -187,7 +187,7 @@ class Fetcher:
                 yield self._typed(row_group, table, count)
 
     def _typed(self, row_group: int, table: pa.Table, count: int) -> pa.Table:
-        """Returns the stored columns of some rows with the types of the dataset, and the partition columns."""
+        """Returns the stored columns of the given rows with the types of the dataset, and the partition columns."""
         columns = [
             self._partition_value(field.name, row_group, count)
             if field.name in self._dataset.partitions
@@ -210,7 +210,7 @@ class Fetcher:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
     def fetch(self, row_group: int, rows: RowNumbers | None, room_bytes: int | None = None) -> RowGroupColumns:
-        """Returns the fields' columns for some rows (ascending; ``None`` = all) of one row group, in canonical form.
+        """Returns the fields' columns for rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Args:
             room_bytes: the memory for the columns; ``None`` = no limit.

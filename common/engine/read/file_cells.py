@@ -68,7 +68,7 @@ class FileCells(_Ranges):
         return FileData(self.file)
 
     def take(self, rows: np.ndarray | slice) -> FileCells:
-        """Returns the values of some rows."""
+        """Returns the values of the given rows."""
         return FileCells(self.starts[rows], self.ends[rows], self.file, self.pages)
 
     def read(self, starts: np.ndarray, places: list[memoryview]) -> None:

@@ -96,7 +96,7 @@ class LargeReader:
         self._decoded_bytes = decoded_bytes
 
     def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns:
-        """Reads the fields of some rows (ascending) of some row groups.
+        """Reads the fields of the given rows (ascending) of the given row groups.
 
         Raises:
             DatasetError, DecodeError, SchemaError: as `Fetcher.fetch`.

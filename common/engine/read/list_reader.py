@@ -65,7 +65,7 @@ class ListReader:
         self._fields = [f for f in fields if dataset.table is None and _is_list(dataset.types.get(f.name), f)]
 
     def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, pa.Array]:
-        """Returns the lists of some rows (ascending; ``None`` = all) of one row group, by field name."""
+        """Returns the lists of the given rows (ascending; ``None`` = all) of one row group, by field name."""
         lengths = self._lengths(row_group) if self._fields else None
         if lengths is None:
             return {}

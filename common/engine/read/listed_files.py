@@ -67,7 +67,7 @@ def is_listed(dataset: StoredDataset, field: UnischemaField) -> bool:
 
 
 def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> StoredCells:
-    """Reads the files of some rows (ascending; ``None`` = all) of one row group.
+    """Reads the files of the given rows (ascending; ``None`` = all) of one row group.
 
     Raises:
         DatasetError: a file is gone, has changed, or cannot be read.
@@ -96,7 +96,7 @@ def listed_column(dataset: StoredDataset, row_group: int) -> pa.ChunkedArray:
 
 
 def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> WholeFiles:
-    """Returns the files of some rows (ascending; ``None`` = all) of one row group without reading them."""
+    """Returns the files of the given rows (ascending; ``None`` = all) of one row group without reading them."""
     listed = read_columns(dataset, row_group, _COLUMNS)
     listed = listed if rows is None else listed.take(as_arrow(rows))
     filesystem, root = dataset.folder

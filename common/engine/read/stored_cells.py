@@ -35,7 +35,7 @@ class StoredCells:
         return self.data.nbytes + 16 * len(self.starts)
 
     def take(self, rows: np.ndarray) -> StoredCells:
-        """Returns the values of some rows. Copies their bytes if that frees at least half of ``data``."""
+        """Returns the values of the given rows. Copies their bytes if that frees at least half of ``data``."""
         starts, ends = self.starts[rows], self.ends[rows]
         lengths = ends - starts
         if 2 * int(lengths.sum()) > self.data.nbytes:

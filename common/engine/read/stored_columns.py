@@ -85,7 +85,7 @@ def row_group_slices(
         if _is_plain(table, paths):
             yield count, table.select(paths)  # in one call, as there may be thousands of columns
             continue
-        stored = dict(zip(table.column_names, table.columns, strict=True))  # Arrow makes them anew at each access
+        stored = dict(zip(table.column_names, table.columns, strict=True))  # Arrow creates them at each access
         try:
             for name, column in stored.items():
                 if not is_number(column.type):

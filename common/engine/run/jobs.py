@@ -57,11 +57,11 @@ class JobPosition:
     ends: tuple[int, ...] = ()
 
     def end_of(self, element: int, elements: int, rows: int) -> int:
-        """Returns the number of rows consumed after the ``element``-th of ``elements``, of which each has ``rows``."""
+        """Returns the number of rows consumed after the ``element``-th of ``elements``; each has ``rows``."""
         return self.ends[element - 1] if self.ends else self.end - (elements - element) * rows
 
     def part(self, first: int, last: int, elements: int, rows: int) -> JobPosition:
-        """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows."""
+        """Returns the place of the elements from ``first`` to ``last``; each has ``rows`` rows."""
         end = self.end_of(last, elements, rows)
         begin = self.begin
         if first:

@@ -241,7 +241,7 @@ def _checked(kind: str, action: Any) -> Action:
 
 
 def _complete_checkpoints(files: Mapping[str, FileVersion]) -> dict[int, list[str]]:
-    """The complete checkpoints by version, each with its files. An empty file is no checkpoint, as in deltalake."""
+    """The complete checkpoints by version, each with its files. An empty file is not a checkpoint, as in deltalake."""
     found: dict[int, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in sorted(files):
         match = _CHECKPOINT.fullmatch(name)

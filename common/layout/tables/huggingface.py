@@ -152,7 +152,7 @@ def _schema_in(footer: pq.FileMetaData, where: str) -> pa.Schema:
 def described(
     schemas: Sequence[tuple[str, pa.Schema]], image_shape: tuple[int | None, ...] | None
 ) -> tuple[tuple[TableColumn, ...], tuple[tuple[str, str], ...], Labels]:
-    """Returns the columns of some files, with the fields that their features describe.
+    """Returns the columns of the given files, with the fields that their features describe.
 
     It also returns which columns cannot be read, each with the reason, and the names of the class labels.
 

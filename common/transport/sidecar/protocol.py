@@ -131,7 +131,7 @@ class Start:
         """The inverse of `pack`.
 
         Raises:
-            SidecarError: bytes that are no such body.
+            SidecarError: the bytes are not such a body.
         """
         numbers, (state,) = _taken_apart(MessageType.START, START, body, texts=1)
         iteration, passes, rows, start, worker, workers, flags = numbers
@@ -170,7 +170,7 @@ class Started:
         """The inverse of `pack`.
 
         Raises:
-            SidecarError: bytes that are no such body.
+            SidecarError: the bytes are not such a body.
         """
         (iteration, most_slots), (before, after) = _taken_apart(MessageType.STARTED, STARTED, body, texts=2)
         return cls(iteration=iteration, most_slots=most_slots, before=before, after=after)
@@ -202,7 +202,7 @@ class RemoteError:
         """The inverse of `pack`.
 
         Raises:
-            SidecarError: bytes that are no such body.
+            SidecarError: the bytes are not such a body.
         """
         _, (name, text) = _taken_apart(MessageType.ERROR, ERROR, body, texts=2)
         return cls(name=name, text=text)
@@ -227,7 +227,7 @@ class BatchHeader(NamedTuple):
         """The inverse of `pack`.
 
         Raises:
-            SidecarError: bytes that are no such header.
+            SidecarError: the bytes are not a header.
         """
         numbers, _ = _taken_apart(MessageType.BATCH, BATCH, body, texts=0)
         return cls(*numbers)
