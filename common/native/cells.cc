@@ -38,7 +38,7 @@ struct Cells {
 };
 static_assert(sizeof(Cells) == 80, "Python describes cells by the same layout");
 
-// Finds the values of a page, which are the last of its bytes.
+// Finds the values of a page. They are its last bytes.
 bool find_in_page(const Cells& cells, const Header& header, const uint8_t* data, int64_t found) {
   int64_t size = header.stored_size;
   Reader levels{data, 0};
@@ -88,21 +88,21 @@ bool find_cells(const Cells& cells) {
   return found == cells.count;
 }
 
-// A value of a page: where it is in the file, and where it is wanted.
+// A value of a page: its place in the file, and where to copy it.
 struct Place {
   int64_t begin, size;
   uint8_t* target;
 };
 static_assert(sizeof(Place) == 24, "Python describes places by the same layout");
 
-// A page: where it is in the file, and how many of its values are wanted.
+// A page: its place in the file, and how many of its values are wanted.
 struct WantedPage {
   int64_t begin, end, count, checksum;
 };
 static_assert(sizeof(WantedPage) == 32, "Python describes pages by the same layout");
 
-// Reads a part of a file a piece at a time, so that the bytes are still in the processor's cache when they are added to
-// the checksum. Each piece goes to the same place if `target` is null.
+// Reads a part of a file in pieces, so that each piece is still in the processor's cache when it is added to the
+// checksum. If `target` is null, each piece overwrites the one before.
 bool read_and_check(int descriptor, int64_t begin, int64_t size, uint8_t* target, uint8_t* spare, int64_t spare_size,
                     uint32_t* state) {
   for (int64_t done = 0; done < size;) {
@@ -115,7 +115,7 @@ bool read_and_check(int descriptor, int64_t begin, int64_t size, uint8_t* target
   return true;
 }
 
-// Reads some values of a page. Returns its checksum, or -1 if it cannot be read.
+// Reads the wanted values of a page. Returns its checksum, or -1 if it cannot be read.
 int64_t read_page(int descriptor, const WantedPage& page, const Place* places, uint8_t* spare, int64_t spare_size) {
   int64_t begin = page.begin;
   uint32_t state = 0;
@@ -134,8 +134,8 @@ int64_t read_page(int descriptor, const WantedPage& page, const Place* places, u
 
 }  // namespace
 
-// Reads a chunk of byte strings from a file into memory, and finds each value there. Returns whether it did, and tells
-// what is at the path afterwards. The chunk must be uncompressed, without a dictionary, and without nulls.
+// Reads a chunk of byte strings from a file into memory, and finds its values. Returns whether it succeeded, and sets
+// which file is at the path afterwards. The chunk must be uncompressed, without a dictionary, and without nulls.
 extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(const Cells* cells, const char* path,
                                                                                FileStatus* status) {
   const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -145,7 +145,7 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_find_cells(c
   return read && find_cells(*cells);
 }
 
-// Reads some values of pages, in the order of the file, and sets the checksum of each page, to -1 if it cannot be read.
+// Reads the wanted values of pages, in the order of the file. Sets the checksum of each page; -1 if it cannot be read.
 extern "C" __attribute__((visibility("default"))) void parquetry_read_pages(int64_t descriptor, WantedPage* pages,
                                                                             int64_t count, const Place* places,
                                                                             uint8_t* spare, int64_t spare_size) {

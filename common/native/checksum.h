@@ -48,18 +48,18 @@ inline uint32_t checksum_by_table(uint32_t state, const uint8_t* data, int64_t s
 constexpr int64_t kVector = 16, kFourVectors = 4 * kVector, kWide = 64, kFourWide = 4 * kWide;
 constexpr int kMostLanes = kFourWide / kVector;
 
-// Returns a power of x modulo the polynomial, bits reversed, as `folded` takes it.
+// Returns a power of x modulo the polynomial, with its bits reversed, as `folded` expects it.
 constexpr int64_t power(int exponent) {
   uint32_t value = 0x80000000;
   for (; exponent > 0; --exponent) value = value & 1 ? kPolynomial ^ (value >> 1) : value >> 1;
   return static_cast<int64_t>(value) << 1;
 }
 
-// What moves the halves of a vector forward by some bytes.
+// The powers that move the halves of a vector forward by a number of bytes.
 constexpr int64_t low_power(int64_t bytes) { return power(static_cast<int>(8 * bytes + 32)); }
 constexpr int64_t high_power(int64_t bytes) { return power(static_cast<int>(8 * bytes - 32)); }
 
-// Multiplies both halves of `from` by the powers in `by`, which moves them forward, and adds the vector found there.
+// Multiplies both halves of `from` by the powers in `by`, which moves them forward, and adds the vector that is there.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i folded(__m128i from, __m128i by, __m128i there) {
   const __m128i low = _mm_clmulepi64_si128(from, by, 0x00), high = _mm_clmulepi64_si128(from, by, 0x11);
   return _mm_xor_si128(_mm_xor_si128(low, high), there);
@@ -69,7 +69,7 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i vector_at(const uint8_t*
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
 }
 
-// Folds all bytes but the last few into four vectors. Returns how many bytes these are.
+// Folds all bytes except the last few into four vectors. Returns how many bytes it folded.
 __attribute__((target("pclmul,sse4.1"))) inline int64_t fold(uint32_t state, const uint8_t* data, int64_t size,
                                                              __m128i* lanes) {
   constexpr int64_t kLow = low_power(kFourVectors), kHigh = high_power(kFourVectors);
@@ -104,7 +104,7 @@ __attribute__((target("avx512f,vpclmulqdq"))) inline int64_t fold_wide(uint32_t 
   return at;
 }
 
-// Takes at least four vectors. Returns the state after all whole vectors; `*done` is how many bytes these are.
+// Takes at least four vectors. Returns the state after all whole vectors; `*done` is their size in bytes.
 __attribute__((target("pclmul,sse4.1"))) inline uint32_t checksum_by_vectors(uint32_t state, const uint8_t* data,
                                                                              int64_t size, int64_t* done) {
   const bool is_wide =
@@ -121,7 +121,7 @@ __attribute__((target("pclmul,sse4.1"))) inline uint32_t checksum_by_vectors(uin
   all = _mm_xor_si128(_mm_srli_si128(all, 8), _mm_clmulepi64_si128(all, one, 0x10));  // 128 to 96 bits
   const __m128i last = _mm_set_epi64x(0, kLast);
   all = _mm_xor_si128(_mm_srli_si128(all, 4), _mm_clmulepi64_si128(_mm_and_si128(all, word), last, 0x00));
-  // The quotient of x^64 by the polynomial, and the polynomial, bits reversed: Barrett's reduction.
+  // The quotient of x^64 by the polynomial, and the polynomial, with their bits reversed, for Barrett's reduction.
   const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
   __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(all, word), barrett, 0x10);
   quotient = _mm_clmulepi64_si128(_mm_and_si128(quotient, word), barrett, 0x00);
@@ -130,7 +130,7 @@ __attribute__((target("pclmul,sse4.1"))) inline uint32_t checksum_by_vectors(uin
 
 #endif
 
-// Returns the CRC-32 of some bytes, or of bytes that follow others, with the CRC-32 of those.
+// Returns the CRC-32 of bytes; if they follow others, pass the CRC-32 of those.
 inline uint32_t checksum(const uint8_t* data, int64_t size, uint32_t before = 0) {
   uint32_t state = ~before;
 #if defined(__x86_64__)

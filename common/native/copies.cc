@@ -1,4 +1,4 @@
-// Copies large values around the cache. Most processors otherwise read the target's memory before they overwrite it,
+// Copies large values past the cache. Most processors otherwise read the target's memory before they overwrite it,
 // which takes as long as the copy itself. The function keeps no state, starts no threads, and allocates nothing.
 
 #include <cstdint>
@@ -15,8 +15,8 @@ constexpr int64_t kPart = 256 * kLine;  // bytes that stay in the first-level ca
 
 #if defined(__x86_64__)
 
-// Copies whole lines to a target that begins a line, and returns how many bytes these are. With stores of half a line,
-// it is 1.4 times as fast as with stores of a quarter.
+// Copies whole cache lines to an aligned target, and returns how many bytes it copied. Stores of half a line are 1.4
+// times as fast as stores of a quarter.
 __attribute__((target("avx"))) int64_t copy_lines(char* target, const char* source, int64_t bytes) {
   const int64_t whole = bytes - bytes % kLine;
   for (int64_t at = 0; at < whole; at += kLine) {
@@ -46,7 +46,7 @@ void copy_around_cache(char* target, const char* source, int64_t bytes) {
 
 }  // namespace
 
-// Copies a value to some rows of `target`, which are as long as the value and do not overlap it, and which nobody reads
+// Copies a value to rows of `target`. The rows are as long as the value and do not overlap it, and nobody reads them
 // soon.
 extern "C" __attribute__((visibility("default"))) void parquetry_copy_to_rows(char* target, const char* value,
                                                                               int64_t bytes, const int64_t* rows,

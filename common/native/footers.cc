@@ -1,5 +1,5 @@
-// Checks Parquet footers, finds their row groups, and measures dictionaries. The functions read bytes that may be damaged,
-// so every read is checked against the end. They keep no state, start no threads, and allocate nothing but what is said.
+// Checks Parquet footers, finds their row groups, and measures dictionaries. The bytes may be damaged, so every read is
+// checked against the end. The functions keep no state, start no threads, and allocate only what their comments say.
 // Source of the rules: parquet.thrift, and the Thrift compact protocol.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Leaf {
   int64_t kind, width, repetition, definition;
 };
 
-// Returns whether a text is UTF-8, as far as Python checks it.
+// Returns whether a text is UTF-8 by the rules of Python.
 bool is_text(const uint8_t* text, int64_t size) {
   for (int64_t at = 0; at < size;) {
     const uint8_t first = text[at++];
@@ -203,8 +203,8 @@ bool check_all(Reader* from, Leaf* leaves, int64_t columns, int64_t limit) {
 
 }  // namespace
 
-// Returns whether a footer passes. Whoever gets 0 asks the slow check, which also says what is wrong.
-// `limit` is the number of bytes before the footer. Allocates 32 bytes for each column.
+// Returns whether a footer passes. After a 0, the caller runs the slow check, which also says what is wrong. `limit` is
+// the number of bytes before the footer. Allocates 32 bytes for each column.
 extern "C" __attribute__((visibility("default"))) int64_t parquetry_check_footer(const uint8_t* data, int64_t size,
                                                                                  int64_t columns, int64_t limit) {
   if (columns < 0 || columns > size) return 0;
@@ -217,7 +217,7 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_check_footer
 }
 
 // Writes where the list of row groups begins, where each row group begins, and where the last one ends: `groups` + 2
-// numbers. Returns 0 unless the footer has exactly this many row groups.
+// numbers. Returns 0 if the footer has another number of row groups.
 extern "C" __attribute__((visibility("default"))) int64_t parquetry_row_groups(const uint8_t* data, int64_t size,
                                                                                int64_t groups, int64_t* places) {
   Reader from{data, size};
@@ -243,8 +243,8 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_row_groups(c
   return from.ok && found ? 1 : 0;
 }
 
-// Returns the length of the longest value among values that each follow their length (4 bytes, little-endian), or -1
-// unless they account for all bytes.
+// Returns the length of the longest value. Each value follows its length (4 bytes, little-endian). Returns -1 if the
+// values do not fill the bytes exactly.
 extern "C" __attribute__((visibility("default"))) int64_t parquetry_longest_value(const uint8_t* data, int64_t size) {
   int64_t at = 0, longest = 0;
   while (at < size) {

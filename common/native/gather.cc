@@ -77,7 +77,7 @@ int64_t copy_columns(const Column* columns, int64_t column_count, int64_t source
                      const int64_t* places, int64_t count) {
   const int64_t wrong = first_outside(rows, count, source_rows);
   if (wrong != kAllInRange) return wrong;
-  // Copy column by column: one column fits into the second-level cache, all of them together do not.
+  // Copy column by column: one column fits into the second-level cache, but all of them together do not.
   for (int64_t number = 0; number < column_count; ++number) {
     copy_column(columns[number], source_rows, rows, places, count);
   }
@@ -128,8 +128,8 @@ __attribute__((visibility("default"))) int64_t parquetry_narrow(const int64_t* r
   return kAllInRange;
 }
 
-// Computes where the runs of some rows end when laid end to end: `ends[0 .. count]`. Run `r` of the data is the bytes
-// [offsets[r], offsets[r + 1]). Returns -1, or the index of the first row that is out of range or whose run lies
+// Computes where the runs of the given rows end when laid end to end: `ends[0 .. count]`. Run `r` of the data is the
+// bytes [offsets[r], offsets[r + 1]). Returns -1, or the index of the first row that is out of range or whose run lies
 // outside the data.
 __attribute__((visibility("default"))) int64_t parquetry_run_ends(const int64_t* offsets, int64_t source_rows,
                                                                   int64_t data_bytes, const int64_t* rows,

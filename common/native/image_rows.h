@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// The compiler makes one version for AVX2, and the C library chooses one when this library is loaded.
+// The compiler makes a version for AVX2 too, and the C library chooses one when this library is loaded.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define PARQUETRY_FOR_EVERY_CPU __attribute__((target_clones("avx2", "default")))
 #else
@@ -37,12 +37,12 @@ struct Factors {
   const float* subtract;
 };
 
-// Every step is rounded: the library is compiled without fused multiply-add.
+// Rounds after every step, because the library is compiled without fused multiply-add.
 PARQUETRY_INLINE float normalized(uint8_t value, float multiply, float subtract) {
   return static_cast<float>(value) * multiply - subtract;
 }
 
-// One channel of one row. The pixels of the source are `kFrom` values apart, and those of the target `kTo`.
+// One channel of one row. Pixels are `kFrom` values apart in the source, and `kTo` values apart in the target.
 template <int kFrom, int kTo>
 PARQUETRY_INLINE void normalize_line(const uint8_t* from, float* to, int64_t width, float multiply, float subtract) {
   for (int64_t x = 0; x < width; ++x) to[x * kTo] = normalized(from[x * kFrom], multiply, subtract);
@@ -64,7 +64,7 @@ PARQUETRY_INLINE void finish_line(const uint8_t* from, void* to, int64_t at, int
   }
 }
 
-// The general case, and the layouts that the compiler can do several pixels at a time.
+// The general case, and the layouts for which the compiler can process several pixels at a time.
 PARQUETRY_FOR_EVERY_CPU inline void finish_channel(const uint8_t* from, int64_t from_pixel, const Place& place,
                                                    int64_t at, int64_t width, const Factors& factors,
                                                    int64_t channel) {
@@ -105,7 +105,7 @@ PARQUETRY_INLINE void normalize_pixels(const uint8_t* from, float* to, int64_t w
   }
 }
 
-// Finishes a row whose channels stay where they are. Returns whether it has.
+// Finishes a row whose channels keep their places. Returns false if the row is not of this kind.
 PARQUETRY_FOR_EVERY_CPU inline bool finish_pixels(const uint8_t* from, const Place& place, int64_t at, int64_t width,
                                                   int64_t channels, const Factors& factors) {
   if (place.pixel != channels || place.channel != 1) return false;
@@ -121,7 +121,7 @@ PARQUETRY_FOR_EVERY_CPU inline bool finish_pixels(const uint8_t* from, const Pla
   return true;
 }
 
-// Bilinear weights are whole numbers out of 2,048, as in OpenCV's INTER_LINEAR for uint8, and so are all roundings.
+// As in OpenCV's INTER_LINEAR for uint8, bilinear weights are whole numbers out of 2,048, and results are rounded.
 constexpr float kOne = 2048.0F;
 
 struct Mix {
@@ -129,7 +129,7 @@ struct Mix {
   int16_t of_first, of_second;    // their weights
 };
 
-// Returns what position `to` of `new_length` takes of `old_length` positions.
+// Returns which two of `old_length` positions make up position `to` of `new_length`, and their weights.
 inline Mix mix_of(int64_t to, int64_t new_length, int64_t old_length, bool edges) {
   const double scale = 1.0 / (static_cast<double>(new_length) / static_cast<double>(old_length));
   const float exact = static_cast<float>((static_cast<double>(to) + 0.5) * scale - 0.5);
@@ -148,7 +148,7 @@ inline Mix mix_of(int64_t to, int64_t new_length, int64_t old_length, bool edges
   return mix;
 }
 
-// Both axes halved exactly: OpenCV takes the mean of four pixels there instead.
+// When both axes are halved exactly, OpenCV takes the mean of four pixels instead.
 inline bool halves(int64_t height, int64_t width, int64_t new_height, int64_t new_width) {
   return height == 2 * new_height && width == 2 * new_width;
 }
@@ -221,8 +221,8 @@ class ImageRows {
     for (int64_t c = 0; c < channels_; ++c) finish(made_ + c * channel, step, y, c);
   }
 
-  // Mixes neighbors in a row, and splits its channels unless the target has them together, too. The values are those
-  // of pixels times 128.
+  // Mixes neighbors in a row. Splits its channels, unless the target stores them together too. The results are pixels
+  // times 128.
   void mix_across(const uint8_t* row, int16_t* target) const {
 #if PARQUETRY_HAS_AVX2
     if (channels_ == 3 && __builtin_cpu_supports("avx2")) return mix_colors_across(row, target);
@@ -255,7 +255,7 @@ class ImageRows {
   }
 
   __attribute__((target("avx2"))) void mix_colors_across(const uint8_t* row, int16_t* target) const {
-    // Words of red, red of the neighbor, green, green of the neighbor, blue, blue of the neighbor.
+    // Words of red, the neighbor's red, green, the neighbor's green, blue, the neighbor's blue.
     const __m128i order = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
     const __m128i together = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, -1, -1, -1, -1);
     for (int64_t x = 0; x < line_; x += 4) {

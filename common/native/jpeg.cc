@@ -27,7 +27,7 @@
 
 namespace {
 
-// A part of an image that is decoded at 1 / `factor` of its size, and what becomes of it. The box is in pixels of the
+// A part of an image that is decoded at 1 / `factor` of its size, and what to make of it. The box is in pixels of the
 // reduced image.
 struct Part {
   const uint8_t* data;
@@ -46,7 +46,7 @@ static_assert(sizeof(Part) == 160, "Python describes parts by the same layout");
 
 #if PARQUETRY_HAS_JPEG
 
-// Chroma is interpolated from its neighbors, so a few more columns are decoded on either side of the box.
+// Chroma is interpolated between neighbors, so a few more columns are decoded on either side of the box.
 constexpr int64_t kNeighbors = 16;
 
 struct Library {
@@ -77,7 +77,7 @@ bool find_all(void* handle, Library* library) {
          find(handle, "jpeg_finish_decompress", &library->finish);
 }
 
-// Leaves the decoder at the first error or warning. A whole decoder then says what is wrong with the image.
+// Leaves the decoder at the first error or warning. Another decoder then reports what is wrong with the image.
 struct Errors {
   jpeg_error_mgr base;
   jmp_buf leave;
@@ -102,12 +102,12 @@ bool fits(const jpeg_decompress_struct& state, const Part& part) {
 
 [[noreturn]] void give_up(jpeg_decompress_struct* state) { leave(reinterpret_cast<j_common_ptr>(state)); }
 
-// The memory goes with `state`, so `longjmp` may leave at any time.
+// The memory belongs to `state`, so `longjmp` may leave at any time.
 void* memory_of(jpeg_decompress_struct* state, size_t bytes) {
   return state->mem->alloc_large(reinterpret_cast<j_common_ptr>(state), JPOOL_IMAGE, bytes);
 }
 
-// Decodes an image into the place of its part, in one go.
+// Decodes an image straight into the place of its part.
 void decode_in_place(const Library& library, jpeg_decompress_struct* state, const Part& part) {
   constexpr int64_t kAtOnce = 16;
   auto* const pixels = static_cast<uint8_t*>(part.place.pixels);
@@ -122,7 +122,7 @@ void decode_in_place(const Library& library, jpeg_decompress_struct* state, cons
   }
 }
 
-// Decodes the rows of a part one by one, and finishes each.
+// Decodes the rows of a part one by one, and finishes each of them.
 void decode_rows(const Library& library, jpeg_decompress_struct* state, const Part& part,
                  const parquetry::Factors& factors) {
   const int64_t whole_width = state->output_width;
@@ -133,7 +133,7 @@ void decode_rows(const Library& library, jpeg_decompress_struct* state, const Pa
   const size_t line_bytes = static_cast<size_t>(width * part.channels + parquetry::ImageRows::kSlack + 1);
   auto* line = static_cast<uint8_t*>(memory_of(state, line_bytes));
   std::memset(line + line_bytes - parquetry::ImageRows::kSlack, 0, parquetry::ImageRows::kSlack);
-  // The decoder writes around the cache to aligned addresses. This line is read again at once.
+  // The decoder writes past the cache to aligned addresses, but this line is read again at once.
   if (reinterpret_cast<uintptr_t>(line) % 2 == 0) ++line;
   const bool resizes = part.box_height != part.new_height || part.box_width != part.new_width;
   void* const memory = resizes ? memory_of(state, parquetry::ImageRows::memory_bytes(part.channels, part.new_height,
@@ -150,7 +150,7 @@ void decode_rows(const Library& library, jpeg_decompress_struct* state, const Pa
     rows.take(first, row);
   }
   if (!part.reads_all) return;
-  // Skipping to the last line would end there, without reading what is below the part.
+  // Skipping to the last line would end the image there, without reading what is below the part.
   const JDIMENSION below = state->output_height - state->output_scanline;
   if (below > 1) library.skip(state, below - 1);
   JSAMPROW last[] = {line};
@@ -192,7 +192,7 @@ bool decode_part(const Library& library, const Part& part, const parquetry::Fact
     library.destroy(&state);
     return false;
   }
-  // A decoder of its own for each image: Huffman tables of one image must not serve another one that lacks them.
+  // Each image gets a new decoder: an image that lacks Huffman tables must not use those of another.
   library.create(&state, JPEG_LIB_VERSION, sizeof(state));
   library.read_memory(&state, part.data, static_cast<unsigned long>(part.bytes));
   library.read_header(&state, TRUE);
@@ -222,8 +222,8 @@ __attribute__((visibility("default"))) const void* parquetry_jpeg_library([[mayb
   return nullptr;
 }
 
-// Decodes parts, and sets which of them it has decoded. The others are not such JPEG images, or are damaged, and their
-// places hold anything. Multiplies and subtracts for each channel, or neither.
+// Decodes parts, and sets which of them it decoded. The others are other JPEG images, or damaged, and their places hold
+// any bytes. `multiply` and `subtract` have a number for each channel, or both are null.
 __attribute__((visibility("default"))) void parquetry_jpeg_parts([[maybe_unused]] const void* loaded,
                                                                  [[maybe_unused]] Part* parts,
                                                                  [[maybe_unused]] int64_t count,

@@ -1,5 +1,5 @@
-// Reads parts of local files, and says which version of a file is at a path. Files are opened with
-// O_NONBLOCK, because opening a pipe that has replaced a file would wait.
+// Reads parts of local files, and returns which version of a file is at a path. Files are opened with O_NONBLOCK,
+// because opening a pipe that has replaced a file would block.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-// What the file system says about a file. All 0 if there is none.
+// What the file system reports about a file. All 0 if there is no file.
 struct FileStatus {
   int64_t size, modified_ns, changed_ns, inode, mode, links, owner, group;
 };
@@ -32,7 +32,7 @@ inline FileStatus status_of(const char* path) {
           found.st_gid};
 }
 
-// Reads a part of a file. Returns whether it is there.
+// Reads a part of a file. Returns false if the file ends before it, or cannot be read.
 inline bool read_file(int descriptor, int64_t begin, int64_t size, uint8_t* to) {
   while (size > 0) {
     const ssize_t read = pread(descriptor, to, static_cast<size_t>(size), begin);

@@ -1,7 +1,7 @@
 // Decodes column chunks of numbers, of byte strings, and of lists of numbers without nulls: plain pages, or pages that
-// refer to a dictionary. Whatever is different or damaged is left to Arrow. The bytes may be damaged, so every claim is
-// checked before it is used. The functions keep no state, start no threads, and allocate nothing.
-// Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
+// refer to a dictionary. Anything else, and anything damaged, is left to Arrow. The bytes may be damaged, so every
+// claim is checked before it is used. The functions keep no state, start no threads, and allocate nothing. Source of
+// the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
 #include <cstdint>
 #include <cstring>
@@ -40,7 +40,7 @@ struct Chunk {
 static_assert(sizeof(Chunk) == 120, "Python describes chunks by the same layout");
 
 // Memory for a chunk of a file, a decompressed page, and a dictionary. Up to 8 bytes after a chunk or page may be read.
-// Zstandard's own library is found by Python.
+// Python finds the Zstandard library.
 struct Scratch {
   uint8_t* chunk;
   int64_t chunk_bytes;
@@ -61,7 +61,7 @@ struct Progress {
   bool has_pages = false;
 };
 
-// Copies values, which lose their upper bytes if the target's are narrower, as in Arrow.
+// Copies values. If the target's are narrower, values lose their upper bytes, as in Arrow.
 void copy_values(const Chunk& chunk, const uint8_t* from, int64_t count, uint8_t* to) {
   if (chunk.value_bytes == chunk.stored_bytes) {
     std::memcpy(to, from, static_cast<size_t>(count * chunk.value_bytes));
@@ -91,7 +91,7 @@ void set_valid(const Chunk& chunk, int64_t row, int64_t count) {
   if (count & 7) chunk.validity[(row + count) >> 3] |= static_cast<uint8_t>((1 << (count & 7)) - 1);
 }
 
-// Sets the validity of consecutive rows, which is 0 so far, to `count` bits. Returns how many of them are 1.
+// Sets the validity of consecutive rows, which is still 0, to `count` bits. Returns how many bits are 1.
 int64_t set_validity(const Chunk& chunk, int64_t row, const uint8_t* bits, int64_t count) {
   int64_t valid = 0;
   for (int64_t byte = 0; 8 * byte < count; ++byte, row += 8) {
@@ -104,7 +104,7 @@ int64_t set_validity(const Chunk& chunk, int64_t row, const uint8_t* bits, int64
   return valid;
 }
 
-// Sets the validity of the rows of a page by their definition levels. Returns how many are valid, or -1.
+// Sets the validity of a page's rows from their definition levels. Returns how many are valid, or -1.
 int64_t read_validity(const Chunk& chunk, Runs levels, int64_t row, int64_t rows) {
   int64_t valid = 0;
   for (int64_t count = 0; rows > 0; rows -= count, row += count) {
@@ -137,14 +137,14 @@ void spread(const Chunk& chunk, int64_t row, int64_t rows, int64_t valid) {
   }
 }
 
-// Begins the next row. Returns false if it is one too many.
+// Begins the next row. Returns false if all rows have begun.
 bool begin_row(const Chunk& chunk, int64_t rows, Progress* so_far) {
   if (so_far->rows >= rows) return false;
   set_offset(chunk, so_far->rows++, so_far->values);
   return true;
 }
 
-// Sets the offsets of the lists that begin in a page, and counts its numbers. Returns false if one of them is null.
+// Sets the offsets of the lists that begin in a page, and counts its numbers. Returns false if there is a null.
 bool read_lists(const Chunk& chunk, int64_t rows, Runs repetition, Runs definition, int64_t levels, Progress* so_far) {
   const auto present = static_cast<uint64_t>(chunk.definition), empty = static_cast<uint64_t>(chunk.empty);
   while (levels > 0) {
@@ -173,7 +173,7 @@ bool read_lists(const Chunk& chunk, int64_t rows, Runs repetition, Runs definiti
   return true;
 }
 
-// Calls a function with each code of some values. Returns whether all codes are in the dictionary.
+// Calls a function with the code of each value. Returns whether all codes are in the dictionary.
 template <class Use>
 bool for_codes(const uint8_t* data, int64_t size, int64_t values, int64_t entries, Use use) {
   if (values == 0 && size == 0) return true;
@@ -207,7 +207,7 @@ bool look_up(const uint8_t* data, int64_t size, int64_t values, const Scratch& s
   });
 }
 
-// Decodes the numbers of a page after its levels. The first one goes to place `first`.
+// Decodes the numbers of a page, which follow its levels. The first number goes to place `first`.
 bool decode_numbers(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, int64_t first,
                     int64_t values, const Scratch& scratch, int64_t entries) {
   if (values > chunk.capacity - first) return false;
@@ -230,7 +230,7 @@ void spread_numbers(const Chunk& chunk, int64_t row, int64_t rows, int64_t valid
   return spread<uint64_t>(chunk, row, rows, valid);
 }
 
-// Adds a byte string to the target. If it does not fit, it only counts.
+// Adds a byte string to the target. If the string does not fit, it is only counted.
 void add_text(const Chunk& chunk, const Text& text, Progress* so_far) {
   set_offset(chunk, so_far->rows++, so_far->values);
   if (text.size <= chunk.capacity - so_far->values)
@@ -238,12 +238,12 @@ void add_text(const Chunk& chunk, const Text& text, Progress* so_far) {
   so_far->values += text.size;
 }
 
-// Adds an empty string for each row that is null, up to the next one that is not.
+// Adds an empty string for each null row before the next row that is not null.
 void add_nulls(const Chunk& chunk, int64_t end, Progress* so_far) {
   while (so_far->rows < end && !is_valid(chunk, so_far->rows)) set_offset(chunk, so_far->rows++, so_far->values);
 }
 
-// Decodes the byte strings of a page after its levels. `valid` of its rows are not null.
+// Decodes the byte strings of a page, which follow its levels. `valid` of its rows are not null.
 bool decode_texts(const Chunk& chunk, const Header& header, const uint8_t* data, int64_t size, int64_t valid,
                   const Scratch& scratch, Progress* so_far) {
   const int64_t end = so_far->rows + header.values;
@@ -280,7 +280,7 @@ bool keep_dictionary(const Chunk& chunk, const Header& header, const uint8_t* da
   return true;
 }
 
-// Returns whether the bytes are exactly `wanted` bytes, compressed. These are then in the memory of a page.
+// Returns whether the bytes decompress to exactly `wanted` bytes. If so, the memory of a page holds these.
 bool decompress(const Chunk& chunk, const uint8_t* from, int64_t size, int64_t wanted, const Scratch& scratch) {
   if (wanted < 0 || wanted > scratch.page_bytes) return false;
   if (chunk.compressed == kSnappy) return decompress_snappy(from, size, scratch.page, wanted);
@@ -337,7 +337,7 @@ bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, 
   return true;
 }
 
-// Returns how many numbers or bytes there are, or kUndecoded, and counts the nulls.
+// Returns the number of numbers or bytes, or kUndecoded, and counts the nulls.
 int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, int64_t* nulls) {
   Reader from{chunk.data, chunk.size};
   Progress so_far;

@@ -1,6 +1,5 @@
-// Reads what column chunks have in common: page headers, levels, and byte strings. The bytes may be damaged, so every claim
-// is checked before it is used.
-// Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
+// Reads what all column chunks have: page headers, levels, and byte strings. The bytes may be damaged, so every claim
+// is checked before it is used. Source of the rules: parquet.thrift, and Encodings.md of the Parquet format.
 
 #pragma once
 
@@ -25,7 +24,7 @@ struct Header {
 
 int64_t integer(Reader* from, int kind) { return is_integer(kind) ? from->number() : from->fail(); }
 
-// The fields of a header that were there; those that parquet.thrift requires must all be.
+// The fields that the header has. All fields that parquet.thrift requires must be there.
 struct Seen {
   uint32_t ids = 0;
 
@@ -105,7 +104,7 @@ Header read_header(Reader* from) {
   return header;
 }
 
-// The hybrid of run lengths and bit-packed groups, in which levels and codes are stored.
+// The hybrid of run lengths and bit-packed groups that stores levels and codes.
 struct Runs {
   Reader from;
   int64_t bits;
@@ -115,7 +114,7 @@ struct Runs {
   uint64_t value = 0;  // of a run of equal values
   const uint8_t* groups = nullptr;
 
-  // Makes sure that a value is left. Returns false if there is none, or a run does not fit.
+  // Makes sure that a value is left. Returns false if no value is left, or if a run does not fit.
   bool has_more() {
     if (left > 0) return true;
     const uint64_t head = from.unsigned_number();
@@ -135,7 +134,7 @@ struct Runs {
     return from.ok;
   }
 
-  // Returns the value of the current run after some others, if values take 1, 2, 4 or 8 bits.
+  // Returns the value `after` places further in the current run, for values of 1, 2, 4 or 8 bits.
   uint64_t peek(int64_t after) const {
     if (!packed) return value;
     const int64_t bit = (taken + after) * bits;
@@ -154,7 +153,7 @@ struct Text {
   int64_t size;
 };
 
-// Calls a function with each of some byte strings, which must account for all bytes.
+// Calls a function with each byte string. Returns false if the strings do not fill the bytes exactly.
 template <class Use>
 bool for_texts(const uint8_t* data, int64_t size, int64_t values, Use use) {
   int64_t at = 0;

@@ -19,8 +19,8 @@ inline uint64_t little(const uint8_t* from, int64_t bytes) {
   return value;
 }
 
-// Returns whether the bytes are exactly `wanted` bytes, compressed. These are then in `out`. Not inlined: compiled into a
-// larger function, its loops are up to a tenth slower.
+// Returns whether the bytes decompress to exactly `wanted` bytes, which are then in `out`. Not inlined: inside a larger
+// function, its loops are up to a tenth slower.
 __attribute__((noinline)) inline bool decompress_snappy(const uint8_t* from, int64_t size, uint8_t* out, int64_t wanted) {
   Reader head{from, size};
   if (head.unsigned_number() != static_cast<uint64_t>(wanted) || !head.ok) return false;

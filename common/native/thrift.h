@@ -1,5 +1,5 @@
-// Reads the Thrift compact protocol, in which footers and page headers are written. The bytes may be damaged, so every
-// read is checked against the end.
+// Reads the Thrift compact protocol of footers and page headers. The bytes may be damaged, so every read is checked
+// against the end.
 
 #pragma once
 
@@ -12,7 +12,7 @@ enum Kind { kStop = 0, kTrue = 1, kFalse = 2, kByte = 3, kI16 = 4, kI32 = 5, kI6
 
 constexpr int kMostNested = 32;
 
-// Reads the compact protocol. After a mistake, `ok` is false and everything that is read is 0.
+// Reads the compact protocol. After an error, `ok` is false and every value read is 0.
 struct Reader {
   const uint8_t* data;
   int64_t size, at = 0;
@@ -50,7 +50,7 @@ struct Reader {
     return static_cast<int64_t>(bytes);
   }
 
-  // Reads the head of a field. Returns its kind, `kStop` after the last one and after a mistake.
+  // Reads the head of a field. Returns its kind; `kStop` after the last field or an error.
   int field(int64_t* id) {
     const uint8_t head = byte();
     const int kind = head & 15;
@@ -67,7 +67,7 @@ struct Reader {
     return static_cast<int64_t>(count);
   }
 
-  // Moves over a value. Returns the size of a list, or 1.
+  // Skips a value. Returns the size of a list, or 1.
   int64_t skip(int kind, int depth) {
     if (depth > kMostNested) return fail();
     switch (kind) {

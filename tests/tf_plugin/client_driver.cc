@@ -95,7 +95,7 @@ void Fork(const Request& request) {
   std::cout << "pooled: " << FirstValue(*Next(*again)) << std::endl;
 }
 
-// A child of a child has the files that its parent opened after the first fork, under whatever numbers.
+// A child of a child has the files that its parent opened after the first fork, under any numbers.
 void ForkTwice(const Request& request) {
   std::shared_ptr<Sidecar> sidecar = Begin(request);
   const int status = InChild([] {
@@ -110,7 +110,7 @@ void ForkTwice(const Request& request) {
   std::cout << "child status: " << status << std::endl;
 }
 
-// Another thread takes and returns sidecars all the while that this one forks.
+// Another thread takes and returns sidecars while this one forks.
 void ForkStorm(const Request& request) {
   std::atomic<bool> done{false};
   std::thread user([&] {
@@ -123,7 +123,7 @@ void ForkStorm(const Request& request) {
   std::cout << "child status: " << status << std::endl;
 }
 
-// The child lives on after the parent was killed: the sidecar must see its connection end all the same.
+// The child outlives the killed parent. The sidecar must still see its connection end.
 void ForkLeak(const Request& request) {
   std::shared_ptr<Sidecar> sidecar = Begin(request);
   if (fork() == 0) {
@@ -210,12 +210,12 @@ std::string Said(const std::string& packet) {
   return problem.empty() ? said.str() : "refused: " + problem;
 }
 
-// What each packet of stdin (a line of hex) says.
+// Prints what each packet of stdin (a line of hex) says.
 void Packets(const Request&) {
   for (std::string line; std::getline(std::cin, line);) std::cout << Said(FromHex(line)) << "\n";
 }
 
-// Whether each tensor of stdin (a line of hex) fits into so many bytes.
+// Prints whether each tensor of stdin (a line of hex) fits into this many bytes.
 void Tensors(const Request& request) {
   parquetry::protocol::TensorEntry tensor;
   for (std::string line; std::getline(std::cin, line);) {
