@@ -81,6 +81,6 @@ def test_several_numbers_of_cores_give_a_table_of_scaling() -> None:
     ]
 
 
-def test_what_each_was_given_stands_below() -> None:
+def test_the_options_of_each_are_listed_below() -> None:
     text = report.markdown(results({"cores": 2, "workloads": {"a": {"pipe": measured(pair(1, 2))}}}))
     assert text.endswith("### What each was given\n\n- **ParquetPipe**: as it comes\n")

@@ -118,7 +118,7 @@ def test_a_directory_without_parquet_is_reported(tmp_path: Path) -> None:
         Pipeline(str(tmp_path)).schema  # noqa: B018
 
 
-def test_a_file_that_is_no_parquet_is_named(built: Built, tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_named(built: Built, tmp_path: Path) -> None:
     write_table(tmp_path, pa.table({"x": [1]}), "a.parquet")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 this is not Parquet")
     with pytest.raises(DatasetError, match=r"file .*b\.parquet: expected a readable Parquet file"):
@@ -169,7 +169,7 @@ def test_a_file_with_damaged_pages_is_named(tmp_path: Path) -> None:
         (lambda p: p.repeat(2).take(3).shuffle(2), r"shuffle\(\) must come before repeat\(\)\.take\(\)"),
     ],
 )  # fmt: skip
-def test_a_stage_that_makes_no_sense_is_refused_where_it_is_called(built: Built, make: Any, message: str) -> None:
+def test_an_invalid_stage_is_refused_where_it_is_called(built: Built, make: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         make(built.pipeline())
 
@@ -281,13 +281,13 @@ def test_a_predicate_that_returns_no_condition_is_reported(
         ({"fields": {0: 3}}, r"expected fields=\{offset: \[names\]\}, got"),
     ],
 )
-def test_a_window_that_makes_no_sense_is_refused(built: Built, arguments: dict[str, Any], message: str) -> None:
+def test_an_invalid_window_is_refused(built: Built, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         built.pipeline().ngram(**arguments)
 
 
 @pytest.mark.parametrize("name", ["label", "image", "tags", "flag"])
-def test_a_time_stamp_that_is_no_number_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_time_stamp_that_is_not_a_number_is_refused(tmp_path: Path, name: str) -> None:
     built = build(tmp_path, [[4]], change=lambda row: {**row, "label": "x", "flag": True})
     with pytest.raises(PipelineError, match=rf"expected timestamp='{name}' to be a number or a time"):
         next(iter(built.pipeline().ngram(length=2, timestamp=name)))
@@ -418,7 +418,7 @@ def test_a_transform_that_raises_says_where_and_keeps_its_traceback(built: Built
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_an_error_of_ours_inside_a_transform_stays_what_it_is(built: Built) -> None:
+def test_our_errors_inside_a_transform_keep_their_class(built: Built) -> None:
     def refuse(row: dict[str, Any]) -> dict[str, Any]:
         raise DecodeError("a point cloud without points")
 

@@ -47,7 +47,7 @@ def test_only_the_first_steps_of_an_endless_iterator_are_looked_at() -> None:
     assert_resumable(lambda: Counter(10**9), steps=5)
 
 
-def test_a_fresh_iterator_may_stand_at_another_epoch_if_the_state_brings_it_back() -> None:
+def test_a_fresh_iterator_may_be_at_another_epoch_if_the_state_restores_it() -> None:
     epochs = iter(range(1000))
 
     class Epochs(Counter):

@@ -94,7 +94,7 @@ def test_errors_that_leave_a_public_method_have_clean_causes() -> None:
     assert "SECRET" not in "".join(traceback.format_exception(error))
 
 
-def test_what_a_users_function_raised_stays_unchanged() -> None:
+def test_the_exception_of_a_users_function_stays_unchanged() -> None:
     error, own = TransformError("a function failed"), KeyError("http://host/a?id=1")
     error.__cause__ = own
     shorten(error)

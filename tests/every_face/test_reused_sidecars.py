@@ -103,7 +103,7 @@ def test_a_function_has_a_process_of_its_own(pipeline: Pipeline, face: Any) -> N
 
 
 @READERS
-def test_what_is_held_outlives_the_request(pipeline: Pipeline, face: Any) -> None:
+def test_held_batches_outlive_the_request(pipeline: Pipeline, face: Any) -> None:
     batches = pipeline.batch(4)
     begin = face.passes(batches)
     held = list(begin())

@@ -194,7 +194,7 @@ def test_metadata_that_is_none_names_its_file(tmp_path: Path, text: bytes) -> No
         list(Pipeline(tmp_path))
 
 
-def test_bytes_that_are_no_text_name_their_row(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_name_their_row(tmp_path: Path) -> None:
     field = UnischemaField("x", np.str_, (None,), NdarrayCodec())
     good, bad = (
         npy("{'descr': '|S2', 'fortran_order': False, 'shape': (1,), }", data) for data in (b"ok", b"\xff\xfe")

@@ -98,7 +98,7 @@ print(ids())
 
 
 @pytest.mark.parametrize("codec", [CompressedImageCodec("webp"), CompressedImageCodec("png"), CompressedNdarrayCodec()])
-def test_values_that_do_not_fit_into_memory_for_a_moment_are_no_bad_rows(tmp_path: Path, codec: Any) -> None:
+def test_a_short_lack_of_memory_makes_no_bad_rows(tmp_path: Path, codec: Any) -> None:
     field = UnischemaField("x", np.uint8, (3_000, 3_000, 3), codec)
     rows = [{"id": number, "x": np.zeros(field.shape, np.uint8)} for number in range(3)]
     write_dataset(tmp_path / "data", Unischema("s", [UnischemaField("id", np.int64), field]), rows)

@@ -114,7 +114,7 @@ def test_readers_that_all_stop_before_their_first_answer_are_an_error(
     assert gone([int(start.name) for start in starts.iterdir()], WITHIN_S) == []
 
 
-def test_whoever_waits_says_so_and_continues(
+def test_a_waiting_process_says_so_and_continues(
     built: Built, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0.6")

@@ -165,7 +165,7 @@ def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
         KeyError("status"),
     ],
 )
-def test_what_would_fail_again_is_raised_at_once(store: FaultyStore, error: Exception) -> None:
+def test_errors_that_would_repeat_are_raised_at_once(store: FaultyStore, error: Exception) -> None:
     asked = []
 
     def read() -> None:

@@ -70,7 +70,7 @@ def test_a_dataset_is_refused_where_the_versions_do_not_fit(tmp_path: Path) -> N
         ParquetDataset(str(tmp_path), transport="arrow")
 
 
-def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="expected transport='native' or 'arrow', got 'pigeon'"):
         ParquetDataset(str(tmp_path), transport="pigeon")  # type: ignore[arg-type]  # that is the test
     with pytest.raises(PipelineError, match="expected transport='arrow' with address='unix:/x', got the native op"):

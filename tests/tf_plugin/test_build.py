@@ -143,7 +143,7 @@ def test_a_library_that_cannot_be_loaded_is_an_error_and_does_not_stay(
 
 
 @pytest.mark.slow
-def test_a_trial_process_tells_a_library_from_what_is_none(tmp_path: Path) -> None:
+def test_a_trial_process_recognizes_a_library(tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(build.library_path().read_bytes()[:5_000])
     assert "exit status" in build._tried(broken)

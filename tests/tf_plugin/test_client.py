@@ -227,7 +227,7 @@ def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(driver: Path, nam
         assert "version 3, got one of version 1. Trainer and sidecar must run the same parquetry" in result.stdout
 
 
-def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_connection(driver: Path) -> None:
+def test_the_death_of_a_sidecar_is_noticed_even_if_another_process_holds_its_connection(driver: Path) -> None:
     program = "import os, time\nif os.fork() == 0: [os.close(fd) for fd in (1, 2)]; time.sleep(20)\nos._exit(3)"
     command = [driver, "read", "{}", sys.executable, "-c", program]
     begin = time.monotonic()

@@ -181,7 +181,7 @@ def test_counts_that_only_the_graph_knows_are_left_to_tf_data(url: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["batch", "take", "repeat"])
-def test_arguments_that_are_no_integers_are_refused(url: str, verb: str) -> None:
+def test_arguments_that_are_not_integers_are_refused(url: str, verb: str) -> None:
     with pytest.raises(PipelineError, match="expected an integer, got 'three'"):
         getattr(ParquetDataset(url), verb)("three")
 
@@ -261,7 +261,7 @@ def test_a_filter_that_leaves_nothing_is_an_error(url: str) -> None:
         next(iter(ParquetDataset(url).where(pc.field("id") > 1000)))
 
 
-def test_what_is_not_there_is_an_error_of_its_own_class(url: str) -> None:
+def test_missing_datasets_and_fields_raise_their_own_classes(url: str) -> None:
     with pytest.raises(DatasetError, match="found nothing there"):
         _ = ParquetDataset(url + "-elsewhere").element_spec
     with pytest.raises(FieldNotFoundError, match="nowhere"):
@@ -400,7 +400,7 @@ def test_a_stage_applied_too_late_says_where_it_belongs(url: str) -> None:
             mapped.apply(stage)
 
 
-def test_a_step_that_is_no_dataset_yet_may_be_on_the_way(tmp_path: Path) -> None:
+def test_an_unreadable_field_may_be_deselected_later(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -104,7 +104,7 @@ def test_an_interleave_of_shards_resumes_from_a_checkpoint(built: Built, tmp_pat
     assert sorted(taken + rest) == list(range(ROWS))
 
 
-def test_what_must_be_known_now_is_refused(built: Built) -> None:
+def test_calls_that_need_the_shard_now_are_refused(built: Built) -> None:
     refused = r"expected a pipeline without tensors, got one whose shard is known only when the graph runs"
     kept = r"state_dict: expected a dataset created outside of functions"
 

@@ -122,7 +122,7 @@ def test_row_groups_have_a_leading_axis_and_times_are_nanoseconds(plain: str) ->
 @pytest.mark.parametrize(
     ("field", "text"), [("maybe", "field 'maybe': expected a value"), ("ragged", "field 'ragged'")]
 )
-def test_what_has_no_tensor_is_an_error_with_the_fields_name(plain: str, field: str, text: str) -> None:
+def test_types_without_a_tensor_are_errors_with_the_fields_name(plain: str, field: str, text: str) -> None:
     with (
         make_batch_reader(plain, schema_fields=[field]) as reader,
         pytest.raises(tf.errors.OpError, match=text),

@@ -100,7 +100,7 @@ BEHIND: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
 
 
 @pytest.mark.parametrize("name", BEHIND)
-def test_what_tensorflow_does_behind_the_source_is_restored_with_it(built: Built, name: str, tmp_path: Path) -> None:
+def test_later_tensorflow_stages_are_restored_with_the_source(built: Built, name: str, tmp_path: Path) -> None:
     # Before its first element, TensorFlow's shuffle has no input iterator and therefore cannot save its epoch.
     anew = name != "another shuffle"
     dataset = BEHIND[name](ParquetDataset(built.url, ["id"]).shuffle(5, 3, reshuffle_each_iteration=anew).batch(6))

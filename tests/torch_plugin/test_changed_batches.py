@@ -235,7 +235,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("place", ["collate_fn", "dataset"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_user_code_makes_of_a_batch_is_what_arrives(folder: str, change: Callable[[Any], Any], place: str) -> None:
+def test_results_of_user_code_arrive_unchanged(folder: str, change: Callable[[Any], Any], place: str) -> None:
     def batches(workers: int) -> list[Any]:
         rows = ParquetIterable(folder).shuffle(40, seed=3).batch(20)
         options = {"batch_size": None, "num_workers": workers, "timeout": PATIENCE_S if workers else 0}

@@ -137,7 +137,7 @@ def test_a_copy_counts_for_itself() -> None:
     assert (copied.begin(), copied.begin(), counter.begin()) == (2, 3, 2)
 
 
-def test_a_process_that_is_no_worker_counts_for_itself() -> None:
+def test_a_process_that_is_not_a_worker_counts_for_itself() -> None:
     counter = EpochCounter()
     counter.announce(with_workers())
     reading, writing = os.pipe()

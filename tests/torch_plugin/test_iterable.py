@@ -223,7 +223,7 @@ def test_torchs_seed_fixes_a_shuffle_without_one(url: str, face: Any, workers: i
         assert ids(face(url, ["id"]).shuffle(20)) == direct
 
 
-def test_what_is_made_of_one_shuffle_keeps_one_order(url: str) -> None:
+def test_pipelines_derived_from_one_shuffle_share_its_order(url: str) -> None:
     shuffled = ParquetIterable(url).shuffle(20)
     first, second = shuffled.select("id"), shuffled.select("id", "x").batch(7)
     state = shuffled.select("id").state_dict()

@@ -96,7 +96,7 @@ def test_workers_forked_after_the_main_process_has_read_have_memory_of_their_own
             assert batch["image"].amax(dim=(1, 2, 3)).tolist() == expected
 
 
-def test_more_workers_than_batches_is_no_loss(url: str) -> None:
+def test_more_workers_than_batches_lose_nothing(url: str) -> None:
     pipe = make(url).batch(40)
     assert ids(DataLoader(pipe, batch_size=None, num_workers=3)) == epoch_of(pipe, 0)
 
@@ -174,7 +174,7 @@ def test_an_elementwise_pipe_is_loaded_like_its_source(url: str, options: dict[s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_the_training_loop_deletes_is_freed(url: str, workers: int) -> None:
+def test_objects_that_the_training_loop_deletes_are_freed(url: str, workers: int) -> None:
     """Looking at the variables of the caller's frame would keep them alive until it ends."""
     data = ParquetIterable(url, ["id"]).batch(7)
     loader = DataLoader(data, batch_size=None, num_workers=workers)

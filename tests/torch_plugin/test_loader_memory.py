@@ -121,7 +121,7 @@ def test_tensors_look_into_the_memory_of_workers(folder: str) -> None:
     assert seen == ROWS // BATCH * 6
 
 
-def test_what_is_held_is_never_written_to(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_batches_are_never_overwritten(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Holds more batches than a worker has regions, and finally all at once."""
     monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 3)
     pipe = ParquetPipe(folder, workers=2).shuffle(30, seed=1).batch(BATCH).repeat(3)

@@ -195,7 +195,7 @@ def test_a_shuffle_in_its_own_order_is_another_one_in_each_pass(url: str, caplog
 # --- double sharding or shuffling ---
 
 
-def test_what_a_sampler_would_deal_again_is_refused(url: str) -> None:
+def test_a_sampler_that_would_deal_again_is_refused(url: str) -> None:
     dataset = make(url, "id").shard(2, 0)
     sampler: Any = DistributedSampler(dataset, 2, 0)
     with pytest.raises(

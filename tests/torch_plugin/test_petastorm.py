@@ -339,7 +339,7 @@ def test_a_reader_of_the_users_own_is_loaded(loader: Any, batched: bool, capacit
         (lambda i: decimal.Decimal(int(i)), "Pytorch does not support an array of object"),
     ],
 )
-def test_what_makes_no_tensors_of_one_kind_is_refused_with_the_fields_name(url: str, change: Any, text: str) -> None:
+def test_values_without_a_common_tensor_type_are_refused_with_the_fields_name(url: str, change: Any, text: str) -> None:
     reader = rows_of(url, ["id"], transform_spec=TransformSpec(lambda row: {"id": change(row["id"])}))
     with (
         petastorm.BatchedDataLoader(reader, batch_size=10) as batches,

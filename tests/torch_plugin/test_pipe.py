@@ -137,7 +137,7 @@ def test_lists_of_rows_are_torchs_batches(url: str) -> None:
     ]
 
 
-def test_verbs_of_torch_that_the_pipeline_has_not_are_there(url: str) -> None:
+def test_torchs_own_verbs_are_there(url: str) -> None:
     left, right = ParquetPipe(url, ["id"]).take(3), ParquetPipe(url, ["id"]).skip(57)
     assert [(a["id"].item(), b["id"].item()) for a, b in left.zip(right)] == [(0, 57), (1, 58), (2, 59)]
     assert ids(left.concat(right)) == [0, 1, 2, 57, 58, 59]

@@ -297,7 +297,7 @@ def test_a_stateful_loader_that_went_on_from_a_rank_state_resumes(url: str) -> N
         del iterator
 
 
-def test_a_finished_stateful_loader_stands_at_the_next_epoch(url: str) -> None:
+def test_a_finished_stateful_loader_is_at_the_next_epoch(url: str) -> None:
     for workers in (0, 2):
         loader = StatefulDataLoader(make(url), batch_size=None, num_workers=workers)
         list(loader)
@@ -306,7 +306,7 @@ def test_a_finished_stateful_loader_stands_at_the_next_epoch(url: str) -> None:
         assert ids(pipe) == epoch_of(pipe, 1)
 
 
-def test_states_that_are_no_position_of_the_rank_are_refused(url: str) -> None:
+def test_states_of_other_positions_are_refused(url: str) -> None:
     collated = StatefulDataLoader(ParquetPipe(url, ["id"]), batch_size=7, num_workers=2)
     rare = StatefulDataLoader(make(url), batch_size=None, num_workers=2, snapshot_every_n_steps=3)
     iterators = [iter(collated), iter(rare)]

@@ -197,7 +197,7 @@ def test_rows_drawn_by_weight_are_the_same_on_every_rank(ranks: list[Any]) -> No
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_would_lose_rows_or_hang_is_refused_on_every_rank(ranks: list[Any], what: str) -> None:
+def test_settings_that_would_lose_rows_or_hang_are_refused_on_every_rank(ranks: list[Any], what: str) -> None:
     for rank in ranks:
         error = rank["refused", what]["error"]
         assert error.startswith("PipelineError: Accelerate: ")

@@ -115,7 +115,7 @@ def test_datasets_of_the_plug_ins_are_taken(built: Built) -> None:
     assert len(rows_of(ParquetIterable(built.url, ["id"]).shuffle(10, seed=1))) == ROWS
 
 
-def test_what_never_ends_is_refused(built: Built) -> None:
+def test_endless_sources_are_refused(built: Built) -> None:
     with pytest.raises(PipelineError, match=r"repeats forever\. Give repeat\(\) a count"):
         ParquetrySource(built.pipeline("id").repeat())
 

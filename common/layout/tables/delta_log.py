@@ -191,7 +191,7 @@ def parse_lines(content: bytes) -> Iterator[tuple[str, Action]]:
             continue
         entry = json.loads(text)
         if not isinstance(entry, dict):
-            raise ValueError(f"line {number}, which is no object: {text[:80]}")
+            raise ValueError(f"line {number}, which is not an object: {text[:80]}")
         for kind in _ACTIONS:
             if entry.get(kind):
                 yield kind, _checked(kind, entry[kind])
@@ -213,10 +213,10 @@ def _checked(kind: str, action: Any) -> Action:
         ValueError: one of them has another type, or a number is negative.
     """
     if not isinstance(action, Mapping):
-        raise ValueError(f"'{kind}', which is no object: {str(action)[:80]}")
+        raise ValueError(f"'{kind}', which is not an object: {str(action)[:80]}")
     vector = action.get("deletionVector") or {}
     if not isinstance(vector, Mapping):
-        raise ValueError(f"a deletion vector, which is no object: {str(vector)[:80]}")
+        raise ValueError(f"a deletion vector, which is not an object: {str(vector)[:80]}")
     texts = {"path": action.get("path")}
     numbers: dict[str, Any] = {}
     if kind == "add":

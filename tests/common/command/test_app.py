@@ -132,7 +132,7 @@ def ends_with(command: str, **environment: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_output_that_cannot_be_written_is_no_finding(odd: str) -> None:
+def test_output_that_cannot_be_written_is_not_a_finding(odd: str) -> None:
     status, said = ends_with(f"$P head {odd}", PYTHONIOENCODING="ascii")
     assert (status, "na\\xefve" in said) == (0, True)
     status, said = ends_with(f"$P stats {odd} > /dev/full")

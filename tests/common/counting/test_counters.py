@@ -217,7 +217,7 @@ def test_the_first_element_is_the_earliest_whichever_thread_took_it() -> None:
     assert (found[Count.FIRST], found[Count.LAST], found[Count.WAIT_S]) == (began + 1, began + 5, 2.0)
 
 
-def test_what_a_tally_holds_completes_totals_without_being_told() -> None:
+def test_pending_counts_complete_the_totals() -> None:
     counters = Counters()
     counters.begin()
     tally = Tally(counters, waits=True)

@@ -40,7 +40,7 @@ def test_any_numbers_come_back(numbers: set[int], runs: bool) -> None:
 
 
 @pytest.mark.parametrize("numbers", CASES, ids=lambda numbers: str(len(numbers)))
-def test_what_the_reference_library_writes_is_read(numbers: list[int]) -> None:
+def test_files_of_the_reference_library_are_read(numbers: list[int]) -> None:
     pyroaring = pytest.importorskip("pyroaring")
     written = pyroaring.BitMap64(numbers)
     for optimized in (False, True):

@@ -99,7 +99,7 @@ def test_a_column_of_nothing_in_one_file_is_the_struct_of_another(tmp_path: Path
     assert [int(row["id"]) for row in Pipeline(str(tmp_path)).where(pc.field("a", "x") > 0)] == [1]
 
 
-def test_a_column_that_is_no_list_where_the_schema_declares_one_is_named(tmp_path: Path) -> None:
+def test_a_column_that_is_not_a_declared_list_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [[1, 2]]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": [{"x": 1}]}), tmp_path / "b.parquet")
     generate_metadata(str(tmp_path), Unischema("s", [UnischemaField("a", np.int64, (None,))]))

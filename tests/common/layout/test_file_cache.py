@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_at_once_leaves_nothing(tmp_path: Path, monkeypatch:
     assert names(tmp_path) == set()
 
 
-def test_what_a_killed_writer_left_counts_until_the_next_one_removes_it(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_count_until_the_next_one_removes_them(tmp_path: Path) -> None:
     killed(_KILLED_WHILE_WRITING, tmp_path)
     (left,) = names(tmp_path)
     assert left.endswith("-6000")
@@ -405,7 +405,7 @@ def test_a_process_that_cannot_be_alone_warns(tmp_path: Path, caplog: pytest.Log
     assert [f"{tmp_path}: nothing more is kept: " in message for message in caplog.messages] == [True]
 
 
-def test_what_is_made_in_the_users_cache_is_for_the_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_the_users_cache_are_private_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache" / "mine"))
     before = os.umask(0)
     try:

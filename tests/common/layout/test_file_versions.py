@@ -380,7 +380,7 @@ def test_a_store_without_a_name_keeps_nothing_for_other_plans() -> None:
         ({"size": 1}, {"size": 2}, False),
     ],
 )
-def test_what_a_listing_says_is_compared_with_what_opening_says(listed: Any, opened: Any, same: bool) -> None:
+def test_versions_from_a_listing_are_compared_with_those_from_opening(listed: Any, opened: Any, same: bool) -> None:
     first, second = version_of("s", "p", listed), version_of("s", "p", opened)
     assert second.became(first) == first.became(second) == (not same)
 

@@ -65,7 +65,7 @@ def test_a_file_url_of_another_host_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["", None, 3, b"/data"])
-def test_a_url_that_is_no_text_is_refused(url: object) -> None:
+def test_a_url_that_is_not_text_is_refused(url: object) -> None:
     with pytest.raises(DatasetError, match=r"expected a non-empty string or path"):
         resolve(url)  # type: ignore[arg-type]
 

@@ -46,7 +46,7 @@ def test_fast_reads_are_not_hedged_before_the_floor() -> None:
     assert noted(*[0.001] * 50).slow_after(0) == latencies.FLOOR_S
 
 
-def test_sizes_are_compared_with_their_like() -> None:
+def test_sizes_are_compared_with_similar_ones() -> None:
     known = noted(*[3.0] * FEWEST_READS, size_bytes=16 * MIB)
     assert known.slow_after(16 * MIB) == known.slow_after(31 * MIB) == 3.0
     assert known.slow_after(0) is None

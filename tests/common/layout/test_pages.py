@@ -163,7 +163,7 @@ def zigzag(number: int) -> bytes:
 
 
 @given(content=st.binary(max_size=200), count=st.integers(0, 5), nullable=st.booleans())
-def test_bytes_that_are_no_pages_are_never_an_error(content: bytes, count: int, nullable: bool) -> None:
+def test_bytes_that_are_not_pages_are_never_an_error(content: bytes, count: int, nullable: bool) -> None:
     chunk = np.frombuffer(content, np.uint8)
     places = find(chunk, count, width=None, nullable=nullable)
     assert places is None or (len(places[0]) == count and (places[1] <= len(chunk)).all())

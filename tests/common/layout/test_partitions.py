@@ -44,12 +44,12 @@ def test_names_and_values_are_decoded_once(tmp_path: Path) -> None:
     assert [row["a%3Db"] for row in Pipeline(twice)] == [1]
 
 
-def test_a_name_of_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_name_is_not_a_directory(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "x=1.parquet")
     assert [field.name for field in Pipeline(str(tmp_path)).schema] == ["id"]
 
 
-def test_text_that_is_no_number_is_refused_for_a_declared_number(tmp_path: Path) -> None:
+def test_text_that_is_not_a_number_is_refused_for_a_declared_number(tmp_path: Path) -> None:
     url = dataset(tmp_path, {"n=1": 0, "n=one": 1})
     schema = Unischema("s", [UnischemaField("id", np.int64), UnischemaField("n", np.int16)])
     generate_metadata(url, schema)

@@ -54,7 +54,7 @@ def put(path: Path, name: str = "a.parquet") -> None:
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_table_is_no_plain_dataset(tmp_path: Path, name: str) -> None:
+def test_a_table_is_not_a_plain_dataset(tmp_path: Path, name: str) -> None:
     put(tmp_path)
     assert len(Pipeline(tmp_path)) == 1
     put(tmp_path, name)
@@ -94,7 +94,7 @@ def test_a_plain_dataset_may_hold_names_like_those_of_tables(tmp_path: Path, nam
     ],
 )
 @pytest.mark.parametrize("pattern", ["", "/*.parquet", "/**/*.parquet"])
-def test_a_directory_inside_a_table_is_no_plain_dataset_either(
+def test_a_directory_inside_a_table_is_not_a_plain_dataset_either(
     tmp_path: Path, log: str, inside: str, pattern: str
 ) -> None:
     put(tmp_path / inside, "01/a.parquet" if inside == "2024" else "a.parquet")

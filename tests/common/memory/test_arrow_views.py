@@ -52,7 +52,7 @@ def test_values_and_types_match_arrows_own_conversion(array: pa.Array) -> None:
     ],
     ids=str,
 )
-def test_what_has_no_plain_buffer_goes_through_arrow(array: pa.Array) -> None:
+def test_columns_without_a_plain_buffer_go_through_arrow(array: pa.Array) -> None:
     np.testing.assert_array_equal(as_numpy(array), array.to_numpy(zero_copy_only=False))
 
 

@@ -111,7 +111,7 @@ def test_targets_that_are_too_short_are_an_error() -> None:
         gather.gather([np.ones(5)], np.array([0, 1, 2]), [np.zeros(2)])
 
 
-def test_what_the_core_cannot_copy_goes_through_numpy() -> None:
+def test_columns_that_the_core_cannot_copy_go_through_numpy() -> None:
     objects, narrow = np.zeros(2, object), np.zeros(2, np.float32)
     gather.gather([np.array(["a", "b", "c"], object)], np.array([2, 0]), [objects])
     gather.gather([np.arange(3, dtype=np.float32)[:, None]], np.array([2, 0]), [narrow[:, None]])

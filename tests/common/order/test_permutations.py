@@ -68,5 +68,5 @@ def test_a_large_permutation_is_the_same_with_and_without_room_for_it(
     assert is_mapped == room
 
 
-def test_the_order_of_a_key_is_what_it_always_was() -> None:
+def test_the_order_of_a_key_never_changes() -> None:
     assert permutation(8, 1, 2, 3).tolist() == [5, 4, 2, 6, 7, 1, 0, 3]

@@ -302,7 +302,7 @@ def test_text_that_pandas_made_has_none_for_null(gaps: str) -> None:
         ),
     ],
 )
-def test_what_a_function_declares_is_what_it_must_give(url: str, change: Any, text: str) -> None:
+def test_a_function_must_give_what_it_declares(url: str, change: Any, text: str) -> None:
     pytest.importorskip("pandas")
     spec = TransformSpec(
         lambda frame: change(frame.assign(new=np.float32(1))), edit_fields=[("new", np.float32, (), False)]

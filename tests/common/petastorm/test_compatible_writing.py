@@ -132,7 +132,7 @@ def test_without_the_option_no_pickle_is_written(tmp_path: Path) -> None:
         (F("x", np.int8, (2, 2), ListCodec()), "lists of numbers"),
     ],
 )
-def test_what_petastorm_cannot_read_is_refused_before_anything_is_written(
+def test_fields_that_petastorm_cannot_read_are_refused_before_anything_is_written(
     tmp_path: Path, field: UnischemaField, text: str
 ) -> None:
     with pytest.raises(SchemaError, match=f"field 'x': .*{text}"):

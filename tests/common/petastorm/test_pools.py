@@ -29,7 +29,7 @@ def test_user_code_runs_in_other_processes() -> None:
     assert 1 <= len(pids) <= 2
 
 
-def test_what_user_code_prints_does_not_disturb_the_answers() -> None:
+def test_output_of_user_code_does_not_disturb_the_answers() -> None:
     assert read(TransformSpec(lambda row: print("noise") or row)) == list(range(60))
 
 

@@ -173,7 +173,7 @@ def test_unknown_or_no_fields_fail_when_the_first_row_is_read(url: str, fields: 
         next(reader)
 
 
-def test_what_a_predicate_raises_reaches_the_reader_unchanged(url: str) -> None:
+def test_a_predicates_exception_reaches_the_reader_unchanged(url: str) -> None:
     def fail(id: int) -> bool:
         raise ZeroDivisionError("no")
 

@@ -128,7 +128,7 @@ def test_declared_fields_have_the_declared_dtype(value: Any, field: Any, expecte
         (np.zeros((2, 5)), ("new", np.float64, (None, 4), False), r"field 'new': expected shape \(None, 4\)"),
     ],
 )
-def test_what_breaks_the_declaration_is_an_error_with_the_fields_name(value: Any, field: Any, text: str) -> None:
+def test_values_that_break_the_declaration_are_errors_with_the_fields_name(value: Any, field: Any, text: str) -> None:
     with pytest.raises(TransformError, match=text):
         rows(TransformSpec(lambda row: {**row, "new": value}, [field]))
 
@@ -142,7 +142,7 @@ def test_rows_have_exactly_the_declared_fields() -> None:
         rows(TransformSpec(lambda row: [row]))
 
 
-def test_what_a_function_raises_reaches_the_reader_unchanged() -> None:
+def test_a_functions_exception_reaches_the_reader_unchanged() -> None:
     def fail(row: Any) -> Any:
         raise ZeroDivisionError("no")
 

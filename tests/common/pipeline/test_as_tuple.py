@@ -46,7 +46,7 @@ def test_fields_that_are_not_named_are_not_read(drive: Pipeline, early: bool) ->
     assert [int(length) for (length,) in padded.take(5)] == [0, 1, 2, 3, 0]
 
 
-def test_what_follows_works_on_the_fields_of_the_tuple(drive: Pipeline) -> None:
+def test_later_verbs_work_on_the_fields_of_the_tuple(drive: Pipeline) -> None:
     pairs = drive.as_tuple("image", "id").permute("image", dims=("C", "H", "W")).cast("float32", "id")
     pairs = pairs.where(pc.field("speed") > 15).shuffle(10, seed=1).repeat(2).skip(1).batch(4)
     image, ids = next(iter(pairs))
@@ -54,7 +54,7 @@ def test_what_follows_works_on_the_fields_of_the_tuple(drive: Pipeline) -> None:
     assert len(list(pairs)) == len(pairs)
 
 
-def test_windows_stand_by_their_offsets_where_there_are_several(drive: Pipeline) -> None:
+def test_several_windows_are_labeled_by_their_offsets(drive: Pipeline) -> None:
     (stacked,) = drive.ngram(length=3).as_tuple("id").take(1)
     assert stacked[0].tolist() == [0, 1, 2]
     windows = drive.ngram({0: ["id"], 1: ["id", "speed"]})

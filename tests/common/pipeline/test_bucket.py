@@ -296,7 +296,7 @@ def test_arguments_that_do_not_go_together_are_refused(rows: Pipeline, options: 
         (lambda p: mix([p, p]), "mix: expected pipelines of rows"),
     ],
 )
-def test_what_makes_no_sense_after_it_is_refused(rows: Pipeline, verbs: Any, message: str) -> None:
+def test_invalid_later_verbs_are_refused(rows: Pipeline, verbs: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         verbs(rows.bucket("tokens", [3], batch_size=4))
 

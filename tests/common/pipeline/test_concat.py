@@ -83,7 +83,7 @@ lengths = st.lists(st.integers(0, 9), min_size=1, max_size=24)
 
 @pytest.mark.parametrize("verb", ["concat", "pack_rows"])
 @pytest.mark.parametrize("column", [[1, 2], [[[1]], None]])
-def test_explain_tells_that_a_field_is_no_list_of_numbers(tmp_path: Path, verb: str, column: list[Any]) -> None:
+def test_explain_says_that_a_field_is_not_a_list_of_numbers(tmp_path: Path, verb: str, column: list[Any]) -> None:
     pq.write_table(pa.table({"x": column}), tmp_path / "rows.parquet")
     joined = getattr(Pipeline(str(tmp_path / "rows.parquet")), verb)(8, "x")
     with pytest.raises(PipelineError, match=rf"{verb}: expected a field of lists of numbers"):
@@ -303,7 +303,7 @@ def test_wrong_arguments_are_refused(
         written(tmp_path, [[1]]).concat(*arguments, **options)
 
 
-def test_fields_that_are_no_token_lists_are_refused(tmp_path: Path) -> None:
+def test_fields_that_are_not_token_lists_are_refused(tmp_path: Path) -> None:
     table = pa.table({"tokens": [[1, 2]], "text": ["a"], "number": [1], "segment_ids": [[1, 2]]})
     pq.write_table(table, tmp_path / "t.parquet")
     pipeline = Pipeline(tmp_path / "t.parquet")

@@ -107,7 +107,7 @@ def test_windows_and_tuples_hold_codes(drive: Pipeline) -> None:
     assert names.tolist() == [[0, 0], [1, 1]]  # no window spans two files
 
 
-def test_a_value_that_the_vocabulary_has_not_is_an_error_that_names_its_row(drive: Pipeline) -> None:
+def test_a_value_outside_the_vocabulary_is_an_error_that_names_its_row(drive: Pipeline) -> None:
     found = r"encode: field 'name', file .*row group 0, row 2: expected one of the 1 values of the vocabulary, got 'n2'"
     with pytest.raises(DecodeError, match=found):
         list(drive.encode("name", ["n1"]).batch(7))
@@ -124,7 +124,7 @@ def test_names_follow_a_rename_on_either_side(drive: Pipeline) -> None:
     assert (row["n"], row["m"]) == (0, 0)
 
 
-def test_what_was_learned_is_kept_by_dataset_selection_and_field(
+def test_learned_vocabularies_are_kept_by_dataset_selection_and_field(
     drive: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path))

@@ -55,7 +55,7 @@ def pipeline_of(url: str, executor: str) -> Pipeline:
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("batch", [None, 1, 4])
-def test_what_does_not_fail_is_given_in_order(url: str, executor: str, batch: int | None) -> None:
+def test_elements_that_do_not_fail_come_in_order(url: str, executor: str, batch: int | None) -> None:
     pipeline = pipeline_of(url, executor).transform(fails_on_bad)
     parts = [[row] for row in range(ROWS)]
     if batch is not None:

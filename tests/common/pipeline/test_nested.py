@@ -200,7 +200,7 @@ def test_functions_get_it_and_return_nested_lists(boxes: Pipeline, batch: bool) 
         (None, "got None"),
     ],
 )
-def test_what_a_function_returns_is_checked(boxes_url: Path, value: Any, message: str) -> None:
+def test_the_result_of_a_function_is_checked(boxes_url: Path, value: Any, message: str) -> None:
     pipeline = Pipeline(boxes_url, executor="threads").nested("x").nulls("error", "x")
     with pytest.raises(TransformError, match=message):
         next(iter(pipeline.transform(lambda row: {**row, "x": value})))

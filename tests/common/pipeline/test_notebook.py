@@ -44,7 +44,7 @@ def test_every_pipeline_shows_something_and_raises_nothing(url: str, made: Any, 
     assert told in shown
 
 
-def test_showing_a_pipeline_is_no_epoch_of_it(url: str) -> None:
+def test_showing_a_pipeline_does_not_count_as_an_epoch(url: str) -> None:
     drive, same = (Pipeline(url, ["id"]).shuffle(40, seed=3) for _ in range(2))
     drive._repr_html_()
     assert [row["id"] for row in drive] == [row["id"] for row in same]

@@ -136,7 +136,7 @@ def test_sources_of_a_mix_become_alike_by_renaming(drive: Pipeline) -> None:
     assert set(next(iter(mixed))) == {"number", "name"}
 
 
-def test_what_reads_storage_travels_in_the_names_of_storage(drive: Pipeline) -> None:
+def test_stages_that_read_storage_travel_with_stored_names(drive: Pipeline) -> None:
     renamed = drive.rename({"speed": "v", "id": "n"}).where(pc.field("v") > 1).where(_is_even, fields=["n"])
     steps = renamed.nulls("drop", "v").ngram(length=2, timestamp="n").plan().order.selection
     again = [stage_from_json(json.loads(json.dumps(step.to_json()))) for step in steps]
@@ -187,7 +187,7 @@ def test_a_state_belongs_to_the_rows_not_to_their_names(drive: Pipeline) -> None
         (lambda p: p.nulls("fill", "speed", value=0).rename({"speed": "v"}).where(pc.field("v") > 3), PipelineError, "it reads the stored values of 'speed', which that call changes"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(drive: Pipeline, make: Any, error: type[Exception], message: str) -> None:
+def test_invalid_input_is_refused(drive: Pipeline, make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(drive)
 

@@ -90,7 +90,7 @@ def test_a_shuffle_that_stays_the_same_keeps_the_draws(drive: Pipeline) -> None:
     assert Counter(ids(anew)) != Counter(ids(anew))
 
 
-def test_it_may_stand_before_or_after_shuffle_shard_and_repeat(drive: Pipeline) -> None:
+def test_it_works_before_or_after_shuffle_shard_and_repeat(drive: Pipeline) -> None:
     one = drive.weigh("price", 30, seed=1).shuffle(8, seed=2).shard(3, 1).repeat(2)
     other = drive.shuffle(8, seed=2).shard(3, 1).repeat(2).weigh("price", 30, seed=1)
     assert ids(one) == ids(other)
@@ -359,7 +359,7 @@ def test_numbers_of_every_type_are_weights(tmp_path: Path, kind: pa.DataType) ->
         (lambda p: p.balance(3), "weigh: expected field to be a str"),
     ],
 )
-def test_what_makes_no_sense_is_refused(drive: Pipeline, verbs: Any, message: str) -> None:
+def test_invalid_input_is_refused(drive: Pipeline, verbs: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         verbs(drive)
 

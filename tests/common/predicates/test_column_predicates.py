@@ -89,7 +89,7 @@ def test_decimals_of_many_digits_are_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "count"), [(pa.int8(), 128), (pa.uint8(), 256)], ids=str)
-def test_a_null_is_split_though_the_indices_have_no_number_left(kind: pa.DataType, count: int) -> None:
+def test_a_null_is_split_when_the_indices_are_used_up(kind: pa.DataType, count: int) -> None:
     names = [f"name {number}" for number in range(count)]
     column = pa.DictionaryArray.from_arrays(pa.array([*range(count), None], kind), names)
     assert (hash_column(column, 7) == hash_column(pa.array([*names, None]), 7)).all()

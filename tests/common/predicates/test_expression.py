@@ -86,7 +86,7 @@ def test_a_long_chain_is_one_call_of_many_arguments() -> None:
 
 
 @pytest.mark.parametrize("expression", [pc.field(0) > 1, reduce(lambda e, _: ~e, range(400), a)])
-def test_what_cannot_be_looked_into_is_opaque(expression: pc.Expression) -> None:
+def test_expressions_that_cannot_be_inspected_are_opaque(expression: pc.Expression) -> None:
     node = parse_expression(expression)
     assert isinstance(node, Opaque)
     assert node.expression is expression

@@ -215,7 +215,7 @@ CASES = st.recursive(
 
 @examples(150)
 @given(rows=st.lists(ROWS, max_size=8), case=CASES)
-def test_the_mask_is_what_a_list_comprehension_gives(rows, case) -> None:
+def test_the_mask_equals_a_list_comprehension(rows, case) -> None:
     expression, value = case
     table = pa.Table.from_pylist(rows, schema=TYPES)
     assert mask(table, expression) == [value(row) is True for row in rows]

@@ -188,7 +188,7 @@ def test_a_thread_that_reads_can_fork() -> None:
         assert exit_code_of_child(read) == 0
 
 
-def test_the_error_of_a_property_stands_alone() -> None:
+def test_the_error_of_a_property_has_no_context() -> None:
     class Failing:
         @cached_property
         def value(self) -> int:

@@ -49,7 +49,7 @@ def test_a_part_is_what_its_stage_adds_to_the_time_of_a_row() -> None:
     assert parts == pytest.approx({"work on values": 5000, "decode": 4000, "parquet": 0, "store": 2000})
 
 
-def test_what_cannot_be_measured_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_chains_that_cannot_be_measured_are_refused(pipeline: Pipeline, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="seconds above 0"):
         bench(pipeline, seconds=0)
     for chain in (pipeline.batch(64, drop_remainder=True), pipeline.batch(2).take(0)):

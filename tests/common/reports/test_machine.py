@@ -81,7 +81,9 @@ def test_a_compiler_is_found_as_the_build_finds_it(tmp_path: Path, monkeypatch: 
     assert "/bin/ccache will compile it" in machine._op("2.99").found
 
 
-def test_what_live_pipelines_read_is_cleared_only_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_that_live_pipelines_read_are_cleared_only_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     pipeline = Pipeline.from_pandas(pytest.importorskip("pandas").DataFrame({"id": [1, 2, 3]}))
@@ -90,7 +92,7 @@ def test_what_live_pipelines_read_is_cleared_only_by_name(tmp_path: Path, monkey
     assert [(report.kind, report.files) for report in clear(["frames"])] == [("frames", 1)]
 
 
-def test_what_is_kept_is_listed_warmed_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_files_are_listed_warmed_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
     pipeline = build(tmp_path / "set", [[10], [10]], names=("id", "drive")).pipeline()
     counts = {report.kind: report.files for report in caches()}

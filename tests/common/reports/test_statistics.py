@@ -115,7 +115,7 @@ def test_kept_statistics_are_used_as_long_as_the_files_are_the_same(tmp_path: Pa
         keep(str(tmp_path / "part.parquet"), found)
 
 
-def test_what_cannot_be_counted_is_refused(url: str) -> None:
+def test_impossible_samples_are_refused(url: str) -> None:
     with pytest.raises(EmptySelectionError, match="Loosen the filter"):
         stats(Pipeline(url).where([("id", ">", 999)]))
     with pytest.raises(PipelineError, match="got batches"):
@@ -165,7 +165,7 @@ def test_null_steps_of_windows_of_nested_lists_are_counted(tmp_path: Path) -> No
     assert (found.count, found.nulls, found.mean) == (2, 2, 2.5)
 
 
-def test_nan_is_no_value_of_its_own(tmp_path: Path) -> None:
+def test_nan_is_not_a_separate_value(tmp_path: Path) -> None:
     url = write_table(tmp_path, pa.table({"x": [1.0, float("nan")] * 5000}))
     found = stats(url).field("x")
     assert (found.distinct, found.nans, found.common) == (1, 5000, ((1.0, 5000),))

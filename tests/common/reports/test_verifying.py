@@ -66,7 +66,7 @@ def test_a_value_that_does_not_decode_is_found(tmp_path: Path) -> None:
     assert "image" in damage.what
 
 
-def test_a_footer_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_footer_with_wrong_claims_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from parquetry.common.reports import verifying as module
 
     built = build(tmp_path, [[10]], names=("id", "speed"))

@@ -235,7 +235,7 @@ def test_ndarray_bytes_are_what_numpy_reads() -> None:
     assert np.array_equal(np.load(io.BytesIO(packed))["arr"], value)
 
 
-def test_what_numpy_compresses_can_be_decoded() -> None:
+def test_arrays_that_numpy_compresses_can_be_decoded() -> None:
     field = UnischemaField("x", np.float32, (2, 3), CompressedNdarrayCodec())
     value = sample("float32", (2, 3))
     stream = io.BytesIO()

@@ -278,13 +278,13 @@ def test_unknown_fields_are_refused() -> None:
         encode_columns(schema, {"x": [1], "z": [2]})
 
 
-def test_a_row_that_is_no_mapping_is_refused() -> None:
+def test_a_row_that_is_not_a_mapping_is_refused() -> None:
     with pytest.raises(EncodeError, match=r"row 3: expected a mapping of field names to values, got list"):
         encode_rows(Unischema("s", [F("x", np.int8)]), [[1]], first_row=3)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("column", ["ab", b"ab", 5, iter([1]), {"a": 1}, {"a"}, np.array(5)])
-def test_a_column_that_is_no_sequence_is_refused(column: Any) -> None:
+def test_a_column_that_is_not_a_sequence_is_refused(column: Any) -> None:
     with pytest.raises(EncodeError, match=r"column 'x': expected a sequence or an array, got"):
         encode_columns(Unischema("s", [F("x", str)]), {"x": column})
 

@@ -62,7 +62,7 @@ def test_a_dtype_has_one_form(given: Any, kept: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [object, complex, "no such dtype", np.dtype([("a", "i4")])])
-def test_a_dtype_that_is_no_tensor_is_refused(dtype: Any) -> None:
+def test_a_dtype_that_is_not_a_tensor_is_refused(dtype: Any) -> None:
     with pytest.raises(SchemaError, match=r"dtype of field 'x': expected"):
         UnischemaField("x", dtype)
 
@@ -102,7 +102,7 @@ def test_a_dtype_that_is_no_tensor_is_refused(dtype: Any) -> None:
         ),
     ],
 )
-def test_a_field_that_makes_no_sense_is_refused(arguments: dict[str, Any], text: str) -> None:
+def test_an_invalid_field_is_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(SchemaError, match=text):
         UnischemaField(**{"name": "x", "dtype": np.int32, **arguments})
 
@@ -202,7 +202,7 @@ def test_a_regex_must_match_in_full() -> None:
         SCHEMA.match(["rame"])
 
 
-def test_a_pattern_that_is_no_regex_is_refused() -> None:
+def test_a_pattern_that_is_not_a_regex_is_refused() -> None:
     with pytest.raises(FieldNotFoundError, match=r"field pattern '\(': not a name, and not a regular expression"):
         SCHEMA.match(["("])
 

@@ -250,7 +250,7 @@ def test_numpys_bytes_are_refused_because_they_lose_zeros() -> None:
         encode_columns(Unischema("s", [field()]), {"image": np.array([encoded("RGB")])})
 
 
-def test_bytes_are_no_value_of_other_fields() -> None:
+def test_bytes_are_not_a_value_of_other_fields() -> None:
     array = UnischemaField("x", "uint8", (None, None))
     with pytest.raises(EncodeError, match="expected uint8, got bytes"):
         encode_rows(Unischema("s", [array]), [{"x": b"\x89PNG"}])

@@ -30,7 +30,7 @@ def stored(array: np.ndarray, version: tuple[int, int] = (1, 0)) -> memoryview:
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
-def test_what_numpy_writes_is_read_without_compiling_it(
+def test_numpys_headers_are_read_without_compiling_them(
     array: np.ndarray, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(*args: Any, **options: Any) -> Any:

@@ -380,7 +380,7 @@ def test_a_codec_of_the_users_own_is_refused_by_name(petastorm: Petastorm) -> No
         pytest.param(None, "expected a pickled Unischema, got None", id="None"),
     ],
 )
-def test_a_pickle_of_something_else_is_no_schema(value: object, message: str) -> None:
+def test_a_pickle_of_something_else_is_not_a_schema(value: object, message: str) -> None:
     with pytest.raises(SchemaError, match=f"metadata of the file: {message}"):
         schema_from_petastorm({SCHEMA_KEY: pickle.dumps(value)}, where="the file")
 
@@ -392,7 +392,7 @@ def test_a_schema_without_fields_is_refused(petastorm: Petastorm) -> None:
             schema_from_petastorm(metadata, where="the file")
 
 
-def test_a_field_that_is_no_field_is_refused(petastorm: Petastorm) -> None:
+def test_a_field_of_another_class_is_refused(petastorm: Petastorm) -> None:
     for value in (1, petastorm.NdarrayCodec(), ("x", np.int8, ())):
         metadata = {SCHEMA_KEY: pickle.dumps(with_state(petastorm.Unischema, _name="S", _fields={"x": value}))}
         with pytest.raises(SchemaError, match="schema of the file: a field: expected a UnischemaField"):
@@ -475,7 +475,7 @@ def test_row_group_indexes_must_be_indexes_by_name() -> None:
         pytest.param(json.dumps({"a": -1}).encode(), "expected a JSON object of counts", id="negative"),
     ],
 )
-def test_row_group_counts_that_are_no_counts_are_refused(text: bytes, message: str) -> None:
+def test_invalid_row_group_counts_are_refused(text: bytes, message: str) -> None:
     with pytest.raises(SchemaError, match=f"counts of the file: {message}"):
         row_group_counts_from_petastorm({ROW_GROUP_COUNTS_KEY: text}, where="the file")
 

@@ -84,7 +84,7 @@ def _types(value: Any) -> set[type]:
         lambda p, n: p.with_options(memory_limit=n),
     ],
 )
-def test_a_count_that_is_no_integer_of_64_bits_is_refused(verb: Callable[[Pipeline, Any], Any], wrong: Any) -> None:
+def test_a_count_that_is_not_an_integer_of_64_bits_is_refused(verb: Callable[[Pipeline, Any], Any], wrong: Any) -> None:
     if isinstance(wrong, list | np.ndarray) and verb.__code__.co_names[0] == "resize":
         wrong = [1.5, 2]  # a list is a size
     with pytest.raises(PipelineError, match=r"expected .* got "):

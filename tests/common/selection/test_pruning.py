@@ -110,11 +110,11 @@ def test_bounds_of_integers_decide(expression: pc.Expression, expected: str) -> 
     ],
     ids=str,
 )
-def test_what_is_not_understood_is_undecided(expression: pc.Expression) -> None:
+def test_opaque_parts_are_undecided(expression: pc.Expression) -> None:
     assert verdict(expression, x=stats([1, 6], [4, 9])) == "??"
 
 
-def test_what_is_not_understood_does_not_hide_what_is() -> None:
+def test_opaque_parts_do_not_hide_the_others() -> None:
     assert verdict((x + 1 > 100) & (x > 5), x=stats([1, 6], [4, 9])) == "-?"
     assert verdict((x + 1 > 100) | (x > 5), x=stats([1, 6], [4, 9])) == "?A"
     assert verdict((pc.field(0) > 100), x=stats([1, 6], [4, 9])) == "??"
@@ -212,7 +212,7 @@ def test_a_nan_literal_is_undecided() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (-0.0, -0.0), (0.0, 4.0), (-4.0, -0.0)])
-def test_a_zero_bound_is_both_zeros(low: float, high: float) -> None:
+def test_a_zero_bound_stands_for_both_zeros(low: float, high: float) -> None:
     columns = stats([low], [high])
     for zero in (0.0, -0.0):
         assert verdict(x == zero, x=columns) == "?"

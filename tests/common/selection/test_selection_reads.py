@@ -118,7 +118,7 @@ def test_a_filtered_epoch_reads_the_predicate_and_the_row_groups_with_survivors(
     assert "saving 5." in text.split("an epoch reads")[1]  # out of six MB
 
 
-def test_explain_tells_what_pruned_what(tmp_path: Path) -> None:
+def test_explain_names_the_filters_that_pruned(tmp_path: Path) -> None:
     built = build(tmp_path, [[10], [5, 5], [10]], names=("id", "drive", "ts", "image"), partition="drive")
     predicate = (pc.field("drive") != "d1") & (pc.field("id") >= 25)
     text = built.pipeline().where(predicate).explain()

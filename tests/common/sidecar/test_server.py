@@ -84,9 +84,7 @@ def test_a_client_that_does_not_speak_the_protocol_gets_an_error_on_stderr(sidec
         (packet(77), "expected one of the types .* got 77"),
     ],
 )
-def test_a_message_that_makes_no_sense_ends_the_sidecar(
-    sidecar: Any, request_text: bytes, sent: bytes, expected: str
-) -> None:
+def test_an_invalid_message_ends_the_sidecar(sidecar: Any, request_text: bytes, sent: bytes, expected: str) -> None:
     process, ours = sidecar
     _open(ours, request_text)
     ours.send(sent)

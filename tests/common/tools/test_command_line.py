@@ -45,7 +45,7 @@ def test_conditions_are_json(tmp_path: Path, where: str, expected: list[int]) ->
     assert [row["id"] for row in Pipeline(target)] == expected
 
 
-def test_a_condition_that_is_no_json_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_condition_that_is_not_json_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["copy", str(REAL), str(tmp_path / "target"), "--where", "id > 3"]) == 1
     assert "copy: " in capsys.readouterr().err
 

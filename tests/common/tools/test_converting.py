@@ -119,7 +119,7 @@ def described(*shape: int, default: Any = None, dtype: Any = np.int64, **more: A
     return SimpleNamespace(shape=list(shape), dtype=kind, default_value=default, **more)
 
 
-def test_default_values_stand_for_missing_features(tmp_path: Path) -> None:
+def test_default_values_replace_missing_features(tmp_path: Path) -> None:
     some = {"n": feature([5]), "pair": feature([1.0, 2.0]), "name": feature([b"x"]), "list": feature([3])}
     empty = {"n": b"", "pair": b"", "name": b"", "list": b""}
     (tmp_path / "a.tfrecord").write_bytes(framed(example(some), example(empty), example({"other": feature([1])})))
@@ -315,7 +315,9 @@ def test_an_image_folder_keeps_its_files_and_class_names(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"GIF89a" + bytes(40), picture(1)[:30]])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_image_folder_with_a_file_that_is_no_image_is_refused(tmp_path: Path, content: bytes, workers: int) -> None:
+def test_an_image_folder_with_a_file_that_is_not_an_image_is_refused(
+    tmp_path: Path, content: bytes, workers: int
+) -> None:
     for name in ("cat/0.jpg", "cat/1.jpg", "dog/0.jpg"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(content if name == "dog/0.jpg" else picture(9))
@@ -455,7 +457,7 @@ def test_a_record_that_does_not_fit_names_its_file(tmp_path: Path) -> None:
         ("x.bin", {"form": "tfrecord", "workers": 0}, PipelineError, "workers to be an integer >= 1"),
     ],
 )  # fmt: skip
-def test_sources_and_arguments_that_make_no_sense_are_refused(
+def test_invalid_sources_and_arguments_are_refused(
     tmp_path: Path, source: str, options: dict[str, Any], error: Any, text: str
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -339,7 +339,7 @@ def test_an_attempt_that_ends_while_the_files_are_moved_is_late(source: Path, tm
     assert [path.name for path in Path(attempt).parent.iterdir()] == ["job.json"]
 
 
-def test_what_a_late_attempt_left_counts_for_no_other_copy(source: Path, tmp_path: Path) -> None:
+def test_files_of_a_late_attempt_count_for_no_other_copy(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     left = target / ".parquetry-copy" / "stripe-00000"
     write_table(left, pa.table({"id": [99] * COUNT}))
@@ -411,7 +411,7 @@ def test_a_pattern_that_names_its_files_matches_none_that_a_copy_writes(tmp_path
         assert [row["id"] for row in rows_of(f"{tmp_path}/{pattern}")] == [0, 1]
 
 
-def test_a_file_is_no_target(source: Path, tmp_path: Path) -> None:
+def test_a_file_is_not_a_target(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(DatasetError, match="expected a directory or nothing, got a file"):
         quiet(source, tmp_path / "file", overwrite=True)

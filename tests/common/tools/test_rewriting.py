@@ -90,7 +90,7 @@ def test_rows_are_sorted_stably_with_nulls_last(
 
 
 @pytest.mark.parametrize("fails", [None, KeyboardInterrupt, OSError])
-def test_what_memory_does_not_hold_is_read_once_and_leaves_no_file(
+def test_row_groups_beyond_the_memory_are_read_once_and_leave_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: type[BaseException] | None
 ) -> None:
     built = build(tmp_path / "old", [[7, 5, 1], [8, 3]], names=("id", "drive", "label", "image", "tags", "codes"))
@@ -193,7 +193,7 @@ def test_images_lose_the_second_compression_and_texts_get_a_dictionary(tmp_path:
     assert chunk.is_stats_set
 
 
-def test_what_cannot_be_rewritten_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_rewrite_leaves_nothing(tmp_path: Path) -> None:
     built = build(tmp_path / "old", [[20]], names=("id", "tags", "image"))
     target = tmp_path / "new"
     with pytest.raises(FieldNotFoundError, match="bogus"):

@@ -66,5 +66,5 @@ def test_a_child_runs_the_module_with_its_arguments_and_is_as_isolated_as_its_pa
         assert done.stdout.split("\n")[1].strip() == str(kept)
 
 
-def test_the_module_stands_in_the_command_line() -> None:
+def test_the_command_line_names_the_module() -> None:
     assert python_command("some.module", "--fd", "3")[-3:] == ["some.module", "--fd", "3"]

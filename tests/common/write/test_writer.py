@@ -455,7 +455,7 @@ def test_a_field_that_cannot_be_a_directory_is_refused(tmp_path: Path, field: Un
     assert not (tmp_path / "d").exists()
 
 
-def test_partition_names_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_partition_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldNotFoundError, match=r"field 'nosuch': expected the name of a field"):
         DatasetWriter(tmp_path, NUMBERS, partition_by="nosuch")
     with pytest.raises(SchemaError, match=r"partition_by: expected each field once, got \('i', 'i'\)"):
@@ -595,7 +595,7 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path, arguments: dict[str,
     assert not (tmp_path / "d").exists()
 
 
-def test_something_that_is_no_schema_is_refused(tmp_path: Path) -> None:
+def test_objects_that_are_not_schemas_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"schema: expected a Unischema with at least one field"):
         DatasetWriter(tmp_path, Unischema("empty", []))
 
@@ -691,7 +691,7 @@ def test_a_bad_value_leaves_no_trace_and_names_its_row(tmp_path: Path) -> None:
     assert everything(tmp_path) == []
 
 
-def test_a_row_that_is_no_mapping_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_row_that_is_not_a_mapping_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(EncodeError, match=r"row 1: expected a mapping of field names to values, got tuple"):
         write_dataset(tmp_path / "d", NUMBERS, [{"i": 1}, (2, "b")])  # type: ignore[list-item]
     assert everything(tmp_path) == []
@@ -763,7 +763,7 @@ def test_a_dataset_is_never_written_over(tmp_path: Path) -> None:
     assert values(tmp_path) == [0, 1, 2]
 
 
-def test_a_file_is_no_target(tmp_path: Path) -> None:
+def test_a_file_is_not_a_target(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("")
     with pytest.raises(DatasetError, match=r"expected a directory or nothing, got a file\. Choose another path"):
         DatasetWriter(tmp_path / "d", NUMBERS)
@@ -920,7 +920,7 @@ def test_a_stopped_writer_does_not_hold_up_another_for_ever(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("day", ["10000-01-01", "-0001-01-01"])
-def test_a_date_that_no_reader_parses_is_no_partition(tmp_path: Path, day: str) -> None:
+def test_a_date_that_no_reader_parses_is_not_a_partition(tmp_path: Path, day: str) -> None:
     schema = Unischema("s", [UnischemaField("day", "datetime64[D]"), UnischemaField("id", np.int64)])
     rows = [{"day": np.datetime64(text, "D"), "id": 0} for text in ("2024-02-29", day)]
     with pytest.raises(EncodeError, match=r"row 1, field 'day': expected a date of the years 0000 to 9999"):

@@ -136,7 +136,7 @@ def _can_write(column: pa.Array, directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", ["date64", "null", "list of struct", "deeper null"])
-def test_what_cannot_become_a_tensor_fails_at_once_unless_deselected(tmp_path: Path, name: str) -> None:
+def test_fields_that_cannot_be_tensors_fail_at_once_unless_deselected(tmp_path: Path, name: str) -> None:
     column = {
         "date64": pa.array(DATES, pa.date64()),
         "null": pa.nulls(4),

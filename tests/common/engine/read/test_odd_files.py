@@ -307,7 +307,7 @@ NESTED: dict[str, tuple[pa.Array, str]] = {
 
 
 @pytest.mark.parametrize("name", NESTED)
-def test_what_no_tensor_holds_is_refused_by_name_before_anything_is_read(tmp_path: Path, name: str) -> None:
+def test_fields_that_no_tensor_can_hold_are_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
     column, message = NESTED[name]
     path = tmp_path / "a.parquet"
     try:
@@ -467,7 +467,7 @@ def test_a_damaged_page_is_named_with_its_row_group(tmp_path: Path, compression:
     assert ids(reader(path, "id")) == list(range(100))
 
 
-def test_what_arrow_cannot_decode_is_not_called_damage(tmp_path: Path) -> None:
+def test_encodings_that_arrow_cannot_decode_are_not_called_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"id": range(3), "text": pa.array(["a", "b", "a"]).dictionary_encode()})
     pq.write_table(table, path, use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})  # as arrow-rs does

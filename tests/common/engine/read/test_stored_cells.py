@@ -282,7 +282,7 @@ def cells_in_file(path: Path, lengths: list[int], gaps: list[int]) -> tuple[File
     most=st.sampled_from([1, 3, 512]),
     step=st.sampled_from([1, 7, 1 << 20]),
 )
-def test_bytes_are_read_from_where_they_lie_however_little_comes_at_once(
+def test_bytes_are_read_in_place_however_few_come_at_once(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]], order: Any, most: int, step: int
 ) -> None:
     lengths, gaps = zip(*sizes, strict=True)

@@ -60,7 +60,7 @@ def test_the_length_is_unknown_and_says_so(dropping: Pipeline) -> None:
     assert "an unknown number" in dropping.explain()
 
 
-def test_what_counts_rows_must_stand_before(dropping: Pipeline) -> None:
+def test_verbs_that_count_rows_must_come_first(dropping: Pipeline) -> None:
     for change in (lambda: dropping.take(3), lambda: dropping.skip(3), lambda: dropping.shard(2, 0)):
         with pytest.raises(PipelineError, match="the number of rows that the function keeps is unknown"):
             change()

@@ -152,7 +152,7 @@ def test_every_value_belongs_to_its_row(url: Path) -> None:
             assert each[name].tolist() == wanted, name
 
 
-def test_shuffled_numbers_are_kept_by_item_and_can_still_be_had_by_row(url: Path) -> None:
+def test_shuffled_numbers_are_kept_by_item_and_still_available_by_row(url: Path) -> None:
     shuffled = Pipeline(url, executor="threads").shuffle(1400, seed=1)
     plan = shuffled.plan()
     names = [field.name for field in plan.program.fields]
@@ -216,7 +216,7 @@ def test_strings_that_are_kept_do_not_keep_those_of_other_batches(url: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["dealt", "packed"])
-def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_any_more(
+def test_the_memory_of_a_window_is_reused_once_nothing_refers_to_it(
     url: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_module, "BLOCK_REGIONS", RegionPool())

@@ -101,7 +101,7 @@ def test_the_next_epoch_and_the_next_run_know_them(url: str, monkeypatch: pytest
         len(Pipeline(url, ["id"], on_error="skip"))  # other fields may decode
 
 
-def test_what_a_function_fails_for_is_forgotten_with_the_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_functions_failures_are_forgotten_with_its_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] == 5:
             raise KeyError("five")

@@ -144,7 +144,7 @@ def test_a_number_that_does_not_fit_is_an_error_that_names_its_row(
         list(pipeline.batch(5))
 
 
-def test_what_is_under_a_null_is_never_looked_at(tmp_path: Path) -> None:
+def test_values_under_a_null_are_never_read(tmp_path: Path) -> None:
     values = pa.Array.from_buffers(
         pa.int64(), 3, [pa.py_buffer(b"\x05"), pa.py_buffer(np.array([1, 999, 3], np.int64))], null_count=1
     )
@@ -166,7 +166,7 @@ def test_what_is_under_a_null_is_never_looked_at(tmp_path: Path) -> None:
         (lambda p: p.cast("int32", "id").where(pc.field("id") > 3), PipelineError, "it reads the stored values of 'id'"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(url: str, make: Any, error: type[Exception], message: str) -> None:
+def test_invalid_input_is_refused(url: str, make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(Pipeline(url))
 
@@ -199,7 +199,7 @@ def test_times_come_as_numpys_own_in_their_unit_or_another(times: Pipeline) -> N
     assert [output.numpy_dtype for output in made.element.outputs[:2]] == ["datetime64[ms]", "timedelta64[s]"]
 
 
-def test_the_unit_of_times_stands_in_the_element_and_in_the_plan_in_words(times: Pipeline) -> None:
+def test_the_element_and_the_plan_name_the_unit_of_times(times: Pipeline) -> None:
     assert [output.time for output in times.element.outputs] == [
         "datetime64[ms]",
         "timedelta64[us]",

@@ -146,7 +146,7 @@ def test_a_folded_chain_gives_what_its_steps_give_one_after_the_other(
     assert_same(list(folded), list(plain))
 
 
-def test_what_cannot_be_folded_still_comes_out_right(url: Path) -> None:
+def test_steps_that_cannot_be_folded_give_the_same(url: Path) -> None:
     first = values(Pipeline(url, ["jpeg"]).resize("jpeg", (10, 12)), "jpeg")
     halved = Pipeline(url, ["jpeg"]).transform(lambda row: {"jpeg": row["jpeg"] // 2}).resize("jpeg", (10, 12))
     decoded = values(Pipeline(url, ["jpeg"]), "jpeg")
@@ -604,7 +604,7 @@ def test_it_goes_to_json_and_pickle_and_back(url: Path) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_read(url: Path, verb: Any, message: str) -> None:
+def test_invalid_input_is_refused_before_anything_is_read(url: Path, verb: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         verb(Pipeline(url)).element  # noqa: B018
 

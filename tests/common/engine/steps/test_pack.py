@@ -153,7 +153,7 @@ def test_windows_are_packed_at_every_step(url: Path) -> None:
         assert window[1]["x"].tolist() == wanted[number + 1].tolist()
 
 
-def test_it_stands_with_filters_shards_caches_and_mixes(url: Path, tmp_path: Path) -> None:
+def test_it_works_with_filters_shards_caches_and_mixes(url: Path, tmp_path: Path) -> None:
     wanted = beside(["c_int8", "vector"], np.float32)
     base = Pipeline(url, ["id", "c_int8", "vector"])
     for pipeline in (
@@ -214,7 +214,7 @@ def test_it_resumes_at_every_step(url: Path) -> None:
         (lambda p: p.pack("x", ["unsigned", "id"]), "which only floats can hold, and not exactly"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_read(url: Path, verb: Any, message: str) -> None:
+def test_invalid_input_is_refused_before_anything_is_read(url: Path, verb: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         verb(Pipeline(url)).element  # noqa: B018
 

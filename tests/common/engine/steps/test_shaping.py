@@ -134,7 +134,7 @@ def test_stored_images_have_the_axes_h_w_c_unless_they_declare_others(tmp_path: 
             _ = turned.resize("image", (2, 2)).element
 
 
-def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
+def test_invalid_input_is_refused_where_it_is_written(url: str) -> None:
     drive = Pipeline(url)
     with pytest.raises(PipelineError, match="expected 'error', 'drop', 'fill' or 'mask', got 'ignore'"):
         drive.nulls("ignore")

@@ -234,7 +234,7 @@ def test_a_batch_says_null_in_any_form_and_what_is_masked_does_not_come_out(buil
     assert filled["double__valid"].tolist() == [True, False, True, False]
 
 
-def test_arrow_nulls_hide_what_lies_beneath(built: Built) -> None:
+def test_arrow_nulls_hide_the_values_beneath(built: Built) -> None:
     def function(batch: pa.RecordBatch) -> pa.RecordBatch:
         ids = batch.column("id").to_numpy()
         return pa.record_batch({"double": pa.array(ids + 100, mask=ids % 2 == 1)})

@@ -551,7 +551,7 @@ def test_a_version_that_is_not_there_is_an_error(tmp_path: Path, version: Any, r
         Pipeline.from_delta(tmp_path / "t", version)
 
 
-def test_a_directory_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"Delta table '.*': cannot be opened"):
         Pipeline.from_delta(tmp_path)
 
@@ -698,12 +698,12 @@ def test_a_deletion_vector_of_more_rows_than_its_file_has_is_an_error(tmp_path: 
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        ([1], "'add', which is no object"),
+        ([1], "'add', which is not an object"),
         ({"size": 1}, "'add' with path 'None'"),
         ({"path": "a", "size": True}, "'add' with size 'True'"),
         ({"path": "a", "size": 1, "partitionValues": [1]}, "'add' with partition values"),
         ({"path": "a", "size": 1, "partitionValues": {"p": 1}}, "'add' with partition value of p '1'"),
-        ({"path": "a", "size": 1, "deletionVector": "x"}, "a deletion vector, which is no object"),
+        ({"path": "a", "size": 1, "deletionVector": "x"}, "a deletion vector, which is not an object"),
     ],
 )
 def test_an_action_that_is_not_as_the_protocol_says_is_refused(action: Any, reason: str) -> None:

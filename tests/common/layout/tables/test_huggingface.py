@@ -285,7 +285,7 @@ def test_images_of_a_table_decode_if_the_field_is_named_with_a_codec(tmp_path: P
     assert [row["image"] is None for row in rows] == [False] * 4 + [True]
 
 
-def test_a_struct_of_an_image_is_no_field_by_its_name_alone(tmp_path: Path) -> None:
+def test_the_name_alone_does_not_make_an_image_struct_a_field(tmp_path: Path) -> None:
     images_without_features(tmp_path)
     assert "image" not in Pipeline(tmp_path).schema
     with pytest.raises(FieldNotFoundError, match=r"field 'image': expected a codec, .* or name 'image.bytes'"):

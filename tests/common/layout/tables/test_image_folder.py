@@ -198,13 +198,13 @@ def test_a_manifest_that_is_gone_is_an_error_that_says_what_to_do(folder: Path, 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
-def test_a_name_that_is_no_text_is_an_error_that_shows_it(folder: Path) -> None:
+def test_a_name_that_is_not_text_is_an_error_that_shows_it(folder: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder / "dog") + b"/\xff.png")).write_bytes(picture("png"))
     with pytest.raises(DatasetError, match=r"/dog/\\xff.png': expected a path in UTF-8"):
         Pipeline.from_image_folder(folder)
 
 
-def test_files_that_are_no_images_are_left_out_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_are_not_images_are_left_out_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(folder, "cat/readme.txt", b"x")
     with caplog.at_level(logging.WARNING):
         assert len(Pipeline.from_image_folder(folder)) == len(LISTED)
@@ -222,7 +222,7 @@ def test_files_that_are_no_images_are_left_out_with_a_warning(folder: Path, capl
         (lambda f: Pipeline.from_image_folder(f, classes=["cat", "dog", "zebra", "cat"]), "each of its folders once"),
     ],
 )  # fmt: skip
-def test_folders_that_make_no_sense_are_refused(folder: Path, make: Any, text: str) -> None:
+def test_invalid_folders_are_refused(folder: Path, make: Any, text: str) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(DatasetError, match=text):
         make(folder)

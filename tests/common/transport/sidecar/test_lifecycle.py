@@ -180,7 +180,7 @@ def test_a_sidecar_that_fails_itself_ends_and_says_why(built: Built, monkeypatch
             pass
 
 
-def test_an_error_of_ours_crosses_as_what_it_is(built: Built) -> None:
+def test_our_errors_keep_their_class_across_processes(built: Built) -> None:
     def refuse(row: dict[str, Any]) -> dict[str, Any]:
         raise DecodeError("no points in this cloud")
 
@@ -188,7 +188,7 @@ def test_an_error_of_ours_crosses_as_what_it_is(built: Built) -> None:
         next(iter(built.pipeline("id", executor="sidecar", workers=1).transform(refuse)))
 
 
-def test_an_error_of_the_reader_crosses_as_what_it_is(built: Built, tmp_path: Path) -> None:
+def test_the_readers_errors_keep_their_class_across_processes(built: Built, tmp_path: Path) -> None:
     copy = build(tmp_path, [[5, 5]], names=("id", "label"))
     pipeline = copy.pipeline(executor="sidecar", workers=1)
     assert len(pipeline) == 10

@@ -90,7 +90,7 @@ def test_the_packet_begins_as_the_page_says() -> None:
         (struct.pack("<IHHQQQII", protocol.MAGIC, 3, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
     ],
 )  # fmt: skip
-def test_bytes_that_are_no_message_are_refused(packet: bytes, message: str) -> None:
+def test_bytes_that_are_not_a_message_are_refused(packet: bytes, message: str) -> None:
     with pytest.raises(SidecarError, match=message):
         unpack(packet, [])
 
@@ -151,7 +151,7 @@ def test_any_bytes_are_a_body_or_a_clear_error(kind: Any, garbage: bytes) -> Non
         (BatchHeader, bytes(33), "message BATCH: .* got 33 bytes"),
     ],
 )
-def test_a_body_whose_lengths_lie_is_refused(kind: Any, body: bytes, message: str) -> None:
+def test_a_body_with_wrong_lengths_is_refused(kind: Any, body: bytes, message: str) -> None:
     with pytest.raises(SidecarError, match=message):
         kind.unpack(body)
 

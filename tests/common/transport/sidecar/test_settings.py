@@ -82,7 +82,7 @@ def sidecar_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return use
 
 
-def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_connection(
+def test_the_death_of_a_sidecar_is_noticed_even_if_another_process_holds_its_connection(
     pipeline: Pipeline, sidecar_program: Callable[[str], None]
 ) -> None:
     sidecar_program(
@@ -101,7 +101,7 @@ def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_conn
     assert time.monotonic() - begin < 15
 
 
-def test_what_a_sidecar_writes_is_forwarded_though_it_ends_no_line(
+def test_a_sidecars_output_is_forwarded_without_a_final_newline(
     pipeline: Pipeline, sidecar_program: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sidecar_program("os.write(2, b'x' * 20_000 + b'\\r 50 % \\xc3'); os.write(2, b'\\xa9'); os._exit(4)")

@@ -56,7 +56,7 @@ built = built_once([[20, 13]])
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_the_program_of_a_spawned_trainer_defines_travels(built: Built, tmp_path: Path, method: str) -> None:
+def test_functions_of_a_spawned_trainers_program_travel(built: Built, tmp_path: Path, method: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(built.url), method]
