@@ -1,4 +1,4 @@
-"""A device on the host whose copies happen late, and that notices what a real one would silently get wrong."""
+"""A device on the host whose copies happen late, and that notices errors that a real one would hide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeMemory:
 
 
 class FakePageLock:
-    """Records what is locked.
+    """Records locked memory.
 
     Args:
         refuses: whether each call fails.

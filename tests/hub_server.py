@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on loopback with one dataset, whose files are those of a folder.
+"""A Hugging Face Hub on loopback with one dataset, with the files of a folder.
 
 It answers the part of the Hub's API that ``hf://`` paths use: https://huggingface.co/docs/hub/api.
 """

@@ -227,8 +227,8 @@ def run_refilling(data: st.DataObject, faces: Sequence[Face]) -> None:
 
 
 def run_unmeasured(data: st.DataObject, faces: Sequence[Face]) -> None:
-    """Draws a face, a verb that joins rows, and rows without a length: with ``on_error="skip"``, the elements must be
-    those of files without these rows.
+    """Draws a face, a verb that joins rows, and rows without a length: with ``on_error="skip"``, the elements must
+    equal those of files without these rows.
     """
     groups = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=6), "row groups")
     lengths = data.draw(st.lists(st.integers(0, 11), min_size=sum(groups), max_size=sum(groups)), "lengths")

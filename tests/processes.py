@@ -21,7 +21,7 @@ PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
 
 
 def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs this Python with arguments, such as ``"-c", code``, to its end. ``options`` are those of `subprocess.run`."""
+    """Runs this Python with arguments, such as ``"-c", code``, to its end. ``options`` go to `subprocess.run`."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": PATIENCE_S, **options})
 

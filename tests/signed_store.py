@@ -1,4 +1,4 @@
-"""An fsspec store whose paths are URLs with a query, as those of signed HTTP URLs."""
+"""An fsspec store whose paths are URLs with a query, like signed HTTP URLs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fsspec import AbstractFileSystem
 
 
 class SignedStore(AbstractFileSystem):
-    """Serves the local files below ``root`` as ``https://host/...``, whatever the query is.
+    """Serves the local files below ``root`` as ``https://host/...``, with any query.
 
     Attributes:
         opened: the URL of each file that was opened.

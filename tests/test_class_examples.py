@@ -1,4 +1,4 @@
-"""The example in the docstring of each public class gives what it says."""
+"""The example in the docstring of each public class gives the result that it shows."""
 
 from __future__ import annotations
 

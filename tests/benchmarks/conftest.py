@@ -1,4 +1,4 @@
-"""Lets the tests of the benchmark import it: it is no part of the installed package."""
+"""Lets the tests of the benchmark import it: it is not part of the installed package."""
 
 from __future__ import annotations
 

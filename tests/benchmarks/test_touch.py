@@ -1,4 +1,4 @@
-"""What is looked at in a batch."""
+"""What `touch` reads of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.touch import rows_of
 
 
 class Watched(np.ndarray):
-    """An array that notes what is taken from it."""
+    """An array that records what is read from it."""
 
     taken: list[Any]
 

@@ -1,8 +1,8 @@
 """Every block of code on every page runs as it is printed, in the order of its page.
 
-A page is one test, in a folder of its own with the files of `page_files.py`. What a block needs and a reader does not, such
-as a toy model, stands beside it in an HTML comment: ``<!-- invisible-code-block: python``. A block that cannot run here
-has a comment with the reason above it: ``<!-- skip: next "needs a cluster" -->``.
+A page is one test, in a folder of its own with the files of `page_files.py`. Code that a block needs but a reader does
+not, such as a toy model, is in an HTML comment beside it: ``<!-- invisible-code-block: python``. A block that cannot
+run here has a comment with the reason above it: ``<!-- skip: next "needs a cluster" -->``.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def tensorflow(url: str) -> Any:
 
 
 class Memory:
-    """The most anonymous memory of this process and its children while the block runs, beyond what it was."""
+    """The peak of anonymous memory of this process and its children while the block runs, above the start."""
 
     def __enter__(self) -> Memory:
         self._before = self._now()
@@ -105,7 +105,7 @@ class Memory:
 def test_memory_stays_bounded(make: Callable[[str], Any], shuffled: bool, vectors: str) -> None:
     rows = make(vectors).shuffle(1000, seed=3) if shuffled else make(vectors)
     batches = rows.batch(BATCH)
-    next(iter(make(vectors).take(1)))  # what the first iteration takes for good
+    next(iter(make(vectors).take(1)))  # memory that the first iteration keeps
     found = []
     with Memory() as memory:
         for batch in batches:

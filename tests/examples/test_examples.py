@@ -52,7 +52,7 @@ NEEDS = {
 
 ALONE = {
     "served.py",  # starts processes, which import the script
-    "trainers/spark_to_torch.py",  # stops the session of Spark, of which a process has one
+    "trainers/spark_to_torch.py",  # stops the only Spark session of the process
     "trainers/ray_data.py",  # starts a cluster
     "trainers/ray_train.py",  # starts a cluster
     "trainers/pretraining_loop.py",  # starts processes, which import the script

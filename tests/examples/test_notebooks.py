@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and show what they say they show."""
+"""The notebooks run from top to bottom, and show the results that they promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong between a store and a reader, the reader gets the exact rows or one clear error."""
+"""After any fault between a store and a reader, the reader gets the exact rows or one clear error."""
 
 from __future__ import annotations
 

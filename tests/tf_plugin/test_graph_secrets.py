@@ -1,4 +1,4 @@
-"""Graphs hold no credentials; the process that made the dataset has them, and other processes say what they lack."""
+"""Graphs hold no credentials; the process that made the dataset has them, and other processes report what they lack."""
 
 from __future__ import annotations
 

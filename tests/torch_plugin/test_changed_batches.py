@@ -1,4 +1,4 @@
-"""Batches of loader workers that user code changes before they are sent: what it makes of them is what arrives."""
+"""User code may change batches in loader workers before they are sent; its result arrives."""
 
 from __future__ import annotations
 

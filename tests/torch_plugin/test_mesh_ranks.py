@@ -24,7 +24,7 @@ def _dataset(url: str, face: Any, shape: tuple[int, int]) -> Any:
 
 
 def _stopped(url: str, face: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """Returns the batches of an epoch, those of a second one that stops early, and the state there."""
+    """Returns the batches of an epoch, the batches of a second epoch that stops early, and its state."""
     dataset = _dataset(url, face, shape)
     whole = ids(dataset)
     if face is ParquetNode:

@@ -1,4 +1,4 @@
-"""Shards for ranks and workers: each row once, whoever sets the shard."""
+"""Shards for ranks and workers: each row once, no matter who sets the shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loader workers read each row group once, whatever their number, and give the same elements as one process."""
+"""Loader workers read each row group once, with any number of workers, and give the same elements as one process."""
 
 from __future__ import annotations
 

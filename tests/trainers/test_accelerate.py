@@ -58,7 +58,7 @@ def prepared(dataset: Any, dispatch: bool | None, split: bool, **options: Any) -
 
 
 def seen(loader: Any, epochs: int = 1) -> dict[str, Any]:
-    """Returns a loader's length, and the rows of each batch of each epoch; an error in place of what it stops."""
+    """Returns a loader's length, and the rows of each batch of each epoch; an error takes the place of the rest."""
     found: dict[str, Any] = {}
     try:
         found["length"] = len(loader)

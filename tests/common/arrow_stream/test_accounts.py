@@ -90,7 +90,7 @@ def test_a_peer_at_its_stream_limit_gets_another_when_one_is_closed(built: Built
         first, second = endless(server), endless(server)
         with pytest.raises(PipelineError, match=r"expected at most 2 streams from user \d+ at once.*limit max_streams"):
             endless(server)
-        assert len(Pipeline(address=server.address).take(3)) == 3  # requests that are no streams are answered
+        assert len(Pipeline(address=server.address).take(3)) == 3  # requests that are not streams are answered
         first.close()
         second.close()
         until_nobody(server)

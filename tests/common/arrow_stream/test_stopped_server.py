@@ -1,4 +1,4 @@
-"""A client whose server is stopped says so, and ends with an error if there is a limit; a busy server is no error."""
+"""A client whose server is stopped says so, and ends with an error if there is a limit; a busy server is no fault."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def woken_by_a_warning(pid: int) -> Iterator[None]:
-    """Lets a process go on as soon as a client warns that it waits."""
+    """Continues a process as soon as a client warns that it waits."""
 
     class Waker(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""Directories of tables, and directories inside them, are no plain datasets."""
+"""Directories of tables, and directories inside them, are not plain datasets."""
 
 from __future__ import annotations
 

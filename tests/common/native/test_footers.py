@@ -1,4 +1,4 @@
-"""What the compiled core says about footers and dictionaries is what Python says."""
+"""The compiled core and Python agree on footers and dictionaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of JPEG images are exactly what the whole image has there, or are left to a decoder of whole images."""
+"""Parts of JPEG images equal those of the whole image exactly, or are left to a decoder of whole images."""
 
 from __future__ import annotations
 

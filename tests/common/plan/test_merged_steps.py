@@ -17,7 +17,7 @@ ENOUGH = 1 << 40
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Pipeline:
-    """Rows of 72 bytes: a number, and what is added for each row."""
+    """Rows of 72 bytes: a number, and the overhead of a row."""
     pq.write_table(pa.table({"x": range(10_000)}), tmp_path / "x.parquet")
     return Pipeline(tmp_path)
 

@@ -1,4 +1,4 @@
-"""A forked child can use cached properties and locks, whatever its parent's threads were doing."""
+"""A forked child can use cached properties and locks, regardless of its parent's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of a sidecar's jobs goes on after an error of planning, if an earlier job is planned again."""
+"""A sidecar's job queue continues after a planning error, if an earlier job is planned again."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def test_an_image_folder_with_a_file_that_is_not_an_image_is_refused(
 
 
 def test_an_error_leaves_no_threads_to_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may run while a thread holds a lock of the interpreter. Waiting for other threads then never ends."""
+    """The collector may run while a thread holds a lock of the interpreter: waiting for threads would never end."""
 
     def fail(*_: object, **__: object) -> None:
         raise EncodeError("full")

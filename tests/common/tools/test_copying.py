@@ -257,7 +257,7 @@ def test_a_copy_that_another_has_finished_does_not_begin_again(source: Path, tmp
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("moment", ["before it looks", "before it begins", "before it runs"])
 def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str, overwrite: bool) -> None:
-    """Wherever another copy begins meanwhile, no stripes are written under its name."""
+    """Another copy may begin at any moment; no stripes are written under its name."""
     root = str(tmp_path / "target")
 
     def begin(fingerprint: str) -> CopyJob:
@@ -291,7 +291,7 @@ def test_of_two_copies_that_begin_together_one_runs(tmp_path: Path, moment: str,
 
 @pytest.mark.parametrize("ends", ["fails", "completes", "is killed"])
 def test_a_late_attempt_is_in_no_later_copy(source: Path, tmp_path: Path, ends: str) -> None:
-    """A task of a cluster may go on after its copy has ended, with as many rows as the next copy has."""
+    """A task of a cluster may run on after its copy has ended, with as many rows as the next copy."""
     target = tmp_path / "target"
     plan = planned(source, ["id"], where=[("id", "<", COUNT // 2)], partition_by=(), stripe_bytes=copying.STRIPE_BYTES)
     job = plan.job(target, None, overwrite=False)

@@ -57,7 +57,7 @@ def test_old_datasets_become_new_ones(tmp_path: Path, version: str) -> None:
 def test_an_error_leaves_no_cycles_for_the_garbage_collector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: dict[str, str]
 ) -> None:
-    """It may run while a thread holds a lock of the interpreter. Waiting for other threads then never ends."""
+    """The collector may run while a thread holds a lock of the interpreter: waiting for threads would never end."""
 
     def fail(*_: object) -> None:
         raise DatasetError("full")

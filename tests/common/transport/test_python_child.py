@@ -1,4 +1,4 @@
-"""A trainer's children import the installed package, whatever is in the trainer's working directory."""
+"""A trainer's children import the installed package, never the trainer's working directory."""
 
 from __future__ import annotations
 

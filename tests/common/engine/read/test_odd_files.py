@@ -1,4 +1,4 @@
-"""Parquet files from the wild: each reads as in pyarrow, or fails at once with what is wrong and how to fix it.
+"""Parquet files from the wild: each reads as in pyarrow, or fails at once, with what is wrong and how to fix it.
 
 The cases follow the descriptions in ``apache/parquet-testing`` (``data/README.md``, ``bad_data/README.md``). The tests
 make the files with pyarrow, and change bytes where pyarrow cannot write such a file.

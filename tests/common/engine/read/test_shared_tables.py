@@ -34,7 +34,7 @@ def path() -> Iterator[str]:
 
 
 def bytes_of(table: pa.Table) -> int:
-    """What a table takes of the budget."""
+    """The part of the budget that a table takes."""
     return stream_bytes(table) + shared_tables._DIGEST_BYTES
 
 

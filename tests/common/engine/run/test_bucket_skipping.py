@@ -1,4 +1,4 @@
-"""Batches of ``bucket`` without failing rows hold what a plain model of queues says, from every state."""
+"""Batches of ``bucket`` without failing rows equal those of a plain model of queues, from every state."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _know(plan: Any, row: int) -> None:
 
 
 def _check_resumed(pipeline: Pipeline, expected: list[Batch], iteration: int, worker: int, workers: int) -> None:
-    """A fresh pipeline, which knows of no bad row, goes on from any state at the exact element."""
+    """A fresh pipeline, which knows of no bad row, resumes from any state at the exact element."""
     first: StepIterator[Any] = StepIterator(
         pipeline, iteration, strict_nulls=False, worker=worker, workers=workers, counters=Counters()
     )

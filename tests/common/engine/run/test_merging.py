@@ -52,7 +52,7 @@ def test_the_first_batch_waits_for_few_blocks(blocks: str, read: list[int], on_e
 
 
 def steps_of(merging: Merging, jobs: int, *, step_bytes: int = 1, blocks_per_step: float = 0) -> list[int]:
-    """Returns the numbers of steps of some jobs, each planned once the one before it is made."""
+    """Returns the number of steps of each job; a job is planned once the one before it is made."""
     found = []
     for _ in range(jobs):
         steps = merging.steps

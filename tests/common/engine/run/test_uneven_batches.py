@@ -187,7 +187,7 @@ def test_only_the_batch_with_a_damaged_row_fails(
 
 
 def damaged(directory: Path, bucket: bool, **options: Any) -> Pipeline:
-    """Returns batches of rows of which number 333 does not decode."""
+    """Returns batches of rows; row 333 does not decode."""
     field = UnischemaField("points", np.float32, (None,), NdarrayCodec())
     values = [bytes(field.storage.encode(field, np.zeros(row % 4, np.float32))) for row in range(ROWS)]
     values[333] = b"damaged"

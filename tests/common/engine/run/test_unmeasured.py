@@ -113,7 +113,7 @@ def test_a_state_stays_with_its_on_error(url: str) -> None:
         iter(skipping).load_state_dict(state)
     unharmed = iter(raising)
     next(unharmed)
-    resumed = iter(raising.with_options(on_error="skip"))  # nothing was left out, so it goes on
+    resumed = iter(raising.with_options(on_error="skip"))  # nothing was left out, so it continues
     resumed.load_state_dict(unharmed.state_dict())
     assert tokens(resumed) == [4, 5, 6, 7]
 

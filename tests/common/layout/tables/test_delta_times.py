@@ -1,4 +1,4 @@
-"""The version at a time, compared with what the protocol says, over logs of any age and order of times."""
+"""The version at a time, compared with the rules of the protocol, over logs of any age and order of times."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_an_iterator_may_be_collected_while_the_pool_is_in_use(built: Built, mon
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("lock", ["_active_limbo_lock", "_shutdown_locks_lock"])
 def test_an_iterator_may_be_collected_inside_a_function_of_threading(built: Built, lock: str, executor: str) -> None:
-    """Which holds a lock that every thread needs when it begins or ends."""
+    """The function holds a lock that every thread needs when it begins or ends."""
     held = getattr(threading, lock, None) or contextlib.nullcontext()  # Python 3.13 has one of them
     iterator = iter(built.pipeline("id", executor=executor).batch(5))
     next(iterator)
