@@ -89,7 +89,7 @@ def test_workers_count_by_themselves_where_nothing_can_be_told(monkeypatch: pyte
     counter = EpochCounter()
     counter.set(4)
     counter.announce(with_workers())
-    counter._cell = None
+    counter._memory = None
     copied = in_worker(monkeypatch, counter)
     assert copied.is_announced
     assert [copied.begin() for _ in range(3)] == [4, 5, 6]
@@ -154,17 +154,17 @@ def test_a_process_that_is_not_a_worker_counts_for_itself() -> None:
     os.close(writing)
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the name of a cell needs memfd_create")
-def test_a_cell_is_found_by_its_name_while_it_lives() -> None:
-    cell = EpochMemory()
-    path = cell.path
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the name of a memory needs memfd_create")
+def test_the_memory_is_found_by_its_name_while_it_lives() -> None:
+    memory = EpochMemory()
+    path = memory.path
     assert path is not None
     EpochMemory(path).put(3, None)
-    assert cell.take() == (3, None)
-    cell.tell(1, Told(number=4, epoch=9))
+    assert memory.take() == (3, None)
+    memory.tell(1, Told(number=4, epoch=9))
     assert EpochMemory(path).told(1) == Told(number=4, epoch=9)
-    cell.tell(1 + 64, Told(number=5, epoch=9))
-    assert cell.told(1) is None
-    del cell
+    memory.tell(1 + 64, Told(number=5, epoch=9))
+    assert memory.told(1) is None
+    del memory
     with pytest.raises(OSError, match="No such file"):
         EpochMemory(path)

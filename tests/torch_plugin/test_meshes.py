@@ -31,7 +31,7 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         dist.init_process_group("fake", rank=number, world_size=4, store=FakeStore())
 
     gc.collect()  # other tests' meshes
-    monkeypatch.setattr(meshes, "_dealt_along", set())
+    monkeypatch.setattr(meshes, "_sharded_along", set())
     yield start
     dist.destroy_process_group()
 
