@@ -95,7 +95,7 @@ def test_a_second_iteration_reads_again_and_warns() -> None:
             second = [int(row.id) for row in dataset]
         assert first == second == list(range(60))
         cached = dataset.cache()
-        with pytest.warns(UserWarning, match="its reader starts again"):
+        with pytest.warns(UserWarning, match="its reader starts over"):
             assert len(list(cached)) == 60
         assert len(list(cached)) == 60
 
