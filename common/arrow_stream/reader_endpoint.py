@@ -36,7 +36,7 @@ class ReaderEndpoint:
         self._connection = Connection(address)
         self._relay: StreamEndpoint | None = None
         try:
-            request = {"do": "endpoint", "layout": "flat", "strict_nulls": True, **request_of(address, stages)}
+            request = {"do": "endpoint", "layout": "cells", "strict_nulls": True, **request_of(address, stages)}
             url = self._connection.ask(request)["endpoint"]
             if url is None:
                 self._relay = StreamEndpoint(self._pass_on)
@@ -68,7 +68,7 @@ class ReaderEndpoint:
 
     def _pass_on(self, reader: socket.socket, cursor: Cursor) -> None:
         """Copies a stream from the server to a local reader."""
-        server = open_stream(self._address, self._stages, cursor, layout="flat", strict_nulls=True)
+        server = open_stream(self._address, self._stages, cursor, layout="cells", strict_nulls=True)
         buffer = memoryview(bytearray(_PIECE_BYTES))
         try:
             with contextlib.suppress(OSError):  # one side left; the other sees the end of the stream

@@ -249,8 +249,8 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
 
 def _layout(request: dict[str, Any]) -> Layout:
     layout = request.get("layout", "rows")
-    if layout not in ("rows", "flat"):
-        raise ParquetryError(f"server: expected layout 'rows' or 'flat', got {layout!r}.")
+    if layout not in ("rows", "cells"):
+        raise ParquetryError(f"server: expected layout 'rows' or 'cells', got {layout!r}.")
     return layout  # type: ignore[no-any-return]  # one of the two
 
 

@@ -164,7 +164,7 @@ def _last_words(
     element: Element, schema: pa.Schema, layout: Layout, error: Exception
 ) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
     problem = error_to_json(error)
-    if layout == "flat":
+    if layout == "cells":
         return error_row(element, schema, f"{problem['error']}: {problem['message']}"), None
     nothing = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     return nothing, {ERROR_KEY: json.dumps(problem).encode()}

@@ -36,8 +36,8 @@ POSITION_KEY = b"parquetry.position"
 SHAPES_KEY = b"parquetry.shapes"
 SCHEMA_KEY = b"parquetry.stream"
 ERROR_KEY = b"parquetry.error"
-Layout = Literal["rows", "flat"]
-"""The layout of batches: see `encode` and `flat_columns`."""
+Layout = Literal["rows", "cells"]
+"""The layout of batches, by its name on the wire: ``rows`` are made by `encode`, ``cells`` by `flat_columns`."""
 
 
 def send_json(connection: socket.socket, value: dict[str, Any]) -> None:

@@ -215,7 +215,7 @@ def test_plans_that_fail_are_reported_before_anything_is_served(built: Built) ->
 
 def test_nulls_are_errors_where_a_client_has_no_form_for_them(built: Built) -> None:
     with serve(built.pipeline("speed").batch(4)) as server:
-        stream = open_stream(ServerAddress.of(server), (), Cursor(), layout="flat", strict_nulls=True)
+        stream = open_stream(ServerAddress.of(server), (), Cursor(), layout="cells", strict_nulls=True)
         with pa.ipc.open_stream(pa.PythonFile(SocketReader(stream.socket), mode="r")) as reader:
             assert NullValueError.__name__ in reader.read_next_batch().column(0)[0].as_py()
         stream.close()
