@@ -7,13 +7,13 @@ data, and the global position in the order of that pass. Batches map one number 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..stages.base import Stage
+from ..stages.base import Decision, Stage
 from ..stages.repeat import Repeat
 from ..stages.shard import Shard
 from ..stages.take import Cut
@@ -333,11 +333,24 @@ def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
 
 def viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
     """Returns the view of rows or batches after a stage."""
-    match stage:
-        case Cut():
-            return Slice(inner, *stage.bounds)
-        case Repeat():
-            return RepeatView(inner, stage.count)
-        case Shard():
-            return ShardView(inner, stage.num_shards, stage.index, stage.even)  # type: ignore[arg-type]  # rows over rows
-    raise AssertionError(f"{stage.verb} is no view")
+    return _VIEWS[stage.decides](stage, inner)
+
+
+def _cut(stage: Cut, inner: RowView | BatchView) -> RowView | BatchView:
+    return Slice(inner, *stage.bounds)
+
+
+def _repeated(stage: Repeat, inner: RowView | BatchView) -> RowView | BatchView:
+    return RepeatView(inner, stage.count)
+
+
+def _sharded(stage: Shard, inner: RowView) -> RowView:
+    return ShardView(inner, stage.num_shards, stage.index, stage.even)
+
+
+_VIEWS: Mapping[Decision, Callable[..., RowView | BatchView]] = {
+    Decision.CUT: _cut,
+    Decision.PASSES: _repeated,
+    Decision.PART: _sharded,
+}
+"""What makes the view after a stage, by what the stage decides."""

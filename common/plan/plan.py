@@ -43,21 +43,14 @@ from ..selection.rows import RowSet
 from ..selection.selection import Selection
 from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
-from ..stages.bucket import Bucket
 from ..stages.columns import ResolveFields
-from ..stages.concat import Concat
 from ..stages.measure import Measure
-from ..stages.pack_rows import PackRows
-from ..stages.weigh import Weigh
-from .bucket_items import BucketItems
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
 from .items import RowItems, by_block, distinct
-from .packed_items import PackedItems
+from .joined_items import items_of
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
-from .token_items import TokenItems
-from .weighted_items import WeightedItems
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 """Evaluates the stages of a selection. This may read files, so the engine implements it and passes it to the plan."""
@@ -67,7 +60,6 @@ _MERGED_BYTES = 8 << 20
 _MERGED_FIELDS = 64  # with more fields, a job makes more batches, because each of its fields costs time
 _MOST_MERGED_BYTES = 32 << 20
 _MOST_MERGED = 128
-_GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed among this many rows
 
 
 INFINITE = -1
@@ -508,27 +500,7 @@ class Plan(BasePlan):
     @cached_property
     def items(self) -> RowItems:
         """The items of an epoch, and the rows that they are made of."""
-        match self.order.join:
-            case Concat() as stage:
-                separated, padded = stage.separator is not None, stage.remainder == "pad"
-                return TokenItems(self.selection, stage.length, separated=separated, padded=padded)
-            case Bucket() as stage:
-                shuffle = self.order.shuffle
-                return BucketItems(
-                    self.selection,
-                    stage.buckets or stage.boundaries,
-                    stage.batch_size or stage.batch_sizes or None,
-                    stage.max_tokens,
-                    _GROUP_ROWS if shuffle is None else shuffle.buffer_size,
-                )
-            case Weigh() as stage:
-                seed = stage.seed if not stage.drawn or self.seed is None else self.seed
-                return WeightedItems(self.selection, stage.num_items, seed)
-            case PackRows() as stage:
-                best, cut = stage.strategy == "best_fit", stage.overlong == "cut"
-                rows = 1 if self.order.shuffle is None else self.order.shuffle.buffer_size
-                return PackedItems(self.selection, stage.length, best=best, cut=cut, group_rows=rows)
-        return RowItems(self.selection)
+        return items_of(self.order.join, self.selection, self.order.shuffle, self.seed)
 
     @cached_property
     def order_spec(self) -> OrderSpec:

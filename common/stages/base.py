@@ -2,8 +2,8 @@
 
 A stage is a frozen value that survives a round trip through JSON. It says what it decides, which stored fields it
 reads, which fields it changes and how, and whether a client may send it to a server. Other modules ask these questions.
-Where another room turns the parameters of a stage into work, one function there matches its class: `views` in
-`order.positions`, items in `Plan.items`, selections in `selection.select`, and steps in `engine.steps.apply`.
+Where another room turns a stage's parameters into work, it has one function for each: for views in `order.positions`,
+for items in `plan.joined_items`, for selections in `selection.select`, for steps in `engine.steps.apply`.
 """
 
 from __future__ import annotations
