@@ -73,7 +73,11 @@ def source_dataset(
     leaves = leaves_of(element)
     components = flat_components(element, leaves)
     ragged = any(leaf.ragged for leaf in leaves)
-    variant = load_ops().parquetry_parquet_dataset(
+    ops = load_ops()
+    with tf.init_scope():
+        if not dataset_key and tf.executing_eagerly():  # a function will make the dataset, perhaps elsewhere
+            ops.parquetry_parquet_home()
+    variant = ops.parquetry_parquet_dataset(
         request=request,
         dataset_key=dataset_key,
         command=list(command),

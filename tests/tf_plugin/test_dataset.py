@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 import tensorflow as tf
 from ids import ids
+from processes import run_python
 
 from parquetry.common import (
     NdarrayCodec,
@@ -344,6 +345,45 @@ def test_a_state_is_loaded_in_place_and_holds_for_what_was_made_of_the_dataset(u
     assert ids(dataset) != first
     dataset.load_state_dict(steps.state_dict())
     assert ids(dataset) == first[8:]
+
+
+def test_a_shard_of_tf_data_keeps_states_and_epochs(url: str) -> None:
+    """It deals by position, as workers of tf.data service do. But here, all iterators share one count."""
+    dataset = ParquetDataset(url, ["id"]).shuffle(15, seed=4)
+    dealt = dataset.map(lambda row: row).shard(2, 1).batch(4)
+    iterator = iter(dealt)
+    next(iterator)
+    state = dataset.state_dict(elements=8)
+    rest = ids(iterator)
+    assert ids(dealt) != ids(dealt)
+    dataset.load_state_dict(state)
+    assert ids(dealt) == rest
+
+    @tf.function
+    def total(batches: tf.data.Dataset) -> tf.Tensor:
+        found = tf.constant(0, tf.int64)
+        for batch in batches:
+            found = found * 3 + batch["id"][0]
+        return found
+
+    assert len({int(total(dealt)) for _ in range(4)}) == 4
+
+
+def test_epochs_inside_a_function_have_their_own_orders_where_tf_data_deals_the_rows(url: str) -> None:
+    """In a process that made no dataset outside of functions."""
+    program = f"""
+import tensorflow as tf
+from parquetry.tf_plugin import ParquetDataset
+
+@tf.function
+def orders():
+    rows = ParquetDataset({url!r}, ["id"]).shuffle(15, seed=4).map(lambda row: row["id"]).shard(2, 1)
+    total = lambda found, number: found * 3 + number
+    return tf.stack([rows.reduce(tf.constant(0, tf.int64), total) for _ in range(3)])
+
+print(len(set(orders().numpy().tolist())))
+"""
+    assert run_python("-c", program).stdout.split() == ["3"]
 
 
 def test_a_state_resumes_with_another_batch_size(url: str) -> None:

@@ -3,6 +3,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
 
 namespace parquetry {
 namespace {
@@ -15,7 +18,20 @@ class Home : public tensorflow::ResourceBase {
   std::string DebugString() const override { return kHome; }
 };
 
+// Marks a device where a function may make datasets. The datasets cannot tell: a graph may hold the
+// function.
+class HomeOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* ctx) override { MarkHome(ctx->resource_manager()); }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetHome").Device(tensorflow::DEVICE_CPU), HomeOp);
+
 }  // namespace
+
+REGISTER_OP("Parquetry>ParquetHome").SetIsStateful().SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
 void MarkHome(tensorflow::ResourceMgr* resources) {
   Home* home = nullptr;

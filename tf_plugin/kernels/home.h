@@ -8,11 +8,11 @@
 
 namespace parquetry {
 
-// Call this where Python makes a dataset. A graph never holds such a call.
+// Call this where Python makes a dataset, with the resources of the device.
 void MarkHome(tensorflow::ResourceMgr* resources);
 
-// Returns whether Python made a dataset where these resources are. A service worker has its own for
-// each task, even in the process of the trainer.
+// Returns whether Python made a dataset on the device that has these resources. A service worker has
+// a device of its own for each task, even in the process of the trainer.
 bool IsHome(tensorflow::ResourceMgr* resources);
 
 }  // namespace parquetry

@@ -8,6 +8,8 @@
 #include "dataset_registry.h"
 #include "home.h"
 #include "sidecar_pool.h"
+#include "tensorflow/core/framework/device.h"
+#include "tensorflow/core/framework/function.h"
 #include "to_status.h"
 
 namespace parquetry {
@@ -46,8 +48,10 @@ absl::Status ParquetIterator::Initialize(IteratorContext* ctx) {
         absl::StrCat("splits of a Parquet dataset: expected one split provider, got ", providers.size(), "."));
   }
   restoring_ = ctx->is_restoring();
-  // Workers of tf.data service that deal rows by position have to agree on the epoch.
-  if (!IsHome(ctx->resource_mgr()) && absl::StrContains(prefix(), "::Shard")) key_ = dataset()->OwnKey();
+  // Workers of tf.data service that deal rows by position have to agree on the epoch. The resources
+  // of an iterator are its own, those of its device are shared.
+  tensorflow::ResourceMgr* const resources = ctx->flr() == nullptr ? nullptr : ctx->flr()->device()->resource_manager();
+  if (!IsHome(resources) && absl::StrContains(prefix(), "::Shard")) key_ = dataset()->OwnKey();
   if (!providers.empty()) splits_ = providers[0];
   return absl::OkStatus();
 }
