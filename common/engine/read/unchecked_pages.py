@@ -70,9 +70,12 @@ class UncheckedPages:
         self._read_pages({page: [] for page in self._pages_of(starts) if self._is_unchecked(page)})
 
     def _pages_of(self, starts: np.ndarray) -> list[int]:
-        """Returns the number of each value's page; -1 for values in pages without a checksum."""
+        """Returns the number of each value's page; -1 for values in pages without a checksum.
+
+        An empty value may begin where its page ends. No other page begins there, but its header.
+        """
         pages = np.searchsorted(self._begins, starts, side="right") - 1
-        pages[(pages >= 0) & (starts >= self._ends[pages])] = -1
+        pages[(pages >= 0) & (starts > self._ends[pages])] = -1
         found: list[int] = pages.tolist()
         return found
 
