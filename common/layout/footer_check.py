@@ -126,14 +126,14 @@ def _check_chunk(metadata: dict[int, Any], kind: int, width: int, repetition: in
         raise ValueError(f"a column chunk of type {metadata.get(_TYPE)} in a column of type {_TYPES[kind]}")
     if not 0 <= metadata.get(_CODEC, -1) < _CODECS:
         raise ValueError(f"a column chunk with compression {metadata.get(_CODEC)}, which Parquet does not have")
-    for number, size in metadata.get(_STATISTICS, {}).items():
-        if number in _BOUNDS and size < width:
-            raise ValueError(f"a bound of {size} bytes for a type of {width}")
+    for number, bound in metadata.get(_STATISTICS, {}).items():
+        if number in _BOUNDS and len(bound) < width:
+            raise ValueError(f"a bound of {len(bound)} bytes for a type of {width}")
     sizes = metadata.get(_SIZES)
     if sizes:
         for number, level in ((_REPETITION, repetition), (_DEFINITION, definition)):
-            if sizes.get(number, 0) not in (0, level + 1):
-                raise ValueError(f"a histogram of {sizes[number]} levels where there are {level + 1}")
+            if len(sizes.get(number, ())) not in (0, level + 1):
+                raise ValueError(f"a histogram of {len(sizes[number])} levels where there are {level + 1}")
         if _TEXT_BYTES in sizes and kind != _BYTE_ARRAY:
             raise ValueError(f"a total text size in a column of type {_TYPES[kind]}")
 

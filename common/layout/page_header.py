@@ -79,7 +79,7 @@ def data_page(read: Callable[[int, int], memoryview], position: int, size_bytes:
         nulls=page[_V2_NULLS] if second else 0,
         level_bytes=(page[_V2_REPETITION_BYTES], page[_V2_DEFINITION_BYTES]) if second else None,
         run_lengths=(True, True) if second else (page[_V1_REPETITION] == _RLE, page[_V1_DEFINITION] == _RLE),
-        compressed=page.get(_V2_COMPRESSED, True) if second else True,
+        compressed=page.get(_V2_COMPRESSED, True) is not False if second else True,
         checksum=_checksum(header),
     )
 

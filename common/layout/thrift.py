@@ -19,8 +19,8 @@ Wanted = Mapping[int, Any]
 def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth: int = 0) -> tuple[dict[int, Any], int]:
     """Returns the fields of a struct by number, and where it ends.
 
-    Flags and integers are returned as they are, byte strings and lists by their length, wanted structs as dicts. For
-    all other values, ``None`` shows that they are there.
+    Flags and integers are returned as they are, wanted structs as dicts, byte strings and lists as a range of their
+    length, which is no integer. For all other values, ``None`` shows that they are there.
 
     Raises:
         ValueError, IndexError: the bytes are not a struct in the compact protocol.
@@ -63,7 +63,7 @@ def _structs(data: bytes | memoryview, position: int, wanted: Wanted, depth: int
     return found, position
 
 
-def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tuple[int | None, int]:
+def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tuple[bool | range | None, int]:
     """Returns what `parse_struct` says of a value that is not wanted, and where the value ends."""
     if depth > _MOST_NESTED:
         raise ValueError("structs nested too deeply")
@@ -77,7 +77,7 @@ def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tup
         return None, position + 8
     if kind == _BINARY:
         size, position = unsigned(data, position)
-        return size, position + size
+        return range(size), position + size
     if kind == _STRUCT:
         return None, parse_struct(data, position, {}, depth + 1)[1]
     if kind not in _LISTS:
@@ -85,7 +85,7 @@ def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tup
     inner, size, position = _list_head(data, position)
     for _ in range(size):
         position = position + 1 if inner in _BOOLS else _skip(data, position, inner, depth + 1)[1]
-    return size, position
+    return range(size), position
 
 
 def _list_head(data: bytes | memoryview, position: int) -> tuple[int, int, int]:

@@ -1,0 +1,39 @@
+"""The Thrift compact protocol: values of a wrong type are not taken for those that a header should have."""
+
+from __future__ import annotations
+
+import pytest
+
+from parquetry.common.layout.page_header import DataPage, data_page
+from parquetry.common.layout.thrift import parse_struct
+
+HEAD = bytes.fromhex("1500 1528")  # a data page of 20 bytes
+REST = bytes.fromhex("2c 1508 1500 1506 1506 00 00")  # four values, plain
+
+
+def page_of(header: bytes) -> DataPage | None:
+    chunk = memoryview(header + bytes(20))
+    return data_page(lambda begin, end: chunk[begin:end], 0, len(chunk))
+
+
+def test_a_header_says_where_its_page_is() -> None:
+    page = page_of(HEAD + bytes.fromhex("1528") + REST)
+    assert page is not None
+    assert (page.end - page.begin, page.values, page.plain) == (20, 4, True)
+
+
+@pytest.mark.parametrize("size", ["1814" + "00" * 20, "19e3" + "00" * 14, "13 14"], ids=["text", "list", "byte"])
+def test_what_is_no_integer_is_no_size(size: str) -> None:
+    with pytest.raises(TypeError):
+        page_of(HEAD + bytes.fromhex(size) + REST)
+
+
+def test_an_empty_text_is_no_encoding() -> None:
+    page = page_of(HEAD + bytes.fromhex("1528") + REST.replace(b"\x15\x00", b"\x18\x00"))
+    assert page is not None
+    assert not page.plain
+
+
+def test_lengths_are_known() -> None:
+    fields, end = parse_struct(bytes.fromhex("1803 616263 1922 0102 11 00"), 0, {})
+    assert [len(fields[1]), len(fields[2]), fields[3], end] == [3, 2, True, 11]
