@@ -41,12 +41,15 @@ class UncheckedPages:
         self._busy: set[int] = set()
         self._place = place
 
-    def read(self, starts: np.ndarray, places: Sequence[memoryview]) -> None:
+    def read(self, starts: np.ndarray, places: list[memoryview]) -> None:
         """Fills each of ``places`` from the file offset in ``starts``.
 
         Raises:
             DatasetError: a page does not match its checksum; or as `read_values`.
         """
+        if self._all_passed:
+            read_values(self._file, starts, places)
+            return
         pages, offsets = self._pages_of(starts), starts.tolist()
         left = list(range(len(offsets)))
         for even_busy in (False, True):  # pages that other threads read come last, because they may have passed by then
@@ -67,7 +70,13 @@ class UncheckedPages:
 
     def check(self, starts: np.ndarray) -> None:
         """Checks the pages with values at these file offsets. Raises like `read`."""
+        if self._all_passed:
+            return
         self._read_pages({page: [] for page in self._pages_of(starts) if self._is_unchecked(page)})
+
+    @property
+    def _all_passed(self) -> bool:
+        return len(self._passed) == len(self._pages)
 
     def _pages_of(self, starts: np.ndarray) -> list[int]:
         """Returns the number of each value's page; -1 for values in pages without a checksum.

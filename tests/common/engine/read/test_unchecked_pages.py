@@ -126,6 +126,23 @@ def test_an_empty_value_at_the_end_of_a_damaged_page_is_not_delivered(tmp_path: 
         written.unchecked().read(np.array([start]), [memoryview(bytearray())])
 
 
+def test_pages_are_looked_up_only_until_all_have_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shuffled batches read few values in a call, and looking up their pages costs almost as much as that."""
+    written = Written(tmp_path / "x", [([(30, 4)] * 2, True)] * 3 + [([(30, 4)], False)], set())
+    starts = np.array([start for start, _, _ in written.values], np.int64)
+    places = [memoryview(bytearray(30)) for _ in starts]
+    unchecked = written.unchecked()
+    looked_up: list[int] = []
+    pages_of = UncheckedPages._pages_of
+    monkeypatch.setattr(UncheckedPages, "_pages_of", lambda *given: looked_up.append(1) or pages_of(*given))
+    for part in (slice(0, 2), slice(0, 7), slice(0, 7)):
+        unchecked.read(starts[part], places[part])
+    unchecked.check(starts)
+    written.unchecked().read(starts, places)
+    assert [bytes(place) for place in places] == [value for _, value, _ in written.values]
+    assert len(looked_up) == 2
+
+
 def test_a_file_that_changes_is_not_called_damaged(tmp_path: Path) -> None:
     written = Written(tmp_path / "x", [([(30, 4)], True)], {0})
     with (tmp_path / "x").open("ab") as file:
