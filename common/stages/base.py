@@ -296,13 +296,19 @@ def stage_from_json(value: Mapping[str, Any]) -> Stage:
     """Rebuilds a stage from the output of `Stage.to_json`.
 
     Raises:
-        PipelineError: this release does not know the verb.
+        PipelineError: this release does not know the verb, or a parameter of it.
     """
     parameters = dict(value)
     verb = parameters.pop("verb", None)
     if verb not in _KINDS and verb not in kinds():
         raise PipelineError(f"stored pipeline: expected a stage in {sorted(_KINDS)}, got {verb!r}. Update parquetry.")
-    return _KINDS[verb].from_parameters(parameters)
+    try:
+        return _KINDS[verb].from_parameters(parameters)
+    except TypeError as error:
+        raise PipelineError(
+            f"stored pipeline: expected {verb} with the parameters of this release, got {sorted(parameters)}: {error}. "
+            "Update parquetry, or make the pipeline again."
+        ) from error
 
 
 def drawn_seed(stages: Sequence[Stage]) -> int | None:

@@ -6,7 +6,8 @@ import pyarrow.compute as pc
 import pytest
 
 from parquetry.common import Pipeline
-from parquetry.common.stages.base import kinds
+from parquetry.common.errors import PipelineError
+from parquetry.common.stages.base import kinds, stage_from_json
 
 KEYS = {
     "as_tuple": ["form"],
@@ -74,3 +75,11 @@ def test_weights_keep_their_keys() -> None:
     assert column == {"measure": "FieldWeights", "field": "price"}
     assert sorted(expression) == ["measure", "serialised"]
     assert expression["measure"] == "ExpressionWeights"
+
+
+@pytest.mark.parametrize(("changed", "problem"), [({"new": 3}, "'new'"), ({"batch_size": None}, "batch_size")])
+def test_parameters_of_another_release_are_named(changed: dict[str, int | None], problem: str) -> None:
+    stored = {"verb": "batch", "batch_size": 4, "drop_remainder": False, **changed}
+    stored = {name: value for name, value in stored.items() if value is not None}
+    with pytest.raises(PipelineError, match=rf"stored pipeline: expected batch with .*{problem}.*Update parquetry"):
+        stage_from_json(stored)
