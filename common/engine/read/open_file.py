@@ -16,7 +16,7 @@ from ...layout.file_versions import FileVersion, check_version, local_version
 from ...layout.files import DataFile
 
 MOST_GAP_BYTES = 4096  # the largest gap between two values that one call reads
-MOST_BUFFERS = 512  # per call; Linux allows 1024
+_MOST_BUFFERS = 512  # per call; Linux allows 1024
 _MOST_FILES = 64
 
 
@@ -77,13 +77,13 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
         buffers, begin, end = [places[0]], begins[0], begins[0] + len(places[0])
         for start, place in zip(begins[1:], places[1:], strict=True):
             gap = start - end
-            if not 0 <= gap <= MOST_GAP_BYTES or len(buffers) >= MOST_BUFFERS:
-                read_all(file, buffers, begin)
+            if not 0 <= gap <= MOST_GAP_BYTES or len(buffers) >= _MOST_BUFFERS:
+                _read_all(file, buffers, begin)
                 buffers, begin = [place], start
             else:
                 buffers += [scratch[:gap], place] if gap else [place]
             end = start + len(place)
-        read_all(file, buffers, begin)
+        _read_all(file, buffers, begin)
         file.check()
     except DatasetError:
         raise
@@ -91,13 +91,7 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
         raise DatasetError(f"file {file.path}: expected to read the open file, got: {error}.") from error
 
 
-def read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
-    """Fills the buffers, one after the other, from a file offset on. Changes the list.
-
-    Raises:
-        DatasetError: the file was truncated or changed since it was opened.
-        OSError: it cannot be read.
-    """
+def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
     wanted = sum(map(len, buffers))
     while True:
         read = os.preadv(file.descriptor, buffers, begin)

@@ -6,7 +6,7 @@ process remembers which pages passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ...errors import DatasetError
 from ...layout.checksums import StoredPage, crc32
 from ...memory.arena import SCRATCH
 from ...native.parquet import WantedPage, read_pages
-from .open_file import MOST_BUFFERS, OpenFile, read_all, read_values
+from .open_file import OpenFile, read_values
 
 _PIECE_BYTES = 256 << 10  # so that the bytes are still in the processor's cache when their checksum is computed
 
@@ -101,7 +101,12 @@ class UncheckedPages:
         try:
             checksums = read_pages(self._file.descriptor, pages, spare)
             for number, page, checksum in zip(wanted, pages, checksums, strict=True):
-                self._compare(number, self._read_pieces(page, spare) if checksum is None else checksum)
+                if checksum is not None:
+                    self._compare(number, checksum)
+                    continue
+                self._compare(number, self._checksum(page, memoryview(spare)))  # type: ignore[arg-type]  # a buffer
+                starts = np.array([start for start, _ in page.places], np.int64)
+                read_values(self._file, starts, [memory for _, memory in page.places])
         finally:
             self._busy.difference_update(wanted)
 
@@ -115,34 +120,11 @@ class UncheckedPages:
             )
         self._passed.add(stored.begin)
 
-    def _read_pieces(self, page: WantedPage, spare: np.ndarray) -> int:
-        """Does the work of `read_pages` for one page. Raises like `read`."""
-        checksum, begin = 0, page.begin
-        try:
-            for buffers in _pieces(page, memoryview(spare)):  # type: ignore[arg-type]  # an array is a buffer
-                read_all(self._file, list(buffers), begin)
-                for buffer in buffers:
-                    checksum = crc32(buffer, checksum)
-                begin += sum(map(len, buffers))
-        except OSError as error:
-            raise DatasetError(f"{self._place}, got: {error}. Check the disk.") from error
+    def _checksum(self, page: WantedPage, spare: memoryview) -> int:
+        """Returns the CRC-32 of a page without the core. Raises as `read_values`."""
+        checksum = 0
+        for begin in range(page.begin, page.end, len(spare)):
+            piece = spare[: page.end - begin]
+            read_values(self._file, np.array([begin]), [piece])
+            checksum = crc32(piece, checksum)
         return checksum
-
-
-def _pieces(page: WantedPage, spare: memoryview) -> Iterator[list[memoryview]]:
-    """Yields the memory for a page in pieces as long as ``spare``, which each of them uses for unwanted bytes."""
-    piece: list[memoryview] = []
-    begin, room = page.begin, len(spare)
-    for start, memory in [*page.places, (page.end, memoryview(b""))]:
-        for size, target in ((start - begin, None), (len(memory), memory)):
-            done = 0
-            while done < size:
-                step = min(size - done, room)
-                piece.append(spare[room - step : room] if target is None else target[done : done + step])
-                done, room = done + step, room - step
-                if not room or len(piece) == MOST_BUFFERS:
-                    yield piece
-                    piece, room = [], len(spare)
-        begin = start + len(memory)
-    if piece:
-        yield piece

@@ -133,7 +133,7 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_reader, "_VALUE_BYTES_TO_STAY", stay)
         patch.setattr(fetch, "CellReader", lambda *given, **_: CellReader(*given, shared_by_workers=shared_by_workers))
-        patch.setattr(open_file, "MOST_BUFFERS", buffers)
+        patch.setattr(open_file, "_MOST_BUFFERS", buffers)
         patch.setattr(open_file, "_MOST_FILES", open_files)
         direct = list(first)
     with pytest.MonkeyPatch.context() as patch:
@@ -298,7 +298,7 @@ def test_bytes_are_read_in_place_however_few_come_at_once(
         return real(descriptor, short, begin)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_file, "MOST_BUFFERS", most)
+        patch.setattr(open_file, "_MOST_BUFFERS", most)
         patch.setattr(os, "preadv", preadv)
         cells.expect()
         loaded = cells.take(np.array(rows, np.int64)).loaded()

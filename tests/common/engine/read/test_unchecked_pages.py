@@ -59,7 +59,6 @@ values_of_page = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0, 4, 6
     pages=st.lists(st.tuples(values_of_page, st.booleans() | st.just(True)), min_size=1, max_size=5),
     broken=st.sets(st.integers(0, 4), max_size=1),
     piece=st.sampled_from([1, 16, 1 << 18]),
-    most=st.sampled_from([1, 3, 512]),
     compiled=st.booleans(),
     data=st.data(),
 )
@@ -68,7 +67,6 @@ def test_values_are_read_in_any_order_and_damaged_pages_never_pass(
     pages: list[tuple[list[tuple[int, int]], bool]],
     broken: set[int],
     piece: int,
-    most: int,
     compiled: bool,
     data: st.DataObject,
 ) -> None:
@@ -78,7 +76,6 @@ def test_values_are_read_in_any_order_and_damaged_pages_never_pass(
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unchecked_pages, "_PIECE_BYTES", piece)
-        patch.setattr(unchecked_pages, "MOST_BUFFERS", most)
         if not compiled:
             patch.setattr(unchecked_pages, "read_pages", lambda _, pages, __: [None] * len(pages))
         for _ in range(2):
@@ -95,7 +92,7 @@ def test_values_are_read_in_any_order_and_damaged_pages_never_pass(
                 unchecked.check(starts)
 
 
-def test_each_byte_is_read_once_where_whole_pages_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_passed_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written(tmp_path / "x", [([(30, 4)] * 5, True)] * 4, set())
     monkeypatch.setattr(unchecked_pages, "read_pages", lambda _, pages, __: [None] * len(pages))
     read: list[int] = []
@@ -108,11 +105,12 @@ def test_each_byte_is_read_once_where_whole_pages_are_wanted(tmp_path: Path, mon
     monkeypatch.setattr(os, "preadv", preadv)
     starts = np.array([start for start, _, _ in written.values], np.int64)
     places = [memoryview(bytearray(30)) for _ in starts]
+    values, whole = 30 * len(places), sum(page.end - page.begin for page in written.stored)
     written.unchecked().read(starts, places)
-    whole = sum(page.end - page.begin for page in written.stored)
-    assert sum(read) == whole
-    written.unchecked().read(starts, places)  # all pages passed: the values, and the gaps and headers between them
-    assert whole < sum(read) <= 2 * whole + 4 * 11
+    assert sum(read) >= values + whole
+    read.clear()
+    written.unchecked().read(starts, places)  # the values, and the gaps and headers between them
+    assert values <= sum(read) <= whole + 4 * 11
     read.clear()
     written.unchecked().check(starts)
     assert not read
