@@ -31,7 +31,7 @@ from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import DistinctSchemas, unify_schemas
 from .file_versions import FileVersion, changed
-from .files import DataFile, FileListing, list_files
+from .files import DataFile, FileListing, list_files, warn_of_splits
 from .filesystem import resolve
 from .footers import REMOVED, footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
@@ -98,6 +98,8 @@ class StoredDataset:
             self._listing = replace(listing, filesystem=found)
         elif table is None:
             self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
+            if len(urls) == 1:
+                warn_of_splits(urls[0], self._listing)
         else:
             self._listing = table_listing(urls[0], table, filesystem=filesystem, storage_options=options)
         self._filesystem = ForkSafeFileSystem(self._listing.filesystem)

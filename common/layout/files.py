@@ -239,7 +239,6 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
     if used is None:
         check_no_table(url, [*logs, *below])
         chosen = _chosen(url, files, root, f"among {len(files)} files")
-        _warn_of_splits(url, chosen)
         roots = [root]
     else:
         matching = [file for file in files if used.matches(_below(file.path, root))]
@@ -293,11 +292,13 @@ def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
         )
 
 
-def _warn_of_splits(url: str, files: Sequence[FileVersion]) -> None:
-    """Warns once that a directory holds several splits of a Hugging Face dataset, which are read together."""
-    shards = (SHARD.fullmatch(posixpath.basename(file.path)) for file in files)
+def warn_of_splits(url: str, listing: FileListing) -> None:
+    """Warns once about a directory that holds several splits of a Hugging Face dataset, which are read together."""
+    if listing.patterns or url in _warned:
+        return
+    shards = (SHARD.fullmatch(posixpath.basename(file.path)) for file in listing.files)
     splits = {shard["split"] for shard in shards if shard}
-    if "train" not in splits or len(splits) == 1 or url in _warned:
+    if "train" not in splits or len(splits) == 1:
         return
     _warned.add(url)
     _LOGGER.warning(

@@ -8,6 +8,8 @@ from typing import Any
 
 import fsspec.implementations.local
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from processes import PATIENCE_S
 
@@ -158,18 +160,21 @@ def test_images_are_no_dataset_and_name_from_image_folder(tmp_path: Path, name: 
 
 
 def test_splits_that_are_read_together_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def listed(*names: str) -> list[str]:
+    def messages(*names: str, split: str | None = None) -> list[str]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(b"no matter what")
+            pq.write_table(pa.table({"id": [1]}), folder / name)
         caplog.clear()
-        for url in (folder, folder, folder / "**/train-*.parquet"):
-            list_files([str(url)])
+        if split is not None:
+            assert "id" in Pipeline.from_huggingface_parquet(folder, split).schema.fields
+        for url in () if split else (folder, folder, folder / "**/train-*.parquet", [folder / name for name in names]):
+            assert "id" in Pipeline(url).schema.fields
         return caplog.messages
 
     splits = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
-    [warning] = listed(*splits, "data/test-00000-of-00001-0f3a.parquet")
+    both = (*splits, "data/test-00000-of-00001-0f3a.parquet")
+    [warning] = messages(*both)
     assert "of several splits (test, train)" in warning
     assert "from_huggingface_parquet(url, split='train')" in warning
-    assert listed(*splits) == listed(*splits, "data/other.parquet") == []
+    assert messages(*splits) == messages(*splits, "data/other.parquet") == messages(*both, split="train") == []
