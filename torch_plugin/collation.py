@@ -15,6 +15,7 @@ from torch.utils.data import default_convert
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .nested import NestedTensors
+from .sent_batches import SentBatch
 
 Batch = TypeVar("Batch")
 _LEAVES = {str, bytes, type(None)}
@@ -32,6 +33,8 @@ def as_is(batch: Batch) -> Batch:
 def convert(value: object) -> object:
     """Returns what ``default_convert(value)`` returns, without copying lists that hold nothing to convert."""
     kind = type(value)
+    if isinstance(value, SentBatch):
+        return value.collated(convert)
     if kind is torch.Tensor or kind in _LEAVES:
         return value
     if type(value) is dict:

@@ -38,6 +38,7 @@ from .loader_passes import Announced, LoaderPosition, Pass
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
+from .relay import Meeting, Messages, RelayPlan, most_waiting
 from .trainer_sharding import TrainerSharding, length_for_trainer
 
 _LOG = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._mixed_by_workers = False  # each batch of the latest pass has the rows of one worker
         self._counting = PassCounters()
         self._sharing = SharedReads()
+        self._meeting = Meeting()
 
     if TYPE_CHECKING:
 
@@ -144,6 +146,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             shared=self._sharing.of_worker(placement.worker, placement.workers, _sharable_bytes(part))
             if in_loader
             else None,
+            relay=self._relay_plan(part, placement) if in_loader else None,
         )
         counting.iterates(result)
         if self._resume is not None:
@@ -337,6 +340,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
+        self._meeting.announce(begun.workers, untouched=begun.untouched)
         if begun.trainer_sharding is not None:
             own = shard_of(self._pipeline)
             shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)
@@ -396,6 +400,16 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             )
             pipeline = pipeline if at_once is None else pipeline.batch(at_once)
         return pipeline
+
+    def _relay_plan(self, part: Pipeline, at: Placement) -> RelayPlan | None:
+        """In a loader worker: returns how the workers let one of them make the batches, if that costs less."""
+        info, address = get_worker_info(), self._meeting.of_pass()
+        if info is None or address is None or self._trainer_sharding is not None:
+            return None
+        waiting, messages = most_waiting(part, at.workers), Messages(part, self._counting.of_worker())
+        if not waiting:
+            return None
+        return RelayPlan(address=address, is_producer=info.id == 0, messages=messages, most_waiting=waiting)
 
     # --- seeds and streams ---
 

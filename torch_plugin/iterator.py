@@ -24,6 +24,8 @@ from parquetry.common.tracebacks import shorten
 
 from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
+from .relay import Relay, RelayPlan
+from .sent_batches import SentBatch
 from .tensors import arrays_to_torch, batch_to_torch, parts_to_torch, rows_to_torch, split_for_torch
 
 
@@ -78,6 +80,7 @@ class ElementIterator(Generic[Given]):
         counters: the counters of the pass; new ones unless given.
         waits: whether to count the consumer's time here as waiting; ``False`` in a loader, which is timed itself.
         shared: row groups that loader workers share.
+        relay: how to let one loader worker make the batches of all.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class ElementIterator(Generic[Given]):
         counters: Counters | None = None,
         waits: bool = True,
         shared: SharedTables | None = None,
+        relay: RelayPlan | None = None,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, cursor=Cursor(iteration=iteration, worker=worker, workers=workers))
         self.begun = False
@@ -105,6 +109,8 @@ class ElementIterator(Generic[Given]):
         self._counters = counters or Counters()
         self._waits = waits
         self._shared = shared
+        self._relay_plan = relay if self._maps else None
+        self._relay: Relay | None = None
         self._steps = self._open(worker, workers)
         self._step: tuple[int, Any] | None = None
         self._rows: Iterator[Given] = iter(())
@@ -113,6 +119,10 @@ class ElementIterator(Generic[Given]):
         return self
 
     def __next__(self) -> Given:
+        if self._relay_plan is not None:
+            batch = self._relayed(self._relay_plan)
+            if batch is not None:
+                return cast(Given, batch)
         self.begun = True
         row = next(self._rows, None)
         while row is None:
@@ -147,6 +157,28 @@ class ElementIterator(Generic[Given]):
             row = next(self._rows, None)
         self.progress.consumed += 0 if self._by_rows else 1
         return row
+
+    def _relayed(self, plan: RelayPlan) -> SentBatch | None:
+        """Returns the next batch, or ``None`` if this process has to make it.
+
+        Raises:
+            StopIteration: there are no more batches.
+        """
+        if not self.begun:
+            self.begun = True
+            self._relay = plan.join(self._steps.cursor, self.state_dict)
+        batch = None if self._relay is None else self._relay.take()
+        if batch is not None:
+            self.progress.consumed += 1
+        elif self._relay is not None and self._relay.ended:
+            self.progress.finished = True
+            raise StopIteration
+        else:
+            self._relay_plan = None
+            if self._relay is not None:
+                self._relay.close()
+            self._steps.begin_at(replace(self._steps.cursor, start=self.progress.consumed))
+        return batch
 
     def _passed(self, position: int) -> None:
         """Notes that the elements before a position were returned, and releases their step."""
@@ -196,6 +228,8 @@ class ElementIterator(Generic[Given]):
         """Stops all work. Idempotent."""
         self._step, self._rows = None, iter(())
         self._steps.close()
+        if self._relay is not None:
+            self._relay.close()
 
     def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator[Pipeline]:
         workers, own = self.progress.cursor.workers, self._worker

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from multiprocessing.reduction import DupFd, ForkingPickler
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from .mapped_regions import (
     MEMORY_NAME,
     RETURNED,
     TOKEN,
+    UNUSED,
     RegionMemory,
     borrow,
     copy_at,
@@ -120,7 +121,7 @@ class SharedRegion(Region):
 
     @property
     def is_free(self) -> bool:
-        return int(self._head[RETURNED]) == self._sent
+        return int(self._head[RETURNED]) + int(self._head[UNUSED:].sum()) == self._sent
 
     @property
     def ticket(self) -> _Ticket:
@@ -133,9 +134,13 @@ class SharedRegion(Region):
         """Identifies its memory, uniquely across processes."""
         return int(self._head[TOKEN])
 
-    def count(self) -> None:
-        """Counts a message sent with the ticket."""
-        self._sent += 1
+    def count(self, messages: int = 1) -> None:
+        """Counts a message that names its memory; the trainer gives it back once for each."""
+        self._sent += messages
+
+    def named(self) -> RegionMemory:
+        """Returns what a message says to identify its memory, if the trainer can open it in ``/proc``."""
+        return self.ticket.named(self)
 
 
 def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
@@ -149,7 +154,7 @@ def _new_memory(size_bytes: int) -> tuple[int, mmap.mmap]:
 
 
 @lru_cache(maxsize=1)
-def _is_visible() -> bool:
+def is_visible() -> bool:
     """Whether the trainer can open this process's files in ``/proc``.
 
     Not if the system has no such files, or if this process asked the kernel to hide it (prctl(2), ``PR_SET_DUMPABLE``).
@@ -177,12 +182,15 @@ class _Ticket:
         assert region is not None
         region.count()
         descriptor = None
-        if not self._known and not _is_visible():
+        if not self._known and not is_visible():
             with contextlib.suppress(OSError):  # the queue's thread would lose the error, and the batch with it
                 descriptor = DupFd(self._descriptor)
         self._known = True
-        memory = RegionMemory(os.getpid(), region.number, region.token, self._size_bytes, self._descriptor)
-        return borrow, (memory, descriptor)
+        return borrow, (self.named(region), descriptor)
+
+    def named(self, region: SharedRegion) -> RegionMemory:
+        """Returns what a message says to identify it."""
+        return RegionMemory(os.getpid(), region.number, region.token, self._size_bytes, self._descriptor)
 
 
 _Where: TypeAlias = tuple[range, Callable[[], SharedRegion | None]]
@@ -227,6 +235,12 @@ class _Sharing:
         self._regions = sorted(regions, key=lambda item: item[0].start)
         self._begins = [addresses.start for addresses, _ in self._regions]
 
+    def with_number(self, number: int) -> SharedRegion | None:
+        """Returns a region by its number."""
+        with self._lock:
+            found = [region() for _, region in self._regions]
+        return next((region for region in found if region is not None and region.number == number), None)
+
     def find(self, address: int) -> tuple[SharedRegion, int] | None:
         """Returns the region that contains an address, and the offset in it."""
         addresses, region = self._latest
@@ -257,6 +271,67 @@ def over_region(arrays: Sequence[np.ndarray]) -> list[torch.Tensor] | None:
     return None if found is None or max(addresses) not in found[0].addresses else tensors
 
 
+class Placed(NamedTuple):
+    """Arrays in regions.
+
+    Attributes:
+        regions: the regions.
+        places: for each array, the number of its region among these, and the offset in it.
+        arrays: the arrays there; whoever holds them keeps the regions in use.
+    """
+
+    regions: list[SharedRegion]
+    places: list[tuple[int, int]]
+    arrays: list[np.ndarray]
+
+
+def place_arrays(arrays: Sequence[np.ndarray]) -> Placed:
+    """Finds the regions that hold some arrays; arrays outside regions are copied into one first.
+
+    Raises:
+        BufferError: so many regions are in use that there is none for the copies; or all arrays are empty.
+    """
+    full = [array for array in arrays if array.nbytes]
+    found = [_region_of(array) for array in full]
+    outside = [number for number, place in enumerate(found) if place is None]
+    if outside:
+        block = SHARED_REGIONS.acquire(sum(_aligned(full[number].nbytes) for number in outside))
+        for number in outside:
+            full[number] = _copied(full[number], block)
+            found[number] = _region_of(full[number])
+        block.end()
+    places = [place for place in found if place is not None]
+    if len(places) < len(found) or not places:
+        raise BufferError(f"expected at most {2 * _MOST_REGIONS} regions in use, and values in them.")
+    regions = list({id(region): region for region, _ in places}.values())
+    numbers = {id(region): number for number, region in enumerate(regions)}
+    at = ((numbers[id(region)], offset) for region, offset in places)
+    return Placed(regions, [next(at) if array.nbytes else (0, 0) for array in arrays], full)
+
+
+def _region_of(array: np.ndarray) -> tuple[SharedRegion, int] | None:
+    """Returns the region in which the trainer can use an array."""
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        return None
+    return _sharing.find(array.ctypes.data)
+
+
+def _copied(array: np.ndarray, region: Region) -> np.ndarray:
+    copy = region.allocate(array.dtype, array.shape)
+    copy[...] = array
+    return copy
+
+
+def release(memory: RegionMemory) -> bool:
+    """Takes back a message of this process that was not sent. Returns ``False`` if it is another process's."""
+    if memory.worker != os.getpid():
+        return False
+    region = _sharing.with_number(memory.region)
+    if region is not None and region.token == memory.token:
+        region.count(-1)
+    return True
+
+
 class Placer:
     """Makes tensors from the arrays of one batch; arrays outside a region are copied into one first.
 
@@ -275,9 +350,7 @@ class Placer:
                 return tensor
         if self._region is None:
             self._region = SHARED_REGIONS.acquire(self._size_bytes())
-        copy = self._region.allocate(array.dtype, array.shape)
-        copy[...] = array
-        return torch.from_numpy(copy)
+        return torch.from_numpy(_copied(array, self._region))
 
     def __enter__(self) -> Placer:
         return self

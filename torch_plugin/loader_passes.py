@@ -53,6 +53,7 @@ class Pass:
         trainer: the epoch of the trainer that iterates the loader, if known.
         samplers: the loader's samplers, if they choose rows by number.
         stacks: whether the loader makes batches of several elements.
+        untouched: whether workers pass on the elements of the dataset as they are.
         alone: whether the loader's processes do nothing but the work of the dataset.
     """
 
@@ -65,6 +66,7 @@ class Pass:
     trainer: TrainerEpoch | None = None
     samplers: tuple[Any, ...] = ()
     stacks: bool = False
+    untouched: bool = False
     alone: bool = False
 
 
@@ -184,6 +186,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
             check_state_of(loader)
         told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
         for number, dataset in enumerate(told):
+            passed_on = dataset is own and loader.collate_fn in _NO_WORK
             begun = Pass(
                 loader=iterator._parquetry_loader,
                 workers=loader.num_workers,
@@ -194,7 +197,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
                 stacks=loader.batch_size is not None and loader.batch_size > 1,
-                alone=dataset is own and loader.collate_fn in _NO_WORK and not loader.pin_memory,
+                untouched=passed_on and loader.batch_size is None,
+                alone=passed_on and not loader.pin_memory,
             )
             dataset.pass_begins(begun)
         iterator._parquetry_told = told

@@ -20,9 +20,10 @@ from parquetry.common.errors import PipelineError, limit_reached
 from parquetry.common.memory.arena import LEAST_PAGES_BYTES, private_memory
 from parquetry.common.process.exit_watch import wait_for_end
 
-HEAD_BYTES = 64
+HEAD_BYTES = 512
 RETURNED = 0  # the words of the head, int64
 TOKEN = 1
+UNUSED = 2  # the first of the words in which workers count; no two processes write the same word
 MEMORY_NAME = "parquetry-loader"
 """The name of a region's memory file, as the system shows it."""
 
@@ -147,6 +148,16 @@ def borrow(named: RegionMemory, descriptor: object) -> Any:
     return lease
 
 
+def give_back_unused(named: RegionMemory, worker: int) -> None:
+    """In a loader worker: gives back memory of another worker, because its batch does not get to the trainer.
+
+    Args:
+        worker: the number of this worker.
+    """
+    head = _mappings.get(named, None).head
+    head[UNUSED + worker % (len(head) - UNUSED)] += 1
+
+
 def vector_at(lease: object, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:
     """Makes a tensor of one axis over borrowed memory."""
     return torch.frombuffer(lease, dtype=dtype, count=count, offset=offset)
@@ -165,11 +176,15 @@ def copy_at(
     lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
     """Makes a tensor with a copy of borrowed memory."""
-    found = tensor_at(lease, offset, dtype, shape, stride)
+    return own_copy(tensor_at(lease, offset, dtype, shape, stride))
+
+
+def own_copy(found: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of a tensor, in memory of its own."""
     if found.nbytes < LEAST_PAGES_BYTES:
         return found.clone()
     # As in `separate_array`: otherwise small tensors that are kept would scatter over the allocator's memory.
-    copy = torch.frombuffer(private_memory(found.nbytes), dtype=dtype, count=found.numel())
+    copy = torch.frombuffer(private_memory(found.nbytes), dtype=found.dtype, count=found.numel())
     return copy.view(found.shape).copy_(found)
 
 

@@ -186,10 +186,16 @@ def _parts(output: OutputField, column: Column, count: int) -> Iterable[Part]:
     return split_column(column, count)
 
 
-def _jagged_parts(output: OutputField, lengths: np.ndarray, values: np.ndarray) -> Iterator[JaggedPart]:
-    """Splits lists, given the lengths ``[batches, rows]``."""
+def list_offsets(lengths: np.ndarray) -> np.ndarray:
+    """Returns the offsets of the lists of each batch, int64 ``[batches, rows + 1]``, given ``[batches, rows]``."""
     offsets = np.zeros((len(lengths), lengths.shape[1] + 1), np.int64)
     np.cumsum(lengths, axis=1, out=offsets[:, 1:])
+    return offsets
+
+
+def _jagged_parts(output: OutputField, lengths: np.ndarray, values: np.ndarray) -> Iterator[JaggedPart]:
+    """Splits lists, given the lengths ``[batches, rows]``."""
+    offsets = list_offsets(lengths)
     row_shape = [int(axis) for axis in output.shape[1:] if axis is not None]
     ends = np.cumsum(offsets[:, -1]).tolist()
     rows = values.reshape(ends[-1], *row_shape)

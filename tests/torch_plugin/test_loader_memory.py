@@ -27,7 +27,7 @@ from parquetry.common.engine.run import jobs
 from parquetry.common.errors import PipelineError
 from parquetry.common.memory.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.plan import plan
-from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory, mapped_regions
+from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory, mapped_regions, relay
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
 ROWS, BATCH = 96, 8
@@ -60,6 +60,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("loader") / "data"
     write_dataset(folder, schema, rows, row_group_rows=12)
     return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _each_worker_makes_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise none of these batches would be pickled, see `relay`."""
+    monkeypatch.setattr(relay, "_SMALL_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -280,7 +286,7 @@ def test_a_forked_child_gives_nothing_back(folder: str) -> None:
 
 
 def test_a_message_without_the_first_one_finds_the_memory_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_memory, "_is_visible", lambda: False)
+    monkeypatch.setattr(loader_memory, "is_visible", lambda: False)
     ours, theirs = get_context("fork").Pipe()
     worker = get_context("fork").Process(target=_send_twice, args=(theirs,), daemon=True)
     worker.start()
@@ -423,7 +429,7 @@ def test_a_trainer_that_is_killed_leaves_no_files(folder: str, tmp_path: Path) -
 
 
 def test_workers_whose_files_the_trainer_cannot_see_send_them(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_memory, "_is_visible", lambda: False)
+    monkeypatch.setattr(loader_memory, "is_visible", lambda: False)
     monkeypatch.setattr(mapped_regions, "_visible", lambda named: pytest.fail("the descriptor was sent"))
     batches = list(loader_of(ParquetPipe(folder).batch(BATCH)))
     assert len(batches) == ROWS // BATCH
@@ -448,9 +454,9 @@ def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_pat
 
 def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
     program = (
-        "import ctypes; from parquetry.torch_plugin.loader_memory import _is_visible; "
-        "seen = _is_visible(); _is_visible.cache_clear(); ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); "
-        "print(seen, _is_visible())"
+        "import ctypes; from parquetry.torch_plugin.loader_memory import is_visible; "
+        "seen = is_visible(); is_visible.cache_clear(); ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); "
+        "print(seen, is_visible())"
     )
     done = run_python("-c", program, check=True)
     assert done.stdout == "True False\n"

@@ -187,7 +187,7 @@ def test_loader_workers_with_a_cache_fetch_each_row_group_once(
 
     monkeypatch.setattr(fetch, "read_row_group", slow)
     pipe = ParquetPipe(url, ["id", "x"]).cache(str(tmp_path / "kept")).batch(7)
-    list(DataLoader(pipe, batch_size=None, num_workers=4, multiprocessing_context="fork"))
+    list(DataLoader(pipe, batch_size=None, num_workers=4, collate_fn=dict, multiprocessing_context="fork"))
     alone = ParquetPipe(url, ["id", "x"]).cache(str(tmp_path / "alone")).batch(7)
     list(DataLoader(alone, batch_size=None))
     assert pipe.stats().cache_misses == alone.stats().cache_misses > 0

@@ -22,10 +22,16 @@ from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_data
 from parquetry.common.engine.read import fetch, shared_tables
 from parquetry.common.engine.read.core_reader import CoreReader
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, relay
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and locks of open files")
 ROWS, GROUP, BATCH = 2000, 250, 10
+
+
+@pytest.fixture(autouse=True)
+def _each_worker_makes_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one worker would read for all."""
+    monkeypatch.setattr(relay, "_SMALL_BYTES", 0)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,297 @@
+"""One loader worker makes the batches of all: the same elements as in one process, and a way on from every mishap."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ids import ids, ids_by_element
+from processes import open_files, settled
+from torch.utils.data import DataLoader, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from parquetry.common.engine.read.shared_tables import can_share
+from parquetry.common.errors import NullValueError
+from parquetry.torch_plugin import (
+    ParquetIterable,
+    ParquetPipe,
+    as_is,
+    loader_memory,
+    mapped_regions,
+    relay,
+    sent_batches,
+)
+
+pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and sockets without a file")
+ROWS, GROUP, BATCH = 600, 50, 7
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Writes rows with a field of each kind that messages describe."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "id": np.arange(ROWS),
+        "half": np.arange(ROWS).astype(np.float16),
+        "flag": np.arange(ROWS) % 3 == 0,
+        "wide": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(3 * ROWS, np.float32)), 3),
+        "name": [f"näme {n}" * (n % 4) for n in range(ROWS)],
+        "raw": [b"\0%d" % n for n in range(ROWS)],
+        "list": pa.array([list(range(n % 5)) for n in range(ROWS)], pa.list_(pa.int16())),
+    }
+    file = tmp_path_factory.mktemp("relay") / "rows.parquet"
+    pq.write_table(pa.table(columns), file, row_group_size=GROUP)
+    return str(file)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Records the processes that sent the batches of messages that this process decodes."""
+    found: list[int] = []
+    borrow = sent_batches.borrow
+
+    def noting(memory: mapped_regions.RegionMemory, descriptor: object) -> Any:
+        found.append(memory.worker)
+        return borrow(memory, descriptor)
+
+    monkeypatch.setattr(sent_batches, "borrow", noting)
+    return found
+
+
+def shown(value: Any) -> Any:
+    """Returns the value with its types, so that two can be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.is_nested, [each.tolist() for each in value.unbind()]
+    if isinstance(value, dict):
+        return {key: shown(part) for key, part in value.items()}
+    return type(value), list(map(shown, value)) if isinstance(value, list | tuple) else value
+
+
+def batches_of(url: str, seed: int | None = 3) -> ParquetPipe[Any]:
+    pipe = ParquetPipe(url) if seed is None else ParquetPipe(url).shuffle(100, seed=seed)
+    return pipe.batch(BATCH)
+
+
+def loader(pipe: Any, workers: int = 2, **options: Any) -> DataLoader[Any]:
+    return DataLoader(pipe, batch_size=None, num_workers=workers, **options)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_every_kind_of_field_arrives_as_in_one_process(many: str, workers: int, decoded: list[int]) -> None:
+    expected = [shown(batch) for batch in loader(batches_of(many), 0)]
+    assert [shown(batch) for batch in loader(batches_of(many), workers)] == expected
+    assert len(decoded) >= len(expected)
+    assert len(set(decoded)) == workers  # each passed on its own
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_started_workers_meet_too(many: str, context: str, decoded: list[int]) -> None:
+    assert ids(loader(batches_of(many), multiprocessing_context=context)) == ids(loader(batches_of(many), 0))
+    assert decoded
+
+
+@settings(deadline=None, max_examples=12)
+@given(data=st.data())
+def test_any_chain_gives_the_same_elements(many: str, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(["half", "flag", "wide", "name", "raw", "list"]), unique=True))
+    face = data.draw(st.sampled_from([ParquetPipe, ParquetIterable]))
+    pipe = face(many, ["id", *names])
+    if data.draw(st.booleans()):
+        pipe = pipe.shuffle(data.draw(st.integers(1, 300)), seed=1)
+    if data.draw(st.booleans()):
+        pipe = pipe.shard(3, data.draw(st.integers(0, 2)))
+    if data.draw(st.booleans()):
+        pipe = pipe.skip(data.draw(st.integers(0, 30)))
+    pipe = pipe.batch(data.draw(st.integers(1, 60)), data.draw(st.booleans()))
+    if data.draw(st.booleans()):
+        pipe = pipe.take(data.draw(st.integers(1, 9)))
+    if data.draw(st.booleans()):
+        pipe = pipe.as_tuple("id", *names)
+    options = {"collate_fn": data.draw(st.sampled_from([None, as_is]))}
+    workers = data.draw(st.integers(2, 4))
+    expected = [shown(batch) for batch in loader(pipe, 0, **options)]
+    pipe.set_epoch(0)
+    assert [shown(batch) for batch in loader(pipe, workers, **options)] == expected
+
+
+def test_windows_that_share_rows_are_decoded_once(url: str, decoded: list[int]) -> None:
+    def windows(workers: int) -> tuple[list[Any], int]:
+        pipe = ParquetPipe(url, ["id", "image"]).ngram(length=4, timestamp="id").batch(3)
+        found = [shown(batch) for batch in loader(pipe, workers)]
+        return found, pipe.stats().read_bytes
+
+    assert windows(3) == windows(0)
+    assert decoded
+
+
+def test_rows_are_read_and_counted_once(many: str) -> None:
+    alone, shared = batches_of(many), batches_of(many)
+    list(loader(alone, 0))
+    list(loader(shared, 4))
+    assert shared.stats().rows == alone.stats().rows == ROWS
+    assert shared.stats().read_bytes == alone.stats().read_bytes
+
+
+def test_short_passes_end_in_every_worker(many: str) -> None:
+    """The worker that makes the batches may end before the trainer has mapped those that others pass on."""
+    pipe = ParquetPipe(many, ["id", "name", "list"]).batch(200)
+    for _ in range(12):
+        assert len(list(loader(pipe, 3))) == 3
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_passes_that_are_broken_off_give_their_memory_back(many: str, kind: Any) -> None:
+    pipe = batches_of(many)
+    repeated = kind(pipe, batch_size=None, num_workers=2, persistent_workers=True, prefetch_factor=4)
+    for epoch in range(60):  # more than there are regions
+        first = next(iter(repeated))
+        if epoch % 20 == 0:
+            pipe.set_epoch(epoch)
+            expected = ids(loader(batches_of(many), 0)) if epoch == 0 else None
+            assert expected is None or first["id"].tolist() == expected[:BATCH]
+    assert len(ids(repeated)) == ROWS
+
+
+def test_a_stateful_loader_goes_on_in_the_middle(many: str, decoded: list[int]) -> None:
+    whole = ids_by_element(loader(batches_of(many), 0))
+    for stop in (1, 2, 5, 40):
+        first = StatefulDataLoader(batches_of(many), batch_size=None, num_workers=3)
+        begun = iter(first)
+        taken = [next(begun)["id"].tolist() for _ in range(stop)]
+        state = first.state_dict()
+        del begun
+        second = StatefulDataLoader(batches_of(many), batch_size=None, num_workers=3)
+        second.load_state_dict(state)
+        decoded.clear()
+        assert taken + ids_by_element(second) == whole
+        assert decoded
+
+
+def test_a_batch_that_fails_is_an_error_and_the_others_arrive(tmp_path: Path) -> None:
+    numbers = pa.array([None if n == 50 else float(n) for n in range(100)])
+    pq.write_table(pa.table({"id": range(100), "x": numbers}), tmp_path / "nulls.parquet", row_group_size=10)
+
+    def outcomes(workers: int) -> list[Any]:
+        found: list[Any] = []
+        elements = iter(loader(ParquetPipe(str(tmp_path)).batch(BATCH), workers))
+        while True:
+            try:
+                found.append(next(elements)["id"].tolist())
+            except NullValueError:
+                found.append("null")
+            except StopIteration:
+                return found
+
+    assert outcomes(3) == outcomes(0)
+    assert outcomes(0).count("null") == 1
+
+
+def _break_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, begun = relay.encode, []
+
+    def breaking(*arguments: Any) -> Iterator[bytes]:
+        begun.append(1)
+        if len(begun) > 2:
+            raise BufferError
+        return encode(*arguments)
+
+    monkeypatch.setattr(relay, "encode", breaking)
+
+
+def _without_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay._Inbox, "descriptor", lambda self: None)
+
+
+def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay.Meeting, "of_pass", lambda self: "/nowhere/at/all")
+
+
+@pytest.mark.parametrize("mishap", [_break_encoding, _without_descriptors, _no_address])
+def test_workers_make_their_own_batches_after_a_mishap(
+    many: str, mishap: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mishap(monkeypatch)  # in forked workers, too
+    monkeypatch.setattr(relay, "_MEETING_S", 0.3)
+    for batch_size in (1, BATCH):
+        pipe, alone = (ParquetPipe(many).batch(batch_size).take(400) for _ in range(2))
+        assert ids(loader(pipe, 3, multiprocessing_context="fork")) == ids(loader(alone, 0))
+
+
+def _stay_away(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    if worker == 1:
+        info.dataset._datapipe._meeting._name = None
+
+
+def _ask_for_less(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    if worker == 1:
+        info.dataset._datapipe._pipeline = info.dataset._datapipe._pipeline.with_stages([]).batch(3)
+
+
+def test_a_worker_that_does_not_come_is_not_waited_for_long(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_MEETING_S", 0.3)
+    apart = loader(batches_of(many), 2, worker_init_fn=_stay_away, multiprocessing_context="fork")
+    assert ids(apart) == ids(loader(batches_of(many), 0))
+
+
+def test_workers_with_different_pipelines_make_their_own_batches(many: str) -> None:
+    found = ids_by_element(loader(batches_of(many), 2, worker_init_fn=_ask_for_less))
+    assert found[:4:2] == ids_by_element(loader(batches_of(many), 0))[:4:2]
+    assert found[1:4:2] == [[3, 4, 5], [9, 10, 11]]
+
+
+def test_strangers_at_the_meeting_are_turned_away(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "\0parquetry-relay-test"
+    monkeypatch.setattr(relay.Meeting, "of_pass", lambda self: name)
+
+    over = threading.Event()
+
+    def intrude() -> None:
+        while not over.is_set():
+            with socket.socket(socket.AF_UNIX) as stranger:
+                if stranger.connect_ex(name) == 0:
+                    stranger.sendall(b"hello")
+                    return
+
+    intruder = threading.Thread(target=intrude)
+    intruder.start()
+    try:
+        assert ids(loader(batches_of(many), 2, multiprocessing_context="fork")) == ids(loader(batches_of(many), 0))
+    finally:
+        over.set()
+        intruder.join()
+
+
+def test_held_batches_keep_their_values(many: str) -> None:
+    kept = [(batch["id"], batch["list"]) for batch in loader(ParquetPipe(many).batch(2), 2)]
+    assert torch.cat([numbers for numbers, _ in kept]).tolist() == list(range(ROWS))
+    assert [each.tolist() for _, lists in kept for each in lists.unbind()] == [list(range(n % 5)) for n in range(ROWS)]
+
+
+def test_passes_leave_no_descriptor_behind(many: str) -> None:
+    repeated = loader(batches_of(many), 2, persistent_workers=True)
+
+    def opened(regions: bool) -> int:
+        files = [name for worker in repeated._iterator._workers for name in open_files(pid=worker.pid)]  # type: ignore[union-attr]
+        return sum((mapped_regions.MEMORY_NAME in name) == regions for name in files)
+
+    for _ in range(3):
+        assert len(ids(repeated)) == ROWS
+    before = opened(False)
+    for _ in range(12):
+        assert len(ids(repeated)) == ROWS
+    assert settled(lambda: opened(False), before) <= before
+    assert opened(True) <= loader_memory._MOST_REGIONS + relay._OPEN_REGIONS

@@ -1,0 +1,430 @@
+"""One loader worker makes the batches of all, and the others pass them on.
+
+If batches are cheap to make, workers that each make their own cost more than they bring: every worker reads every row
+group, and puts its rows in order. So worker 0 makes all batches of a pass (`Producer`), with as many threads as the
+loader has workers. It sends each worker, itself included, the messages of that worker's batches (`sent_batches`), which
+the worker passes to the trainer (`Relay`). The values stay in memory of worker 0, which the trainer maps.
+
+The elements and their order stay the same. If anything goes wrong (a batch fails, the producer dies, the workers are at
+positions that do not fit together), each worker makes its own batches, from its position on.
+
+Workers meet at a Unix socket with a name that only they know. A socket holds a few messages, so the producer is only a
+few batches ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from parquetry.common import Pipeline
+from parquetry.common.counting.counters import Counters
+from parquetry.common.errors import ParquetryError
+from parquetry.common.order.cursor import Cursor
+from parquetry.common.pipeline.step_iterator import StepIterator
+from parquetry.common.plan.program import leaves_of
+
+from .loader_memory import is_visible
+from .mapped_regions import RegionMemory
+from .sent_batches import SentBatch, discard, encode, is_described, regions_of, with_regions
+
+_LENGTH = struct.Struct("<q")
+_TAKEN = b"\0"
+_END = -1  # in place of a length: no more batches
+_HELLO = struct.Struct("<16sqq")  # what all workers must agree on, the lane, the elements it has had
+_CREDENTIALS = struct.Struct("3i")  # unix(7), struct ucred: process, user, group
+_MEETING_S = 10.0
+_RETRY_S = 0.002
+_BUFFERED_BYTES = 512  # what the kernel counts for each message, beside the message itself
+_READ_BYTES = 1 << 16
+_FEWEST_WORKERS = 2
+_LONGEST_LAG = 2  # by how many elements a worker may be behind another one
+_OPEN_REGIONS = 64  # more than a worker has in use
+_MOST_DESCRIPTORS = 64
+_MOST_WAITING = 8  # about how many batches a socket holds
+_SMALL_BYTES = 1 << 21
+_SHARE_OF_MEMORY = 4  # batches that wait in sockets take at most this fraction of the memory limit
+
+
+def most_waiting(pipeline: Pipeline, workers: int) -> int:
+    """How many batches of each worker may wait if one worker makes those of all; 0 if each worker makes its own.
+
+    One worker makes them if they are small and cheap to make, or if they share rows (overlapping windows), which each
+    worker would decode again.
+    """
+    if not pipeline.element.batched or pipeline.address is not None or pipeline.executor != "threads":
+        return 0
+    plan = pipeline.plan()
+    program = plan.program
+    if plan.skips or program.drops or program.has_user_code or not is_described(pipeline.element) or not is_visible():
+        return 0
+    cheap = not program.costly and plan.step_bytes <= _SMALL_BYTES
+    if not cheap and not any(leaf.shares_rows for leaf in leaves_of(program)):
+        return 0
+    at_most = pipeline.options.memory_bytes // _SHARE_OF_MEMORY // (plan.step_bytes * workers)
+    return min(at_most, _MOST_WAITING)
+
+
+class Messages:
+    """Opens the messages of a pipeline's batches."""
+
+    def __init__(self, pipeline: Pipeline, counters: Counters) -> None:
+        self._pipeline = pipeline
+        self._counters = counters
+
+    def open(self, cursor: Cursor, threads: int) -> StepIterator[Pipeline]:
+        """Returns an iterator over the messages from ``cursor``, made by this number of threads per loader worker."""
+        pipeline = self._pipeline.with_options(workers=(self._pipeline.workers or 1) * threads)
+        converter = partial(encode, pipeline.element)
+        steps = StepIterator(
+            pipeline, cursor.iteration, strict_nulls=True, converter=converter, counters=self._counters, waits=False
+        )
+        steps.begin_at(cursor)
+        return steps
+
+
+class Meeting:
+    """Where the workers of a loader's pass meet. Workers are forked or unpickled with it."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._pass = 0
+
+    def announce(self, workers: int, *, untouched: bool) -> None:
+        """Called in the training process when a loader begins a pass.
+
+        Args:
+            untouched: whether workers pass on the elements of the dataset as they are.
+        """
+        meets = untouched and workers >= _FEWEST_WORKERS and hasattr(socket, "SO_PEERCRED")
+        self._name, self._pass = secrets.token_hex(16) if meets else None, 0
+
+    def of_pass(self) -> str | None:
+        """In a worker that begins a pass: returns the address of the meeting, or ``None`` if there is none."""
+        self._pass += 1
+        return None if self._name is None else f"\0parquetry-relay-{self._name}-{self._pass}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPlan:
+    """What a worker needs to take part.
+
+    Attributes:
+        address: where to meet.
+        is_producer: whether this worker makes the batches.
+        messages: makes the messages of all batches.
+        most_waiting: how many batches of a worker may wait.
+    """
+
+    address: str
+    is_producer: bool
+    messages: Messages
+    most_waiting: int
+
+    def join(self, cursor: Cursor, state: Callable[[], dict[str, Any]]) -> Relay | None:
+        """Meets the other workers. Returns ``None`` if they do not come.
+
+        Args:
+            cursor: this worker's part.
+            state: returns its state; all workers must iterate the same.
+        """
+        try:
+            same = {key: value for key, value in state().items() if key not in ("worker", "consumed")}
+            agreed = hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).digest()
+            if self.is_producer:
+                Producer(self, agreed, cursor).start()
+            return Relay(self, agreed, cursor)
+        except (OSError, ParquetryError):
+            return None
+
+
+class Relay:
+    """A worker's end: yields its batches, to be passed on.
+
+    Raises:
+        OSError: there is no producer.
+    """
+
+    def __init__(self, plan: RelayPlan, agreed: bytes, cursor: Cursor) -> None:
+        connection = _connected(plan.address)
+        connection.sendall(_HELLO.pack(agreed, cursor.worker, cursor.start))
+        self._inbox = _Inbox(connection)
+        self._regions: dict[int, _PassedRegion] = {}
+        self._worker = cursor.worker
+        self._close = weakref.finalize(self, _leave, self._inbox, cursor.worker)
+        self._close.atexit = False
+        self._counts = plan.most_waiting < _MOST_WAITING
+        self.ended = False
+
+    def take(self) -> SentBatch | None:
+        """Returns the next batch, or ``None`` if there is none: then `ended` tells whether that was the last one."""
+        message = None if self.ended else self._inbox.message()
+        if not message:
+            self.ended = self.ended or message == b""
+            return None
+        own = [self._own(memory) for memory, _ in regions_of(message)]
+        if self._counts:
+            self._inbox.confirm()
+        if None in own:
+            with contextlib.suppress(ParquetryError):  # the producer is gone
+                discard(message, self._worker)
+            return None
+        return SentBatch(with_regions(message, [each for each in own if each is not None]))
+
+    def _own(self, memory: RegionMemory) -> RegionMemory | None:
+        """Returns the region by a descriptor of this process, because the producer may end before the trainer maps it.
+
+        ``None`` if there is no descriptor: this process has too many open files.
+        """
+        if memory.worker == os.getpid():
+            return memory
+        known = self._regions.get(memory.region)
+        if known is None or known.sent != memory:
+            descriptor = self._inbox.descriptor()
+            if descriptor is None:
+                return None
+            known = self._regions[memory.region] = _PassedRegion(memory, descriptor)
+            _keep_open(known)
+        return known.own
+
+    def close(self) -> None:
+        """Leaves. Idempotent."""
+        self._close()
+
+
+class _PassedRegion:
+    """A region of the producer, held open by this process."""
+
+    def __init__(self, sent: RegionMemory, descriptor: int) -> None:
+        self.sent = sent
+        self.own = sent._replace(worker=os.getpid(), descriptor=descriptor)
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+
+_open_regions: dict[tuple[int, int], _PassedRegion] = {}
+"""By producer and region. They stay open after the pass, because the trainer may still have to map them."""
+
+
+def _keep_open(region: _PassedRegion) -> None:
+    _open_regions[region.sent.worker, region.sent.region] = region  # the trainer has given back earlier memory of it
+    if len(_open_regions) > _OPEN_REGIONS:
+        del _open_regions[next(iter(_open_regions))]
+
+
+class _Inbox:
+    """Reads messages, and the descriptors of regions that came with them."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._bytes = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def message(self) -> bytes | None:
+        """Returns the next message; an empty one after the last; ``None`` if the producer has left."""
+        head = self._read(_LENGTH.size)
+        if head is None:
+            return None
+        (size,) = _LENGTH.unpack(head)
+        return b"" if size == _END else self._read(size)
+
+    def descriptor(self) -> int | None:
+        """Returns the next descriptor."""
+        return self._descriptors.popleft() if self._descriptors else None
+
+    def confirm(self) -> None:
+        """Tells the producer that a message was taken."""
+        with contextlib.suppress(OSError):
+            self.socket.send(_TAKEN)
+
+    def _read(self, size: int) -> bytes | None:
+        while len(self._bytes) < size:
+            try:
+                flags = socket.MSG_CMSG_CLOEXEC
+                data, descriptors, _, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
+            except OSError:
+                return None
+            self._descriptors += descriptors
+            if not data:
+                return None
+            self._bytes += data
+        found = bytes(self._bytes[:size])
+        del self._bytes[:size]
+        return found
+
+    def close(self) -> None:
+        """Closes the connection and all descriptors."""
+        self.socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+
+class Producer:
+    """Makes the batches of all workers, in a thread.
+
+    Raises:
+        OSError: there is no such address.
+    """
+
+    def __init__(self, plan: RelayPlan, agreed: bytes, cursor: Cursor) -> None:
+        self._plan = plan
+        self._agreed = agreed
+        self._cursor = cursor
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(plan.address)
+            self._listener.listen(cursor.workers)
+        except BaseException:
+            self._listener.close()
+            raise
+
+    def start(self) -> None:
+        """Starts the thread. It ends after the last batch, or when no worker listens."""
+        threading.Thread(target=self._run, name="parquetry-relay", daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._listener)
+            lanes = self._meet(stack)
+            self._listener.close()
+            begin = min((lane.upcoming for lane in lanes), default=0)
+            if all(lane.upcoming - begin <= lane.most_ahead for lane in lanes):
+                with contextlib.suppress(Exception):  # each worker makes its own batches, and meets the error there
+                    self._deal(lanes, begin)
+
+    def _meet(self, stack: contextlib.ExitStack) -> list[_Lane]:
+        """Returns the workers in the order of their lanes, or none if some do not come, or do not agree."""
+        deadline = time.monotonic() + _MEETING_S
+        found: dict[int, _Lane] = {}
+        with contextlib.suppress(OSError):
+            while len(found) < self._cursor.workers:
+                self._listener.settimeout(max(deadline - time.monotonic(), 0.001))
+                connection = stack.enter_context(self._listener.accept()[0])
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
+                if not _is_ours(connection) or len(hello) < _HELLO.size:
+                    continue
+                agreed, number, start = _HELLO.unpack(hello)
+                if agreed != self._agreed:
+                    break
+                connection.settimeout(None)
+                found[number] = _Lane(connection, number, start, self._plan.most_waiting, self._cursor)
+        everyone = range(self._cursor.workers)
+        return [found[number] for number in everyone] if found.keys() == set(everyone) else []
+
+    def _deal(self, lanes: list[_Lane], begin: int) -> None:
+        steps = self._plan.messages.open(replace(self._cursor, worker=0, workers=1, start=begin), len(lanes))
+        try:
+            for index in itertools.count(begin):
+                step = next(steps, None)
+                if step is None:
+                    for lane in lanes:
+                        lane.end()
+                    return
+                lanes[index % len(lanes)].send(index, step[1])
+                if not any(lane.is_open for lane in lanes):
+                    return
+        finally:
+            steps.close()
+
+
+class _Lane:
+    """The producer's end of a worker."""
+
+    def __init__(self, connection: socket.socket, number: int, start: int, most_waiting: int, own: Cursor) -> None:
+        self.upcoming = start * own.workers + number
+        self._own = own.worker
+        self._is_own = number == own.worker
+        self._most_waiting = most_waiting
+        self._waiting = 0
+        self._known: dict[int, RegionMemory] = {}
+        self.most_ahead = _LONGEST_LAG * own.workers
+        self.is_open = True
+        self._socket = connection
+
+    def send(self, index: int, message: bytes) -> None:
+        """Sends a batch, unless the worker had it before, or has left."""
+        if self.is_open and index >= self.upcoming:
+            try:
+                self._send(_LENGTH.pack(len(message)) + message, self._new_descriptors(message))
+                return
+            except OSError:
+                self.is_open = False
+        discard(message, self._own)
+
+    def _new_descriptors(self, message: bytes) -> list[int]:
+        """Returns the descriptors of regions that the worker does not know yet."""
+        new = [each for each, _ in regions_of(message) if self._known.get(each.region) != each]
+        self._known.update({each.region: each for each in new})
+        return [each.descriptor for each in new]
+
+    def _send(self, data: bytes, descriptors: list[int]) -> None:
+        while _MOST_WAITING > self._most_waiting <= self._waiting:
+            taken = len(self._socket.recv(_MOST_WAITING))
+            if not taken:
+                raise BrokenPipeError
+            self._waiting -= taken
+        if not self._waiting:  # the kernel doubles the number, to have room for what it counts
+            size = self._most_waiting * (len(data) + _BUFFERED_BYTES) // 2
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        self._waiting += 1
+        if descriptors and not self._is_own:
+            data = data[socket.send_fds(self._socket, [data], descriptors) :]
+        if data:  # even sending nothing fails after the worker has left, but then it has the message
+            self._socket.sendall(data)
+
+    def end(self) -> None:
+        """Tells the worker that there are no more batches."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(_LENGTH.pack(_END))
+
+
+def _connected(address: str) -> socket.socket:
+    """Returns a connection to the producer, which may not have come yet.
+
+    Raises:
+        OSError: it does not come.
+    """
+    deadline = time.monotonic() + _MEETING_S
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(address)
+            if not _is_ours(connection):
+                raise PermissionError("expected a process of this user.")
+            return connection
+        except ConnectionRefusedError:
+            connection.close()
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_S)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+
+
+def _leave(inbox: _Inbox, worker: int) -> None:
+    """Closes a worker's end, and gives back the memory of batches that it was sent and did not take."""
+    with contextlib.closing(inbox), contextlib.suppress(OSError):
+        inbox.socket.shutdown(socket.SHUT_RD)
+        while message := inbox.message():
+            with contextlib.suppress(ParquetryError):  # the producer is gone
+                discard(message, worker)

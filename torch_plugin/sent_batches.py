@@ -1,0 +1,283 @@
+"""Batches as messages from a loader worker to the trainer: where their values lie in the worker's memory, as numbers.
+
+A worker makes many batches at once (a job), in regions of its memory that the trainer maps (`loader_memory`). `encode`
+describes the columns of a job once, and each of its batches by a row of numbers: offsets, and the lengths of lists. So
+a batch takes no tensors and no pickling in the worker, and another worker can pass its message on. `decode` makes the
+tensors and the lists of text, in the trainer.
+
+Some fields have no such description, for example nested lists; see `is_described`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, by_output
+from parquetry.common.schema.element import Element, OutputField
+
+from .loader_memory import place_arrays, release
+from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
+from .tensors import is_jagged, jagged, list_offsets
+
+_HEAD = struct.Struct("<II")  # the size of the layout, and the number of regions
+_REGION = struct.Struct("<6q")  # a `RegionMemory`, and whether the trainer copies what is in it
+_OFFSETS = np.dtype(np.int64)
+_BYTES = np.dtype(np.uint8)
+_LAYOUTS = 64
+_NUMBERS = "biufc"  # numpy's kinds of dtypes
+
+Place: TypeAlias = tuple[int, int]
+"""Where an array is: the number of its region among those of a message, and the offset in it."""
+Lease: TypeAlias = tuple[Any, bool]
+"""A region in the trainer: borrowed memory, and whether to copy what is in it."""
+
+
+class SentBatch:
+    """A batch on its way to the trainer. Unpickling it gives the batch.
+
+    Args:
+        message: see `encode`.
+        collate: the trainer calls it with the batch, if the batch is not a dict.
+    """
+
+    __slots__ = ("_collate", "_message")
+
+    def __init__(self, message: bytes, collate: Callable[[Any], Any] | None = None) -> None:
+        self._message = message
+        self._collate = collate
+
+    def collated(self, collate: Callable[[Any], Any]) -> SentBatch:
+        """Returns the batch with a function of this package that changes no dicts."""
+        return SentBatch(self._message, collate)
+
+    def __reduce__(self) -> Any:
+        return decode, (self._message,) if self._collate is None else (self._message, self._collate)
+
+
+class ArrayLayout(NamedTuple):
+    """A field of numbers. Its number: the offset."""
+
+    region: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> torch.Tensor:
+        """Returns the field of a batch."""
+        return _tensor(leases[self.region], self.dtype, self.shape, next(numbers))
+
+
+class ListLayout(NamedTuple):
+    """A field of lists of numbers.
+
+    Its numbers: how many values there are, their offset, the offset of the lists' offsets, and the lengths of the
+    shortest and the longest list.
+    """
+
+    region: int
+    offsets_region: int
+    dtype: np.dtype[Any]
+    lists: int
+    row_shape: tuple[int, ...]
+
+    def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> torch.Tensor:
+        """Returns the field of a batch."""
+        values = _tensor(leases[self.region], self.dtype, (next(numbers), *self.row_shape), next(numbers))
+        offsets = _tensor(leases[self.offsets_region], _OFFSETS, (self.lists + 1,), next(numbers))
+        return jagged(values, offsets, next(numbers), next(numbers))
+
+
+class TextLayout(NamedTuple):
+    """A field of text or bytes. Its numbers: the offset of the offsets, the size of the bytes, and their offset."""
+
+    region: int
+    offsets_region: int
+    shape: tuple[int, ...]
+    text: bool
+
+    def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> list[Any]:
+        """Returns the field of a batch."""
+        offsets = _array(leases[self.offsets_region], _OFFSETS, (math.prod(self.shape) + 1,), next(numbers))
+        data = _array(leases[self.region], _BYTES, (next(numbers),), next(numbers))
+        found: list[Any] = Strings(offsets, data, self.shape).to_objects(text=self.text).tolist()
+        return found
+
+
+Layout: TypeAlias = ArrayLayout | ListLayout | TextLayout
+Described: TypeAlias = tuple[Layout, np.ndarray]
+"""The layout of a field, and its numbers for each batch of a job: int64 ``[batches, numbers]``."""
+
+
+class Part(NamedTuple):
+    """A field of a job: its arrays, and what to say about them when their places are known."""
+
+    arrays: tuple[np.ndarray, ...]
+    describe: Callable[[Sequence[Place]], Described]
+
+
+def is_described(element: Element) -> bool:
+    """Whether batches of the element can be encoded."""
+    return all(_is_described(output) for output in element.outputs)
+
+
+def _is_described(output: OutputField) -> bool:
+    if output.kind != "dense":
+        return not output.ragged and not output.levels
+    return output.dtype.kind in _NUMBERS and not output.levels and (not output.ragged or is_jagged(output))
+
+
+def encode(element: Element, columns: Sequence[Column], count: int) -> Iterator[bytes]:
+    """Yields the messages of ``count`` batches of consecutive rows.
+
+    The trainer has to give back the memory of each; see `discard`.
+
+    Raises:
+        BufferError: the trainer holds so many batches that there is no memory left that it could map; or all values are
+            empty.
+    """
+    parts = [_part(output, column, count) for output, column in by_output(element, columns)]
+    placed = place_arrays([array for part in parts for array in part.arrays])
+    at = iter(placed.places)
+    layouts, numbers = zip(*(part.describe([next(at) for _ in part.arrays]) for part in parts), strict=True)
+    layout = pickle.dumps((element, layouts), protocol=pickle.HIGHEST_PROTOCOL)
+    named = (_REGION.pack(*region.named(), region.is_copied) for region in placed.regions)
+    head = b"".join((_HEAD.pack(len(layout), len(placed.regions)), *named, layout))
+    for row in np.ascontiguousarray(np.concatenate(numbers, axis=1), np.int64):
+        for region in placed.regions:
+            region.count()
+        yield head + row.tobytes()
+
+
+def decode(message: bytes, collate: Callable[[Any], Any] | None = None) -> Any:
+    """Returns the batch of a message, over the worker's memory. The memory goes back when its last tensor is gone."""
+    size, count = _HEAD.unpack_from(message)
+    begin = _HEAD.size + count * _REGION.size
+    element, layouts = _layouts_of(message[begin : begin + size])
+    leases = [(borrow(memory, None), copied) for memory, copied in regions_of(message)]
+    numbers = iter(np.frombuffer(message, np.int64, offset=begin + size).tolist())
+    if isinstance(layouts, _Arrays) and not leases[0][1]:
+        make: Callable[..., np.ndarray] = np.ndarray
+        arrays = map(make, layouts.shapes, layouts.dtypes, itertools.repeat(leases[0][0]), numbers)
+        batch = element.nest(map(torch.from_numpy, arrays))
+    else:
+        batch = element.nest([layout.make(leases, numbers) for layout in layouts])
+    return batch if collate is None or element.form is None else collate(batch)
+
+
+def discard(message: bytes, worker: int) -> None:
+    """In loader worker number ``worker``: gives back the memory of a batch that will not get to the trainer.
+
+    Raises:
+        PipelineError: the worker whose memory it is has ended.
+    """
+    for memory, _ in regions_of(message):
+        if not release(memory):
+            give_back_unused(memory, worker)
+
+
+def regions_of(message: bytes) -> list[tuple[RegionMemory, bool]]:
+    """Returns the regions that a message names, and whether the trainer copies what is in them."""
+    _, count = _HEAD.unpack_from(message)
+    found = [_REGION.unpack_from(message, _HEAD.size + number * _REGION.size) for number in range(count)]
+    return [(RegionMemory(*members), bool(copied)) for *members, copied in found]
+
+
+def with_regions(message: bytes, memories: Sequence[RegionMemory]) -> bytes:
+    """Returns a message that names the same regions in another way."""
+    pairs = zip(memories, regions_of(message), strict=True)
+    named = b"".join([_REGION.pack(*memory, copied) for memory, (_, copied) in pairs])
+    return b"".join((message[: _HEAD.size], named, message[_HEAD.size + len(named) :]))
+
+
+class _Arrays(tuple[ArrayLayout, ...]):
+    """The layouts of a batch that has nothing but arrays in one region. Many are made faster together.
+
+    Attributes:
+        shapes, dtypes: those of the arrays.
+    """
+
+    shapes: list[tuple[int, ...]]
+    dtypes: list[np.dtype[Any]]
+
+
+@lru_cache(maxsize=_LAYOUTS)
+def _layouts_of(layout: bytes) -> tuple[Element, tuple[Layout, ...]]:
+    """Returns what the layout says; it is the same for nearly all jobs of a pass."""
+    element, layouts = pickle.loads(layout)
+    if all(isinstance(each, ArrayLayout) and not each.region for each in layouts):
+        layouts = _Arrays(layouts)
+        layouts.shapes, layouts.dtypes = [each.shape for each in layouts], [each.dtype for each in layouts]
+    return element, layouts
+
+
+def _array(lease: Lease, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> np.ndarray:
+    return np.ndarray(shape, dtype, lease[0], offset)
+
+
+def _tensor(lease: Lease, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> torch.Tensor:
+    found = torch.from_numpy(np.ndarray(shape, dtype, lease[0], offset))
+    return own_copy(found) if lease[1] else found
+
+
+def _part(output: OutputField, column: Column, count: int) -> Part:
+    if isinstance(column, Dense):
+        return _numbers_part(column.values, count)
+    if isinstance(column, Strings) and column.valid is None:
+        return _text_part(column, count, text=output.kind == "text")
+    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray) and is_jagged(output):
+        return _lists_part(output, column.shapes[:, 0].reshape(count, -1), column.values)
+    raise TypeError(f"{output.name}: expected a field that can be described, got {type(column).__name__}.")
+
+
+def _numbers_part(values: np.ndarray, count: int) -> Part:
+    def describe(places: Sequence[Place]) -> Described:
+        (region, offset), shape = places[0], (len(values) // count, *values.shape[1:])
+        return ArrayLayout(region, values.dtype, shape), offset + _steps(count, values.nbytes // count)
+
+    return Part((values,), describe)
+
+
+def _text_part(column: Strings, count: int, *, text: bool) -> Part:
+    def describe(places: Sequence[Place]) -> Described:
+        (offsets_region, offset), (region, begin) = places
+        shape = (column.shape[0] // count, *column.shape[1:])
+        offsets = offset + _steps(count, math.prod(shape) * _OFFSETS.itemsize)
+        data = np.full_like(offsets, column.data.nbytes), np.full_like(offsets, begin)
+        return TextLayout(region, offsets_region, shape, text), np.hstack([offsets, *data])
+
+    return Part((column.offsets, column.data), describe)
+
+
+def _lists_part(output: OutputField, lengths: np.ndarray, values: np.ndarray) -> Part:
+    offsets = list_offsets(lengths)
+    row_shape = tuple(int(axis) for axis in output.shape[1:] if axis is not None)
+    row_bytes = math.prod(row_shape) * values.itemsize
+
+    def describe(places: Sequence[Place]) -> Described:
+        (region, begin), (offsets_region, offset) = places
+        count, counts = len(offsets), offsets[:, -1]
+        numbers = np.column_stack(
+            [
+                counts,
+                begin + (np.cumsum(counts) - counts) * row_bytes,
+                offset + _steps(count, offsets[0].nbytes),
+                lengths.min(axis=1),
+                lengths.max(axis=1),
+            ]
+        )
+        return ListLayout(region, offsets_region, values.dtype, lengths.shape[1], row_shape), numbers
+
+    return Part((values, offsets), describe)
+
+
+def _steps(count: int, size_bytes: int) -> np.ndarray:
+    """Returns the offsets of ``count`` things of this size, one after another: int64 ``[count, 1]``."""
+    return np.arange(count, dtype=np.int64)[:, None] * size_bytes
