@@ -27,10 +27,14 @@ _SHARDS = ("num_shards", "canonical_shards", "workers")
 _BATCHES = ("batch_size", "batch_sizes", "buckets", "max_tokens")
 _ROWS = ("count", "buffer_size", "rows")
 _PATTERNS = ("patterns", "padded", "form")
+_NAMES = ("names", "form")
 _PLAIN_NAME = re.compile(r"[\w ./-]*")
 _ONE_CHARACTER = r"(?:\\[wdsWDS.\-]|\[\^?[\w .\-]+\]|[\w ./-])"
 _SIMPLE_PATTERN = re.compile(rf"(?:{_ONE_CHARACTER}[*+?]?)*")
 _MOST_REPEATS = 2
+_MOST_NAME_CHARACTERS = 255
+_MOST_REPEATING_CHARACTERS = 500
+"""The length of all alternatives of a pattern together that have ``*``, ``+`` or ``?``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,9 @@ class ClientLimits(PlainFields):
             ):
                 for name in bounded:
                     _check_numbers(verb, name, part.get(name), most)
+            for name in _NAMES:
+                for text in set(_texts(part.get(name))).difference(names):
+                    _check_name(verb, text)
             for name in _PATTERNS:
                 for pattern in set(_texts(part.get(name))).difference(names):
                     check_pattern(verb, pattern)
@@ -183,20 +190,33 @@ def check_pattern(verb: str, pattern: str) -> None:
     """Refuses a client's regex that could take long to match.
 
     It accepts names, ``|``, and characters or classes (``.``, ``\\w``, ``[a-z]``), at most two of them followed by
-    ``*``, ``+`` or ``?``. Matching such a pattern takes time at most quadratic in the length of a name.
+    ``*``, ``+`` or ``?``. The time to match such a pattern is at most the square of a name's length times the length of
+    the alternatives with such signs, so both lengths are limited. No other thread runs Python code meanwhile.
 
     Raises:
         PipelineError: any other pattern.
     """
     if _PLAIN_NAME.fullmatch(pattern):
         return
+    repeating = 0
     for part in pattern.split("|"):
-        if not _SIMPLE_PATTERN.fullmatch(part) or sum(part.count(sign) for sign in "*+?") > _MOST_REPEATS:
+        repeats = sum(part.count(sign) for sign in "*+?")
+        repeating += len(part) if repeats else 0
+        if not _SIMPLE_PATTERN.fullmatch(part) or repeats > _MOST_REPEATS or repeating > _MOST_REPEATING_CHARACTERS:
             raise PipelineError(
                 f"{verb}: expected a field's name or a simple pattern (characters, '.', '\\w', '[a-z]', at most "
-                f"{_MOST_REPEATS} of '*', '+' and '?', and '|'), because it is matched on the server, got "
-                f"{_short(pattern)}. Name the fields, or add the stage to the served pipeline."
+                f"{_MOST_REPEATS} of '*', '+' and '?', and '|'; at most {_MOST_REPEATING_CHARACTERS} characters around "
+                f"such signs), because it is matched on the server, got {_short(pattern)}. Name the fields, or add the "
+                "stage to the served pipeline."
             )
+
+
+def _check_name(verb: str, name: str) -> None:
+    if len(name) > _MOST_NAME_CHARACTERS:
+        raise PipelineError(
+            f"{verb}: expected field names of at most {_MOST_NAME_CHARACTERS} characters from a client, got "
+            f"{_short(name)}. Add the stage to the served pipeline."
+        )
 
 
 def _check_numbers(verb: str, name: str, value: object, most: int) -> None:

@@ -42,6 +42,11 @@ built = built_once([[20, 30]], names=("id", "image"))
         ([{"verb": "take", "count": 9}] * 33, "expected a list of at most 32 stages"),
         ("take", "expected a list of at most 32 stages"),
         ([{"verb": "select", "patterns": ["(a+)+$"]}], "select: expected a field's name or a simple pattern"),
+        (
+            [{"verb": "rename", "names": [["id", "a" * 80_000]]}, {"verb": "select", "patterns": [".*.*[bc]"]}],
+            "rename: expected field names of at most 255 characters",
+        ),
+        ([{"verb": "as_tuple", "form": {"a" * 80_000: "id"}}], "as_tuple: expected field names of at most 255"),
         ([{"verb": "batch", "batch_size": 1 << 20}], "expected batches of at most .* for field 'image'"),
     ],
 )
@@ -67,14 +72,29 @@ def test_requests_are_held_to_the_same_limits(built: Built, request_: dict[str, 
         ask_once(ServerAddress.of(server), request_)
 
 
-@pytest.mark.parametrize("pattern", ["id", "i.*", "image_[a-z]+", r"\w+_\d*", "a|b|c.*", "a.b-c/d e", ""])
+@pytest.mark.parametrize(
+    "pattern", ["id", "i.*", "image_[a-z]+", r"\w+_\d*", "a|b|c.*", "a.b-c/d e", "", "|".join(["a.b"] * 999)]
+)
 def test_names_and_simple_patterns_are_accepted_from_clients(pattern: str) -> None:
     check_pattern("select", pattern)
 
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(a+)+", "(a|a)*b", "a{9}{9}{9}", r"(.)\1", "(?=a)a", ".*.*.*b", "[a", "a**", "(?i)id", "|".join("é*+") * 9],
+    [
+        "(a+)+",
+        "(a|a)*b",
+        "a{9}{9}{9}",
+        r"(.)\1",
+        "(?=a)a",
+        ".*.*.*b",
+        "[a",
+        "a**",
+        "(?i)id",
+        "|".join("é*+") * 9,
+        "|".join([".*.*[bc]"] * 100),
+        ".*.*" + "a" * 500,
+    ],
 )
 def test_patterns_that_could_take_long_are_refused(pattern: str) -> None:
     with pytest.raises(PipelineError, match="Name the fields, or add the stage to the served pipeline"):
