@@ -81,7 +81,7 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
             "partitions": ", ".join(report.partitions) or None,
             "schema from": {"columns": "the columns"}.get(report.described, f"metadata of {report.described}"),
             "index": "yes" if report.indexed else "no",
-            "written by": report.written_by,
+            "written by": report.written_by or None,
             "sampled": f"{report.sampled:,} row groups" if report.sampled < report.row_groups else None,
         }
     )

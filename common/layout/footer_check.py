@@ -84,12 +84,21 @@ def has_no_known_bounds(column: pq.ColumnSchema) -> bool:
 def trusted_bounds(footer: pq.FileMetaData, column: pq.ColumnSchema) -> Trusted:
     """Which bounds of a column are right: all, only a minimum that equals the maximum, or none."""
     in_bytes = column.physical_type in _TYPES[_BYTE_ARRAY:]
-    if not footer.created_by:
+    writer = writer_of(footer)
+    if not writer:
         return "none" if in_bytes or str(column.converted_type).startswith("UINT") else "all"
-    found = _WRITER.match(footer.created_by)
+    found = _WRITER.match(writer)
     if not in_bytes or column.logical_type.type != "DECIMAL" or found is None:
         return "all"
     return "all" if (int(found[2] or 0), int(found[3] or 0)) >= _RIGHT_SINCE[found[1]] else "equal"
+
+
+def writer_of(footer: pq.FileMetaData) -> str:
+    """What a footer says of the program that wrote the file; empty if nothing, or bytes that are not text."""
+    try:
+        return str(footer.created_by or "")
+    except UnicodeDecodeError:
+        return ""
 
 
 def may_be_misordered(kind: pa.DataType) -> bool:

@@ -21,6 +21,7 @@ from ..errors import PipelineError
 from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
+from ..layout.footer_check import writer_of
 from ..pipeline.notebook import works_on_values
 from ..pipeline.pipeline import Pipeline
 from ..schema.dtypes import dtype_to_json
@@ -164,7 +165,7 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
         partitions=tuple(dataset.partitions),
         indexed=dataset.index is not None,
         described=_described(dataset),
-        written_by="" if footer is None else str(footer.created_by),
+        written_by="" if footer is None else writer_of(footer),
         fields=tuple(_field(dataset, chunks, name, scale) for name in dataset.schema.fields),
         refused=dict(dataset.refused),
         labels=dict(dataset.labels),

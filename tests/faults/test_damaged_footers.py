@@ -91,6 +91,15 @@ def test_a_damaged_footer_names_its_file(file: Path) -> None:
         list(Pipeline(file))
 
 
+def test_a_writer_whose_name_is_no_text_is_unknown(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[content.rindex(b"parquet-cpp")] ^= 1 << 7
+    file.write_bytes(content)
+    rows = Pipeline(file, ["a"], executor="threads").where([("text", ">=", "y")])
+    assert [row["a"] for row in rows] == [2, 3]
+    assert inspect(str(file)).written_by == ""
+
+
 def test_footers_of_many_column_chunks_are_checked(tmp_path: Path) -> None:
     """A file of 7,000 column chunks among others."""
     table = pa.table({f"c{number}": range(70) for number in range(100)})
