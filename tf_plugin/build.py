@@ -114,7 +114,7 @@ def kept_library(folder: Path) -> Path:
         if _is_as_tried(target):
             return target
         with locked(target, "its op", _logger):
-            if _is_as_tried(target) or (_is_usable(target) and not _tried(target)):
+            if _is_as_tried(target) or (_is_usable(target) and not _record_of(target).exists() and not _tried(target)):
                 return target
             target.unlink(missing_ok=True)  # empty, truncated, changed, or owned by another user
             _compile(target)

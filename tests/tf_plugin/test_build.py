@@ -93,8 +93,8 @@ def test_a_compiled_library_is_tried_once_and_then_known_by_its_hash(
     assert quick_compiler.read_text() == "run\n"
 
 
-@pytest.mark.parametrize("content", ["", "cut off"])
-def test_a_library_that_is_empty_or_cut_off_is_built_again(
+@pytest.mark.parametrize("content", ["", "cut off", "changed, but it loads"])
+def test_a_library_that_is_empty_or_cut_off_or_changed_is_built_again(
     tmp_path: Path, quick_compiler: Path, trials: list[Path], content: str
 ) -> None:
     folder = tmp_path / "cache"

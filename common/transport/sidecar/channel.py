@@ -103,7 +103,7 @@ def received_counters(message: Message) -> Counters:
     try:
         return Counters(message.descriptor)
     except (OSError, ValueError) as error:
-        raise SidecarError(f"message START: expected memory for counters, got: {error}") from error
+        raise SidecarError(f"message START: expected memory for counters, got: {error}.") from error
     finally:
         os.close(message.descriptor)
 
