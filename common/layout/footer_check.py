@@ -45,8 +45,9 @@ Trusted = Literal["all", "equal", "none"]
 def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
     """Raises `ValueError` if asking pyarrow about the footer's column chunks might terminate the process.
 
-    Also raises it if a column chunk lies outside the file. The compiled core checks first. A footer that it rejects is
-    checked again here, a hundred times more slowly, to find out what is wrong.
+    Also raises it if a column chunk lies outside the file, or if the row groups together do not have the file's number
+    of rows. The compiled core checks first. A footer that it rejects is checked again here, a hundred times more
+    slowly, to find out what is wrong.
 
     Args:
         data: the footer as stored.
@@ -54,6 +55,9 @@ def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
     """
     if not passes(data, footer.num_columns, file_bytes - len(data)):
         check_slowly(data, footer, file_bytes)
+    rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+    if rows != footer.num_rows:
+        raise ValueError(f"row groups of {rows:,} rows together in a file of {footer.num_rows:,}")
 
 
 def check_slowly(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:

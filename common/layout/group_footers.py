@@ -69,7 +69,7 @@ def _read(filesystem: pafs.FileSystem, file: DataFile, groups: int) -> tuple[byt
 
 
 def _of_group(tail: bytes, places: np.ndarray, group: int, file_bytes: int) -> pq.FileMetaData | None:
-    """Returns a footer with only one row group; ``None`` unless it certainly passes `check_footer`."""
+    """Returns a footer with only one row group; ``None`` unless it is certainly safe to ask pyarrow about it."""
     head, begin, end, last = (int(places[number]) for number in (0, group + 1, group + 2, -1))
     stored = tail[:head] + _ONE_STRUCT + tail[begin:end] + tail[last:-8]
     whole = stored + len(stored).to_bytes(4, "little") + tail[-4:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from processes import run_python
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
+from parquetry.common.errors import DatasetError, SchemaError
 from parquetry.common.layout.footer_check import check_footer
 from parquetry.common.reports.inspecting import inspect
 
@@ -89,6 +90,20 @@ def test_a_damaged_footer_names_its_file(file: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=r"file .*x\.parquet: expected a readable Parquet file, got .* Remove it"):
         list(Pipeline(file))
+
+
+def test_a_flipped_bit_of_a_footer_never_leaves_rows_out(tmp_path: Path) -> None:
+    path, table = tmp_path / "x.parquet", pa.table({"a": range(90)})
+    pq.write_table(table, path, row_group_size=60, write_statistics=False, store_schema=False)
+    content, counts = path.read_bytes(), set()
+    begin = len(content) - 8 - len(footer_of(content))
+    for bit in range(8 * begin, 8 * (len(content) - 8)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with suppress(DatasetError, SchemaError):
+            counts.add(len(list(Pipeline(path, executor="threads", workers=1))))
+    assert counts == {90}
 
 
 def test_a_writer_whose_name_is_no_text_is_unknown(file: Path) -> None:
