@@ -488,7 +488,7 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
         return with_retries(filesystem, read, f"file {version.shown_path}")
     except DatasetError:
         raise
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
             f"file {version.shown_path}: expected Parquet metadata, got: {error}. "
             f"{remedy(error, 'Delete it, or write it again.')}"

@@ -92,6 +92,22 @@ def test_a_damaged_footer_names_its_file(file: Path) -> None:
         list(Pipeline(file))
 
 
+def test_a_metadata_file_with_a_flipped_bit_is_read_or_named(file: Path) -> None:
+    metadata, kinds = file.with_name("_common_metadata"), set()
+    schema = pa.schema([("a", pa.int64()), ("b", pa.uint8())])
+    pq.write_table(schema.empty_table(), metadata, store_schema=False)
+    content = metadata.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        metadata.write_bytes(flipped)
+        try:
+            kinds.add(len(Pipeline(file.parent)))
+        except DatasetError as error:
+            kinds.add("an error with its name" if str(metadata) in str(error) else str(error))
+    assert kinds == {3, "an error with its name"}
+
+
 def test_a_flipped_bit_of_a_footer_never_leaves_rows_out(tmp_path: Path) -> None:
     path, table = tmp_path / "x.parquet", pa.table({"a": range(90)})
     pq.write_table(table, path, row_group_size=60, write_statistics=False, store_schema=False)
