@@ -36,7 +36,7 @@ from .filesystem import resolve
 from .footers import REMOVED, footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
-from .nested import wide, without_view_types
+from .nested import usual_type, wide
 from .opening import check_used, opened
 from .partitions import partition_columns
 from .patterns import Pattern
@@ -183,7 +183,7 @@ class StoredDataset:
         if self.table is not None:
             types = {name: wide(column.arrow) for name, column in self.columns.items()}
         else:
-            types = {path: without_view_types(column.type) for path, column in self._unified[0]}
+            types = {path: usual_type(column.type) for path, column in self._unified[0]}
         declared = {f.name: f.storage.arrow_type(f) for f in self.schema if f.name not in types}
         images = {name: types[stored] for name, stored in self.image_bytes.items()}
         return {**types, **declared, **images, **{name: values.type for name, values in self.partitions.items()}}

@@ -32,28 +32,30 @@ def _masked(chunk: pa.StructArray, part: str) -> pa.Array:
     return chunk.flatten()[chunk.type.get_field_index(part)]
 
 
-def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts string and binary views at any depth to large strings and binaries.
+def without_rare_types(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Converts string and binary views at any depth to large strings and binaries, and narrow decimals to 128 bits.
 
-    Few of Arrow's kernels support views.
+    Few of Arrow's kernels support views, or decimals of 32 and 64 bits.
     """
-    kind = without_view_types(column.type)
+    kind = usual_type(column.type)
     return column if kind == column.type else column.cast(kind)
 
 
-def without_view_types(kind: pa.DataType) -> pa.DataType:
-    """The type that `without_views` gives a column of this type."""
+def usual_type(kind: pa.DataType) -> pa.DataType:
+    """The type that `without_rare_types` gives a column of this type."""
     if kind in (pa.string_view(), pa.binary_view()):
         return wide(kind)
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
     if is_list(kind):
-        inner = kind.value_field.with_type(without_view_types(kind.value_type))
+        inner = kind.value_field.with_type(usual_type(kind.value_type))
         if pa.types.is_fixed_size_list(kind):
             return pa.list_(inner, kind.list_size)
         return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
     if pa.types.is_map(kind):
-        return pa.map_(without_view_types(kind.key_type), without_view_types(kind.item_type), kind.keys_sorted)
+        return pa.map_(usual_type(kind.key_type), usual_type(kind.item_type), kind.keys_sorted)
     if pa.types.is_struct(kind):
-        return pa.struct([member.with_type(without_view_types(member.type)) for member in kind])
+        return pa.struct([member.with_type(usual_type(member.type)) for member in kind])
     return kind
 
 

@@ -15,7 +15,7 @@ from ..errors import DatasetError, DecodeError, SchemaError
 from ..process.forks import pc
 from .arrow_read import read_group, read_slices
 from .evolution import conform
-from .nested import child, is_bytes, wide, without_views
+from .nested import child, is_bytes, wide, without_rare_types
 from .row_groups import StoredFiles, describe_row_group
 from .spark_files import refuse_old_calendar
 from .table import TableColumn
@@ -233,7 +233,7 @@ def _member(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
     column = table.column(path[0])
     for part in path[1:]:
         column = child(column, part)
-    return without_views(column)
+    return without_rare_types(column)
 
 
 def _in_type(column: pa.ChunkedArray, wanted: TableColumn, place: str) -> pa.ChunkedArray:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...errors import DecodeError, SchemaError
 from ...layout.arrow_read import read_group, read_slices
 from ...layout.dataset import StoredDataset
-from ...layout.nested import child, without_views
+from ...layout.nested import child, without_rare_types
 from ...layout.row_groups import describe_row_group
 from ...layout.spark_files import read_options, refuse_old_calendar
 from ...layout.table_read import column_slices
@@ -124,13 +124,13 @@ def _column(
     place: str,
 ) -> pa.ChunkedArray:
     if name in stored:
-        return without_views(stored[name])
+        return without_rare_types(stored[name])
     path = _path(name, pa.struct(list(schema)))
     if path:
         column = stored[path[0]]
         for part in path[1:]:
             column = child(column, part)
-        return without_views(column)
+        return without_rare_types(column)
     if not field.nullable:
         raise SchemaError(
             f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "

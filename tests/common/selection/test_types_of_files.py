@@ -53,7 +53,13 @@ LITERALS: dict[str, list[Any]] = {
     "text": ["a", "b", "é"],
     "decimals": [Decimal("1.5"), Decimal("1.5001"), Decimal("-2.25")],
     "nothing": [0, 1],
+    "narrow decimals": [Decimal("1.5"), Decimal("-2.25")],
 }
+if hasattr(pa, "decimal32"):  # pyarrow 19
+    KINDS["narrow decimals"] = (
+        pa.decimal128(9, 2),
+        {pa.decimal32(9, 2): [Decimal("1.50"), Decimal("-2.25"), Decimal(0)]},
+    )
 
 
 @contextmanager
@@ -108,7 +114,7 @@ def questions(name: str) -> st.SearchStrategy[Callable[[Pipeline], Pipeline]]:
         sought = st.sampled_from([1, 2, 2.5, 0]).map(lambda value: lambda p: p.where(contains("a", value)))
         lengths = st.just(lambda p: p.where(pc.list_value_length(a) > 1))
         return st.one_of(sought, lengths, anything[4], anything[5])
-    if name not in ("text", "decimals", "short and long"):
+    if name not in ("text", "decimals", "narrow decimals", "short and long"):
         anything.append(st.sampled_from(numbers).map(lambda e: lambda p: p.where(e)))
     return st.one_of(anything)
 

@@ -88,6 +88,13 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
     "tensor": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(4, 2, 3)), np.arange(24.0).reshape(4, 2, 3).tolist(), np.float32, (2, 3)),
 }  # fmt: skip
 
+if hasattr(pa, "decimal32"):  # pyarrow 19
+    _SOME = [Decimal("1.50"), None, Decimal("-0.01"), Decimal(7)]
+    for _kind in (pa.decimal32(9, 2), pa.decimal64(12, 2)):
+        CASES[str(_kind)] = pa.array(_SOME, _kind), ["1.5", None, "-0.01", "7"], Decimal, ()
+        _lists = pa.array([_SOME[2:], None, [], _SOME[:1]], pa.list_(_kind))
+        CASES[f"list_{_kind}"] = _lists, [["-0.01", "7"], None, [], ["1.5"]], Decimal, (None,)
+
 
 def reader(directory: Path, column: pa.Array, **options: Any) -> Pipeline:
     """Returns a pipeline over a file with ``x`` and ``id``, in row groups of three rows and one."""
