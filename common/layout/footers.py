@@ -194,6 +194,8 @@ def remedy(error: BaseException, otherwise: str, *, stored: str = "it", is_rare:
         return f"{otherwise} If it is whole: {limit}"  # a damaged file may claim any size
     if re.search(r"\b(en|de)crypt", str(error)):
         return _ENCRYPTED
+    if "all lists to be of size=0" in str(error):
+        return f"pyarrow {pa.__version__} cannot read fixed-size lists of size 0. Deselect the field."
     if "all lists to be of size" in str(error):
         return f"pyarrow {pa.__version__} cannot read nulls in fixed-size lists. Install pyarrow 26 or newer."
     unable = f"pyarrow {pa.__version__} cannot decode {stored}. Write it with another encoding, or update pyarrow."

@@ -337,6 +337,19 @@ def test_a_null_inside_a_list_is_reported_with_its_row(tmp_path: Path, column: p
     assert len(list(reader(path).where(pc.field("id") != 1))) == 2
 
 
+def test_fixed_size_lists_of_no_values_are_read_or_say_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [0, 1], "x": pa.array([[], []], pa.list_(pa.float32(), 0))}), path)
+    try:
+        held = pq.read_table(path).to_pylist()
+    except pa.ArrowInvalid:
+        with pytest.raises(DatasetError, match=r"cannot read fixed-size lists of size 0\. Deselect the field"):
+            next(iter(reader(path)))
+    else:
+        assert THREADS.elements(reader(path)) == held
+    assert ids(reader(path, "id")) == [0, 1]
+
+
 def test_logical_types_of_text_and_bytes_are_their_storage(tmp_path: Path) -> None:
     if not hasattr(pa, "json_"):
         pytest.skip("this pyarrow has no JSON type")
