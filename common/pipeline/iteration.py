@@ -21,6 +21,7 @@ from ..engine.columns.batch import (
 )
 from ..engine.run.step_run import split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError
+from ..process.forks import ForkLock
 from ..schema.element import Element, OutputField
 from ..tracebacks import shorten
 from ..transport.sidecar.request import open_request
@@ -37,7 +38,10 @@ else:
 
 
 class PipelineIterator(Generic[Given]):
-    """Iterates a pipeline as numpy: dicts of arrays (batches) or of single values (rows), or as set by ``as_tuple``."""
+    """Iterates a pipeline as numpy: dicts of arrays (batches) or of single values (rows), or as set by ``as_tuple``.
+
+    Threads may share an iterator: each element is returned to one of them.
+    """
 
     def __init__(self, pipeline: Iterated, iteration: int, iterations: IterationCounter | None = None) -> None:
         self._iterations = iterations or IterationCounter()
@@ -45,11 +49,20 @@ class PipelineIterator(Generic[Given]):
         self._steps = StepIterator(pipeline, iteration, strict_nulls=False, converter=converter)
         self._rows: Iterator[Given] = iter(())
         self._consumed = 0
+        self._lock = ForkLock()
 
     def __iter__(self) -> PipelineIterator[Given]:
         return self
 
     def __next__(self) -> Given:
+        row = next(self._rows, None)
+        if row is not None:
+            self._consumed += 1
+            return row
+        with self._lock:  # one thread takes the next step, and the others its rows
+            return self._of_next_step()
+
+    def _of_next_step(self) -> Given:
         element = self._steps.element
         while True:
             row = next(self._rows, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,23 @@ def test_rows_are_elements_without_batch(url: str) -> None:
     found = iterator.stats()
     assert (found.rows, found.elements) == (25, 25)
     assert iter(threads(url)).stats().elements == 0
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+def test_threads_that_share_an_iterator_take_each_row_once(url: str, batch: int | None) -> None:
+    pipeline = threads(url, "id").repeat(5)
+    iterator = iter(pipeline if batch is None else pipeline.batch(batch))
+
+    def take() -> list[int]:
+        found = []
+        for row in iterator:
+            found += np.atleast_1d(row["id"]).tolist()
+            time.sleep(0.0001)  # another thread takes the next row
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        parts = [pool.submit(take) for _ in range(4)]
+    assert sorted(id for part in parts for id in part.result()) == sorted([*range(ROWS)] * 5)
 
 
 def small(row: dict[str, Any]) -> dict[str, Any] | None:
