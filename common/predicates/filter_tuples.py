@@ -85,6 +85,8 @@ def _predicate(value: Any) -> pc.Expression:
             operand = pa.scalar(operand, pa.uint64())
         elif isinstance(operand, uuid.UUID):
             operand = operand.bytes
+        elif exact := _nanosecond_type(operand):
+            operand = pa.scalar(operand, exact)
         return _COMPARE[op](pc.field(name), pc.scalar(operand))
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise refuse(f"expected a value that Arrow can hold ({error})") from error
@@ -105,12 +107,21 @@ def _members(operand: object, refuse: Callable[[str], PipelineError]) -> pa.Arra
         operand = np.asarray(operand)  # pa.array() refuses a list of datetime64[D]
     if isinstance(operand, (list, tuple)) and any(map(_is_unsigned, operand)):
         return pa.array(operand, pa.uint64())
-    return operand if isinstance(operand, pa.Array) else pa.array(operand)
+    if isinstance(operand, pa.Array):
+        return operand
+    return pa.array(operand, next(filter(None, map(_nanosecond_type, operand)), None))
 
 
 def _is_unsigned(value: object) -> bool:
     """Whether a value is an integer that only uint64 holds. Arrow takes integers for int64."""
     return isinstance(value, int) and value > _MOST_INT64
+
+
+def _nanosecond_type(value: object) -> pa.DataType | None:
+    """Returns the Arrow type of a time of pandas with nanoseconds, which Arrow would cut off; ``None`` for others."""
+    if getattr(value, "nanosecond", 0):
+        return pa.timestamp("ns", pa.scalar(value).type.tz)
+    return pa.duration("ns") if getattr(value, "nanoseconds", 0) else None
 
 
 def _fold(

@@ -120,7 +120,8 @@ def normalize_gap(max_gap: object) -> Any:
     if max_gap is None:
         return None
     if isinstance(max_gap, datetime.timedelta):
-        max_gap = np.timedelta64(max_gap)
+        rest = getattr(max_gap, "nanoseconds", 0)  # of pandas; numpy would cut them off
+        max_gap = np.timedelta64(max_gap) + np.timedelta64(rest, "ns") if rest else np.timedelta64(max_gap)
     if isinstance(max_gap, np.timedelta64):
         count, unit = int(max_gap.astype(np.int64)), np.datetime_data(max_gap.dtype)[0]
         result: Any = (count, unit)

@@ -44,6 +44,19 @@ def test_tuples_mean_what_pyarrow_says(filters: object, expected: pc.Expression)
     assert from_tuples(filters).equals(expected)
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "Asia/Kathmandu"), pa.duration("ns")], ids=str)
+def test_times_of_pandas_are_compared_to_the_nanosecond(kind: pa.DataType) -> None:
+    pytest.importorskip("pandas")
+    table = pa.table({"a": pa.array([1_499, 1_500, 1_501, 2_000], kind)})
+    middle, whole = table.column("a")[1].as_py(), table.column("a")[3].as_py()
+    assert type(middle).__module__.startswith("pandas")
+    for condition, expected in (
+        (("==", middle), [1]), (("<", middle), [0]), ((">=", middle), [1, 2, 3]),
+        (("in", [whole, middle]), [1, 3]), (("not in", (middle,)), [0, 2, 3]), (("==", whole), [3]),
+    ):  # fmt: skip
+        assert np.flatnonzero(row_mask(table, from_tuples(("a", *condition)))).tolist() == expected
+
+
 def test_a_set_gives_one_expression_in_every_process() -> None:
     script = (
         "from parquetry.common.predicates.expression import expression_to_json;"

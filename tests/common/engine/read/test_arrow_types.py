@@ -323,6 +323,13 @@ def test_gaps_are_measured_in_every_numeric_and_time_type(
     assert len(pipeline) == windows
 
 
+def test_a_gap_of_pandas_may_be_nanoseconds(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pipeline = reader(tmp_path, pa.array([0, 5, 10, 2_016], pa.timestamp("ns"))).select("id")
+    for gap, windows in ((5, 2), (2_006, 3), (2_000, 2)):
+        assert len(pipeline.ngram(length=2, timestamp="x", max_gap=pandas.Timedelta(gap, "ns"))) == windows
+
+
 # --- files written over time ---
 
 
