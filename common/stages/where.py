@@ -20,6 +20,9 @@ from .functions import UserFunction
 from .names import MadeText, RowFunction, StoredExpression, StoredPattern, StoredPredicate
 
 _LINE_BREAK = re.compile(r"\n *")
+_MEMBER = re.compile(r"FieldRef\.Name\(([^()]*)\)")
+# How Arrow shows a member of a struct.
+_NESTED = re.compile(rf"FieldRef\.Nested\(({_MEMBER.pattern}(?: {_MEMBER.pattern})+)\)")
 
 
 class Filter(Stage):
@@ -63,7 +66,8 @@ class Where(Filter):
         return None if "..." in self.text else f"where {self.text}"
 
     def __str__(self) -> str:
-        return f"where({_LINE_BREAK.sub(' ', self.text)})"
+        dotted = _NESTED.sub(lambda found: ".".join(_MEMBER.findall(found[1])), self.text)
+        return f"where({_LINE_BREAK.sub(' ', dotted)})"
 
 
 @dataclass(frozen=True)

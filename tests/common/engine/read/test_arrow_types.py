@@ -17,7 +17,7 @@ from faces import THREADS, plain
 from oracle import collapsed
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DecodeError, FieldNotFoundError, SchemaError
+from parquetry.common.errors import DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
 
 DATES = [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1), datetime.date(1970, 1, 1)]
 MAPS = [[("k", 1)], None, [], [("a", 3), ("b", None)]]
@@ -328,6 +328,17 @@ def test_a_gap_of_pandas_may_be_nanoseconds(tmp_path: Path) -> None:
     pipeline = reader(tmp_path, pa.array([0, 5, 10, 2_016], pa.timestamp("ns"))).select("id")
     for gap, windows in ((5, 2), (2_006, 3), (2_000, 2)):
         assert len(pipeline.ngram(length=2, timestamp="x", max_gap=pandas.Timedelta(gap, "ns"))) == windows
+
+
+def test_a_filter_on_a_member_of_a_struct_is_shown_by_its_dotted_name(tmp_path: Path) -> None:
+    pipeline = reader(tmp_path, pa.array([{"a": {"b c": 1}, "d": 2}] * 4))
+    for filtered in (
+        pipeline.nulls("drop", "x.d").where(pc.field("x", "a", "b c") > 3),
+        pipeline.where(pc.field("x.a.b c") > 3),
+    ):
+        with pytest.raises(EmptySelectionError, match=r"where\(\(x\.a\.b c > 3\)\) left 0 of 4"):
+            next(iter(filtered))
+        assert "FieldRef" not in repr(filtered)
 
 
 # --- files written over time ---
