@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ...errors import DatasetError
+from ...errors import DatasetError, PipelineError
 from ...urls import clean_cause
 from ..files import SHARD
 from ..table import import_package
@@ -53,6 +53,7 @@ def files_of(what: str, paths: Sequence[str], readme: str, *, config: str | None
     Raises:
         DatasetError: a split or configuration does not exist, or was not given although there are several; or the
             README cannot be used.
+        PipelineError: the split is not text.
     """
     listed = _listed(what, readme)
     if listed:
@@ -63,7 +64,11 @@ def files_of(what: str, paths: Sequence[str], readme: str, *, config: str | None
     return _of_split(what, splits, split)
 
 
-def _of_split(what: str, splits: Splits, split: str | None) -> list[str]:
+def _of_split(what: str, splits: Splits, split: object) -> list[str]:
+    if split is not None and not isinstance(split, str):
+        raise PipelineError(
+            f"{what}: expected split= as text, got {split!r}. If these are fields, write fields={split!r}."
+        )
     if split is None and len(splits) > 1:
         raise DatasetError(f"{what}: expected split= one of {sorted(splits)} (or 'all'), because there are several.")
     wanted = [*splits] if split is None or split == ALL else [name.strip() for name in split.split("+")]

@@ -60,6 +60,14 @@ def test_a_split_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
         Pipeline.from_huggingface_parquet(tmp_path, "test+train+test")
 
 
+def test_fields_in_place_of_a_split_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "train.parquet")
+    fields: Any = ["id"]
+    with pytest.raises(PipelineError, match=r"expected split= as text, got \['id'\].*write fields=\['id'\]"):
+        Pipeline.from_huggingface_parquet(str(tmp_path), fields)
+    assert ids(Pipeline.from_huggingface_parquet(str(tmp_path), fields=fields)) == [1]
+
+
 def test_one_split_need_not_be_named(tmp_path: Path) -> None:
     write(tmp_path / "train-00000-of-00001.parquet", numbers(1, 2))
     pipeline = Pipeline.from_huggingface_parquet(tmp_path)
