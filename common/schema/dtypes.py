@@ -19,7 +19,7 @@ FieldDtype = np.dtype[Any] | type[decimal.Decimal]
 
 _TEXT = np.dtype("U")
 _BYTES = np.dtype("S")
-_NO_DTYPE = (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError)
+NO_DTYPE = (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError)
 """The exceptions that numpy raises for an invalid dtype. It parses strings with commas and brackets."""
 _ALIASES: dict[Any, np.dtype] = {
     str: _TEXT,
@@ -45,7 +45,7 @@ def canonical_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
         return _ALIASES[dtype]
     try:
         result: np.dtype = np.dtype(dtype)
-    except _NO_DTYPE as error:
+    except NO_DTYPE as error:
         raise SchemaError(
             f"dtype of field '{field}': expected a numpy dtype, str, bytes or Decimal, got {dtype!r}."
         ) from error

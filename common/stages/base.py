@@ -24,6 +24,7 @@ from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, predicate_from_json
+from ..schema.dtypes import NO_DTYPE
 from ..schema.field import UnischemaField
 from ..schema.plain import PlainFields, hints_of
 from .columns import Columns, ResolveFields
@@ -346,7 +347,7 @@ def numeric_dtype(called: str, dtype: DTypeLike) -> str:
     """The name of a numeric or bool dtype; raises `PipelineError` for anything else."""
     try:
         found = None if dtype is None else np.dtype(dtype)
-    except TypeError:
+    except NO_DTYPE:
         found = None
     if found is None or found.kind not in "biuf":
         raise PipelineError(f"{called}: expected a numeric dtype, got {dtype!r}.")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
+from ..schema.dtypes import NO_DTYPE
 from ..schema.element import OutputField
 from ..schema.times import UNITS_NS, has_fixed_unit
 from .base import Stage, matches, numeric_dtype, required_names
@@ -96,7 +97,7 @@ def _dtype_of(dtype: DTypeLike) -> str:
     """The name of a numeric, bool or time dtype; raises `PipelineError` for anything else."""
     try:
         found = None if dtype is None else np.dtype(dtype)
-    except TypeError:
+    except NO_DTYPE:
         found = None
     if found is None or found.kind not in "mM":
         return numeric_dtype("cast", dtype)

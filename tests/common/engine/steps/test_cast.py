@@ -159,6 +159,8 @@ def test_values_under_a_null_are_never_read(tmp_path: Path) -> None:
         (lambda p: p.cast(str, "id"), PipelineError, "cast: expected a numeric dtype, got <class 'str'>"),
         (lambda p: p.cast(None, "id"), PipelineError, "cast: expected a numeric dtype, got None"),
         (lambda p: p.cast("int7", "id"), PipelineError, "cast: expected a numeric dtype, got 'int7'"),
+        (lambda p: p.cast({"id": "int8"}), PipelineError, "cast: expected a numeric dtype, got {'id': 'int8'}"),
+        (lambda p: p.cast("int8,(", "id"), PipelineError, r"cast: expected a numeric dtype, got 'int8,\('"),
         (lambda p: p.cast("datetime64[s]", "speed").element, PipelineError, "expected a type that converts to datetime64.s., got float32 without a unit"),
         (lambda p: p.cast("int8", "name").element, PipelineError, "field 'name': expected numbers or bools, got text"),
         (lambda p: p.cast("int8", "price").element, PipelineError, "field 'price': expected numbers or bools, got text.*decimals"),

@@ -209,6 +209,7 @@ def test_it_resumes_at_every_step(url: Path) -> None:
         (lambda p: p.pack("x", []), "expected a field name or regex"),
         (lambda p: p.pack("x", "pair", "text"), "expected a numeric dtype"),
         (lambda p: p.pack("x", "pair", "U3"), "expected a numeric dtype"),
+        (lambda p: p.pack("x", "pair", {"pair": "int8"}), "expected a numeric dtype"),
         (lambda p: p.pack("x", "c_float32", "int32"), "can hold field 'c_float32', float32, got int32"),
         (lambda p: p.pack("x", "c_int8", "bool"), "can hold field 'c_int8', int8, got bool"),
         (lambda p: p.pack("x", ["unsigned", "id"]), "which only floats can hold, and not exactly"),
