@@ -33,6 +33,9 @@ _EXACT = (
 )  # fmt: skip
 """Types whose ``repr`` identifies the value completely."""
 
+_REWRITTEN = b"__autograph_generated_file"  # the name of the file of such a function
+_OF_AUTOGRAPH = (b"FunctionScope", b"converted_call")  # what it calls, and unpickled functions do not find
+
 _SPAWNED_MAIN = "__mp_main__"
 """What ``multiprocessing`` calls the main program in processes that it spawns."""
 
@@ -75,12 +78,18 @@ class UserFunction:
 
     def _pickle(self) -> bytes:
         try:
-            return pickle_with_files(self.function)
+            pickled = pickle_with_files(self.function)
         except Exception as error:
             raise PipelineError(
                 f"user function {self.name}: cannot travel to another process: {error!r}. Keep open files, locks and "
                 "sessions out of it (open them inside the function), or use executor='threads'."
             ) from error
+        if _REWRITTEN in pickled and any(name in pickled for name in _OF_AUTOGRAPH):
+            raise PipelineError(
+                f"user function {self.name}: TensorFlow's AutoGraph has rewritten it, because it is created inside a "
+                "function that TensorFlow traces. It would fail in another process. Define it outside of that function."
+            )
+        return pickled
 
     def to_json(self) -> dict[str, str]:
         """The pickled callable, with its name for human readers."""

@@ -56,6 +56,22 @@ def test_verbs_in_the_function_make_another_dataset(built: Built) -> None:
     assert sorted(ids(PARTS.flat_map(lambda part: outside.shard(2, part)))) == list(range(ROWS))
 
 
+def test_a_function_that_autograph_rewrites_is_refused(built: Built) -> None:
+    def part(number: tf.Tensor) -> tf.data.Dataset:
+        def same(row: dict[str, Any]) -> dict[str, Any]:
+            return row
+
+        return shuffled(built).transform(same).shard(2, number)
+
+    with pytest.raises(PipelineError, match=r"user function .*same: TensorFlow's AutoGraph has rewritten it.*outside"):
+        PARTS.interleave(part)
+    assert sorted(ids(PARTS.interleave(lambda k: shuffled(built).transform(_same).shard(2, k)))) == list(range(ROWS))
+
+
+def _same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
 def test_each_call_of_a_function_begins_at_the_first_epoch(built: Built) -> None:
     @tf.function
     def two_epochs(index: tf.Tensor) -> tf.Tensor:
