@@ -403,13 +403,13 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _relay_plan(self, part: Pipeline, at: Placement) -> RelayPlan | None:
         """In a loader worker: returns how the workers let one of them make the batches, if that costs less."""
-        info, address = get_worker_info(), self._meeting.of_pass()
-        if info is None or address is None or self._trainer_sharding is not None:
+        info, name = get_worker_info(), self._meeting.name
+        if info is None or name is None or self._trainer_sharding is not None:
             return None
         waiting, messages = most_waiting(part, at.workers), Messages(part, self._counting.of_worker())
         if not waiting:
             return None
-        return RelayPlan(address=address, is_producer=info.id == 0, messages=messages, most_waiting=waiting)
+        return RelayPlan(name=name, is_producer=info.id == 0, messages=messages, most_waiting=waiting)
 
     # --- seeds and streams ---
 

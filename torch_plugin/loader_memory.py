@@ -55,6 +55,7 @@ from .tensors import Jagged, JaggedPart, Part, reduce_jagged
 _ALIGNMENT = 64
 _PR_GET_DUMPABLE = 3  # linux/prctl.h
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
+_MOST_MULTIPLES = 4  # as many times more in a worker that makes the batches of others
 _MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it sends all tensors of batches beyond them
 
 
@@ -205,6 +206,7 @@ class _Sharing:
         self._begins: list[int] = []
         self._regions: list[_Where] = []  # by address
         self._latest: _Where = range(0), lambda: None  # the tensors of a batch are usually in one region
+        self.most = _MOST_REGIONS
 
     def make(self) -> Region:
         """Returns a region that other processes can map, unless there are too many.
@@ -215,9 +217,9 @@ class _Sharing:
         with self._lock:
             self._keep([item for item in self._regions if item[1]() is not None])
             count = len(self._regions)
-        if count < 2 * _MOST_REGIONS:
+        if count < 2 * self.most:
             try:
-                return SharedRegion(is_copied=count >= _MOST_REGIONS)
+                return SharedRegion(is_copied=count >= self.most)
             except ResourceError:
                 raise
             except OSError:  # a sandbox may forbid memory files
@@ -269,6 +271,11 @@ def over_region(arrays: Sequence[np.ndarray]) -> list[torch.Tensor] | None:
     addresses = [tensor.data_ptr() for tensor in tensors]
     found = _region_at(min(addresses, default=0))
     return None if found is None or max(addresses) not in found[0].addresses else tensors
+
+
+def make_for(workers: int) -> None:
+    """Allows this process as many regions as it needs to make the batches of this many workers."""
+    _sharing.most = _MOST_REGIONS * min(workers, _MOST_MULTIPLES)
 
 
 class Placed(NamedTuple):

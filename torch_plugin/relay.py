@@ -9,7 +9,7 @@ The elements and their order stay the same. If anything goes wrong (a batch fail
 positions that do not fit together), each worker makes its own batches, from its position on.
 
 Workers meet at a Unix socket with a name that only they know. A socket holds a few messages, so the producer is only a
-few batches ahead.
+few batches ahead. A single worker does the same: messages cost it less than tensors.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.program import leaves_of
 
-from .loader_memory import is_visible
+from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import SentBatch, discard, encode, is_described, regions_of, with_regions
 
+_ADDRESS = "\0parquetry-relay-{}-{}"  # unix(7): the first byte says that there is no file
 _LENGTH = struct.Struct("<q")
 _TAKEN = b"\0"
 _END = -1  # in place of a length: no more batches
@@ -51,7 +52,6 @@ _MEETING_S = 10.0
 _RETRY_S = 0.002
 _BUFFERED_BYTES = 512  # what the kernel counts for each message, beside the message itself
 _READ_BYTES = 1 << 16
-_FEWEST_WORKERS = 2
 _LONGEST_LAG = 2  # by how many elements a worker may be behind another one
 _OPEN_REGIONS = 64  # more than a worker has in use
 _MOST_DESCRIPTORS = 64
@@ -98,11 +98,14 @@ class Messages:
 
 
 class Meeting:
-    """Where the workers of a loader's pass meet. Workers are forked or unpickled with it."""
+    """Where the workers of a loader meet. Workers are forked or unpickled with it.
+
+    Attributes:
+        name: of their meetings, which nobody else can guess; ``None`` if they do not meet.
+    """
 
     def __init__(self) -> None:
-        self._name: str | None = None
-        self._pass = 0
+        self.name: str | None = None
 
     def announce(self, workers: int, *, untouched: bool) -> None:
         """Called in the training process when a loader begins a pass.
@@ -110,13 +113,8 @@ class Meeting:
         Args:
             untouched: whether workers pass on the elements of the dataset as they are.
         """
-        meets = untouched and workers >= _FEWEST_WORKERS and hasattr(socket, "SO_PEERCRED")
-        self._name, self._pass = secrets.token_hex(16) if meets else None, 0
-
-    def of_pass(self) -> str | None:
-        """In a worker that begins a pass: returns the address of the meeting, or ``None`` if there is none."""
-        self._pass += 1
-        return None if self._name is None else f"\0parquetry-relay-{self._name}-{self._pass}"
+        meets = untouched and workers > 0 and hasattr(socket, "SO_PEERCRED")
+        self.name = secrets.token_hex(16) if meets else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +122,13 @@ class RelayPlan:
     """What a worker needs to take part.
 
     Attributes:
-        address: where to meet.
+        name: of the meetings.
         is_producer: whether this worker makes the batches.
         messages: makes the messages of all batches.
         most_waiting: how many batches of a worker may wait.
     """
 
-    address: str
+    name: str
     is_producer: bool
     messages: Messages
     most_waiting: int
@@ -145,9 +143,10 @@ class RelayPlan:
         try:
             same = {key: value for key, value in state().items() if key not in ("worker", "consumed")}
             agreed = hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).digest()
+            address = _ADDRESS.format(self.name, cursor.iteration)
             if self.is_producer:
-                Producer(self, agreed, cursor).start()
-            return Relay(self, agreed, cursor)
+                Producer(self, address, agreed, cursor).start()
+            return Relay(self, address, agreed, cursor)
         except (OSError, ParquetryError):
             return None
 
@@ -159,8 +158,8 @@ class Relay:
         OSError: there is no producer.
     """
 
-    def __init__(self, plan: RelayPlan, agreed: bytes, cursor: Cursor) -> None:
-        connection = _connected(plan.address)
+    def __init__(self, plan: RelayPlan, address: str, agreed: bytes, cursor: Cursor) -> None:
+        connection = _connected(address)
         connection.sendall(_HELLO.pack(agreed, cursor.worker, cursor.start))
         self._inbox = _Inbox(connection)
         self._regions: dict[int, _PassedRegion] = {}
@@ -279,13 +278,13 @@ class Producer:
         OSError: there is no such address.
     """
 
-    def __init__(self, plan: RelayPlan, agreed: bytes, cursor: Cursor) -> None:
+    def __init__(self, plan: RelayPlan, address: str, agreed: bytes, cursor: Cursor) -> None:
         self._plan = plan
         self._agreed = agreed
         self._cursor = cursor
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(plan.address)
+            self._listener.bind(address)
             self._listener.listen(cursor.workers)
         except BaseException:
             self._listener.close()
@@ -326,6 +325,7 @@ class Producer:
         return [found[number] for number in everyone] if found.keys() == set(everyone) else []
 
     def _deal(self, lanes: list[_Lane], begin: int) -> None:
+        make_for(len(lanes))
         steps = self._plan.messages.open(replace(self._cursor, worker=0, workers=1, start=begin), len(lanes))
         try:
             for index in itertools.count(begin):

@@ -86,7 +86,7 @@ def loader(pipe: Any, workers: int = 2, **options: Any) -> DataLoader[Any]:
     return DataLoader(pipe, batch_size=None, num_workers=workers, **options)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("workers", [1, 2, 5])
 def test_every_kind_of_field_arrives_as_in_one_process(many: str, workers: int, decoded: list[int]) -> None:
     expected = [shown(batch) for batch in loader(batches_of(many), 0)]
     assert [shown(batch) for batch in loader(batches_of(many), workers)] == expected
@@ -118,7 +118,7 @@ def test_any_chain_gives_the_same_elements(many: str, data: st.DataObject) -> No
     if data.draw(st.booleans()):
         pipe = pipe.as_tuple("id", *names)
     options = {"collate_fn": data.draw(st.sampled_from([None, as_is]))}
-    workers = data.draw(st.integers(2, 4))
+    workers = data.draw(st.integers(1, 4))
     expected = [shown(batch) for batch in loader(pipe, 0, **options)]
     pipe.set_epoch(0)
     assert [shown(batch) for batch in loader(pipe, workers, **options)] == expected
@@ -213,7 +213,7 @@ def _without_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay.Meeting, "of_pass", lambda self: "/nowhere/at/all")
+    monkeypatch.setattr(relay, "_ADDRESS", "/nowhere/at/all")
 
 
 @pytest.mark.parametrize("mishap", [_break_encoding, _without_descriptors, _no_address])
@@ -231,7 +231,7 @@ def _stay_away(worker: int) -> None:
     info = get_worker_info()
     assert info is not None
     if worker == 1:
-        info.dataset._datapipe._meeting._name = None
+        info.dataset._datapipe._meeting.name = None
 
 
 def _ask_for_less(worker: int) -> None:
@@ -255,7 +255,7 @@ def test_workers_with_different_pipelines_make_their_own_batches(many: str) -> N
 
 def test_strangers_at_the_meeting_are_turned_away(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "\0parquetry-relay-test"
-    monkeypatch.setattr(relay.Meeting, "of_pass", lambda self: name)
+    monkeypatch.setattr(relay, "_ADDRESS", name)
 
     over = threading.Event()
 
@@ -294,4 +294,4 @@ def test_passes_leave_no_descriptor_behind(many: str) -> None:
     for _ in range(12):
         assert len(ids(repeated)) == ROWS
     assert settled(lambda: opened(False), before) <= before
-    assert opened(True) <= loader_memory._MOST_REGIONS + relay._OPEN_REGIONS
+    assert opened(True) <= 2 * loader_memory._MOST_REGIONS + relay._OPEN_REGIONS
