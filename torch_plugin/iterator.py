@@ -19,6 +19,7 @@ from parquetry.common.order.cursor import NOTHING, Cursor, SkipState
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.state import read_state, state_of
+from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
@@ -68,7 +69,7 @@ class Resumer(Protocol):
 
 
 class ElementIterator(Generic[Given]):
-    """One pass over a pipeline, as torch elements.
+    """One pass over a pipeline, as torch elements. Threads may share it: each element is returned to one of them.
 
     Args:
         pipeline: what to iterate.
@@ -114,11 +115,16 @@ class ElementIterator(Generic[Given]):
         self._steps = self._open(worker, workers)
         self._step: tuple[int, Any] | None = None
         self._rows: Iterator[Given] = iter(())
+        self._lock = ForkLock()
 
     def __iter__(self) -> ElementIterator[Given]:
         return self
 
     def __next__(self) -> Given:
+        with self._lock:
+            return self._next_element()
+
+    def _next_element(self) -> Given:
         if self._relay_plan is not None:
             batch = self._relayed(self._relay_plan)
             if batch is not None:

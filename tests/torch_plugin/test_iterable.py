@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow.compute as pc
@@ -280,3 +282,20 @@ def test_a_state_that_loader_workers_know_alone_warns(url: str, caplog: pytest.L
     next(iter(dataset))
     dataset.state_dict()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+def test_threads_that_share_an_iterator_take_each_row_once(url: str, batch: int | None) -> None:
+    dataset = ParquetIterable(url, ["id"]).repeat(5)
+    elements = iter(dataset if batch is None else dataset.batch(batch))
+
+    def take() -> list[int]:
+        found: list[int] = []
+        for element in elements:
+            found += element["id"].reshape(-1).tolist()
+            time.sleep(0.0001)  # another thread takes the next element
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        parts = [pool.submit(take) for _ in range(4)]
+    assert sorted(id for part in parts for id in part.result()) == sorted([*range(60)] * 5)
