@@ -121,8 +121,12 @@ class ElementIterator(Generic[Given]):
         return self
 
     def __next__(self) -> Given:
-        with self._lock:
-            return self._next_element()
+        try:
+            with self._lock:
+                return self._next_element()
+        except ParquetryError as error:
+            shorten(error)
+            raise
 
     def _next_element(self) -> Given:
         if self._relay_plan is not None:
@@ -136,10 +140,8 @@ class ElementIterator(Generic[Given]):
             try:
                 if self._step is None:  # otherwise it was interrupted while it was converted
                     self._step = next(self._steps)
-            except ParquetryError as error:
-                if isinstance(error, ELEMENT_ERRORS):
-                    self.progress.consumed, self.progress.skipped = self._steps.position, self._steps.skipped
-                shorten(error)
+            except ELEMENT_ERRORS:
+                self.progress.consumed, self.progress.skipped = self._steps.position, self._steps.skipped
                 raise
             except StopIteration:
                 self.progress.finished = self._steps.ended  # not if it was closed

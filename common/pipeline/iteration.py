@@ -59,8 +59,12 @@ class PipelineIterator(Generic[Given]):
         if row is not None:
             self._consumed += 1
             return row
-        with self._lock:  # one thread takes the next step, and the others its rows
-            return self._of_next_step()
+        try:
+            with self._lock:  # one thread takes the next step, and the others its rows
+                return self._of_next_step()
+        except ParquetryError as error:
+            shorten(error)
+            raise
 
     def _of_next_step(self) -> Given:
         element = self._steps.element
@@ -71,10 +75,8 @@ class PipelineIterator(Generic[Given]):
                 return row
             try:
                 count, step = next(self._steps)
-            except ParquetryError as error:
-                if isinstance(error, ELEMENT_ERRORS):
-                    self._consumed = self._steps.position
-                shorten(error)
+            except ELEMENT_ERRORS:
+                self._consumed = self._steps.position
                 raise
             if element.batched:
                 self._consumed = self._steps.position

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -15,7 +17,7 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.errors import NullValueError, PipelineError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
@@ -299,3 +301,11 @@ def test_threads_that_share_an_iterator_take_each_row_once(url: str, batch: int 
     with ThreadPoolExecutor(4) as pool:
         parts = [pool.submit(take) for _ in range(4)]
     assert sorted(id for part in parts for id in part.result()) == sorted([*range(60)] * 5)
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+def test_errors_of_elements_have_the_callers_frames_alone(nullable_url: str, batch: int | None) -> None:
+    dataset = ParquetIterable(nullable_url, ["id", "score"])
+    with pytest.raises(NullValueError) as caught:
+        list(dataset if batch is None else dataset.batch(batch))
+    assert {Path(frame.filename) for frame in traceback.extract_tb(caught.value.__traceback__)} == {Path(__file__)}
