@@ -340,7 +340,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
-        self._meeting.announce(begun.workers, untouched=begun.untouched)
+        plain = type(self).__iter__ is ParquetIterable.__iter__  # a subclass may do something with the batches
+        self._meeting.announce(begun.workers, untouched=begun.untouched and plain)
         if begun.trainer_sharding is not None:
             own = shard_of(self._pipeline)
             shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)

@@ -94,6 +94,16 @@ def test_every_kind_of_field_arrives_as_in_one_process(many: str, workers: int, 
     assert len(set(decoded)) == workers  # each passed on its own
 
 
+class Doubled(ParquetPipe[Any]):
+    def __iter__(self) -> Any:
+        return ({"id": 2 * batch["id"]} for batch in super().__iter__())
+
+
+def test_a_subclass_that_changes_batches_gets_the_batches_themselves(many: str) -> None:
+    found = ids(loader(Doubled(many, ["id"]).batch(BATCH)))
+    assert found == [2 * number for number in range(ROWS)]
+
+
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_started_workers_meet_too(many: str, context: str, decoded: list[int]) -> None:
     assert ids(loader(batches_of(many), multiprocessing_context=context)) == ids(loader(batches_of(many), 0))
