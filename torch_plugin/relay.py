@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import secrets
 import socket
@@ -29,6 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from parquetry.common import Pipeline
@@ -50,6 +52,7 @@ _HELLO = struct.Struct("<16sqq")  # what all workers must agree on, the lane, th
 _CREDENTIALS = struct.Struct("3i")  # unix(7), struct ucred: process, user, group
 _MEETING_S = 10.0
 _RETRY_S = 0.002
+_LOOK_S = 0.1
 _BUFFERED_BYTES = 512  # what the kernel counts for each message, beside the message itself
 _READ_BYTES = 1 << 16
 _LONGEST_LAG = 2  # by how many elements a worker may be behind another one
@@ -155,12 +158,17 @@ class Relay:
     """A worker's end: yields its batches, to be passed on.
 
     Raises:
-        OSError: there is no producer.
+        OSError: there is no producer, or the loader has stopped.
     """
 
     def __init__(self, plan: RelayPlan, address: str, agreed: bytes, cursor: Cursor) -> None:
         connection = _connected(address)
-        connection.sendall(_HELLO.pack(agreed, cursor.worker, cursor.start))
+        try:
+            connection.sendall(_HELLO.pack(agreed, cursor.worker, cursor.start))
+            _await_others(connection)
+        except BaseException:
+            connection.close()
+            raise
         self._inbox = _Inbox(connection)
         self._regions: dict[int, _PassedRegion] = {}
         self._worker = cursor.worker
@@ -396,7 +404,7 @@ def _connected(address: str) -> socket.socket:
     """Returns a connection to the producer, which may not have come yet.
 
     Raises:
-        OSError: it does not come.
+        OSError: it does not come, or the loader has stopped.
     """
     deadline = time.monotonic() + _MEETING_S
     while True:
@@ -408,12 +416,35 @@ def _connected(address: str) -> socket.socket:
             return connection
         except ConnectionRefusedError:
             connection.close()
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or _is_stopped():
                 raise
             time.sleep(_RETRY_S)
         except BaseException:
             connection.close()
             raise
+
+
+def _await_others(connection: socket.socket) -> None:
+    """Waits for the first message, which comes when all workers have met, or for the producer to leave.
+
+    Raises:
+        OSError: the loader has stopped, so some may never come.
+    """
+    connection.settimeout(_LOOK_S)
+    while True:
+        try:
+            connection.recv(1, socket.MSG_PEEK)
+            break
+        except TimeoutError:
+            if _is_stopped():
+                raise
+    connection.settimeout(None)
+
+
+def _is_stopped() -> bool:
+    """Whether the loader has told its workers to end; it waits only five seconds for each of them."""
+    given = getattr(multiprocessing.current_process(), "_args", ())  # what the loader started this worker with
+    return any(each.is_set() for each in given if isinstance(each, Event))
 
 
 def _is_ours(connection: socket.socket) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,18 @@ def test_a_worker_that_does_not_come_is_not_waited_for_long(many: str, monkeypat
     monkeypatch.setattr(relay, "_MEETING_S", 0.3)
     apart = loader(batches_of(many), 2, worker_init_fn=_stay_away, multiprocessing_context="fork")
     assert ids(apart) == ids(loader(batches_of(many), 0))
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_pass_that_is_broken_off_before_all_workers_have_started_ends_at_once(many: str, late: int) -> None:
+    def start(worker: int) -> None:
+        time.sleep(worker == late)
+
+    begun: Any = iter(loader(batches_of(many), worker_init_fn=start, multiprocessing_context="fork"))
+    time.sleep(0.5)  # the other worker waits for this one
+    begin = time.monotonic()
+    begun._shutdown_workers()
+    assert time.monotonic() - begin < 4  # torch kills workers after 5 s
 
 
 def test_workers_with_different_pipelines_make_their_own_batches(many: str) -> None:
