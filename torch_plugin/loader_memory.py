@@ -21,6 +21,7 @@ import errno
 import itertools
 import mmap
 import os
+import resource
 import secrets
 import threading
 import weakref
@@ -56,6 +57,7 @@ _ALIGNMENT = 64
 _PR_GET_DUMPABLE = 3  # linux/prctl.h
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
 _MOST_MULTIPLES = 4  # as many times more in a worker that makes the batches of others
+_SHARE_OF_FILES = 4  # then they take at most this fraction of the files that the process may open
 _MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it sends all tensors of batches beyond them
 
 
@@ -275,7 +277,9 @@ def over_region(arrays: Sequence[np.ndarray]) -> list[torch.Tensor] | None:
 
 def make_for(workers: int) -> None:
     """Allows this process as many regions as it needs to make the batches of this many workers."""
-    _sharing.most = _MOST_REGIONS * min(workers, _MOST_MULTIPLES)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    affordable = files // (_SHARE_OF_FILES * 2 * _MOST_REGIONS)
+    _sharing.most = _MOST_REGIONS * max(min(workers, affordable, _MOST_MULTIPLES), 1)
 
 
 class Placed(NamedTuple):
@@ -309,7 +313,7 @@ def place_arrays(arrays: Sequence[np.ndarray]) -> Placed:
         block.end()
     places = [place for place in found if place is not None]
     if len(places) < len(found) or not places:
-        raise BufferError(f"expected at most {2 * _MOST_REGIONS} regions in use, and values in them.")
+        raise BufferError(f"expected at most {2 * _sharing.most} regions in use, and values in them.")
     regions = list({id(region): region for region, _ in places}.values())
     numbers = {id(region): number for number, region in enumerate(regions)}
     at = ((numbers[id(region)], offset) for region, offset in places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 import time
@@ -302,6 +303,26 @@ def test_held_batches_keep_their_values(many: str) -> None:
     kept = [(batch["id"], batch["list"]) for batch in loader(ParquetPipe(many).batch(2), 2)]
     assert torch.cat([numbers for numbers, _ in kept]).tolist() == list(range(ROWS))
     assert [each.tolist() for _, lists in kept for each in lists.unbind()] == [list(range(n % 5)) for n in range(ROWS)]
+
+
+@pytest.mark.parametrize(("files", "multiples"), [(60, 1), (256, 1), (512, 2), (1024, 4), (65536, 4)])
+def test_a_producer_keeps_to_the_limit_on_open_files(
+    files: int, multiples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_memory._sharing, "most", 0)  # restored afterwards
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    loader_memory.make_for(8)
+    assert loader_memory._sharing.most == multiples * loader_memory._MOST_REGIONS
+
+
+def _open_few_files(worker: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (112, 112))
+
+
+def test_memory_of_held_batches_leaves_a_worker_files_to_open(many: str) -> None:
+    pipe = ParquetPipe(many, ["id", "wide"]).repeat(10).batch(5)
+    kept = list(loader(pipe, 3, worker_init_fn=_open_few_files, multiprocessing_context="fork"))
+    assert ids(kept) == 10 * list(range(ROWS))
 
 
 def test_passes_leave_no_descriptor_behind(many: str) -> None:
