@@ -23,6 +23,7 @@ from .trainer_sharding import TrainerEpoch
 _WORDS = struct.Struct("<qqq")
 _NAME = "parquetry-epoch"
 _LOADERS = 64  # loaders with workers at a time; workers of further loaders count for themselves
+_PASSES = 8  # of each loader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,11 @@ class EpochMemory:
 
     The training process tells running workers which epoch their loader begins. A worker reports which epoch it
     restored: `StatefulDataLoader` passes a saved state only to its workers, and the process that starts the next epoch
-    would otherwise count from zero. Each side writes before the other one reads, so there are no races.
+    would otherwise count from zero. Each side writes before the other one reads. The loop may begin its next pass
+    before a slow worker has begun this one, so the latest passes are kept.
     """
 
-    _size = _WORDS.size * (1 + _LOADERS)
+    _size = _WORDS.size * (1 + _LOADERS * _PASSES)
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
@@ -66,12 +68,15 @@ class EpochMemory:
 
     def tell(self, loader: int, told: Told) -> None:
         """Announces the pass that a loader begins."""
-        _WORDS.pack_into(self._memory, _place(loader), loader, told.number, told.epoch)
+        for number in range(_PASSES):
+            if _WORDS.unpack_from(self._memory, _place(loader, number))[0] != loader:  # of a loader before
+                _WORDS.pack_into(self._memory, _place(loader, number), 0, 0, 0)
+        _WORDS.pack_into(self._memory, _place(loader, told.number), loader, told.number, told.epoch)
 
-    def told(self, loader: int) -> Told | None:
-        """Returns the latest pass of a loader."""
-        whose, number, epoch = _WORDS.unpack_from(self._memory, _place(loader))
-        return Told(number=number, epoch=epoch) if whose == loader else None
+    def told(self, loader: int) -> list[Told]:
+        """Returns the latest passes of a loader, oldest first."""
+        found = [_WORDS.unpack_from(self._memory, _place(loader, number)) for number in range(_PASSES)]
+        return [Told(number=number, epoch=epoch) for whose, number, epoch in sorted(found) if whose == loader]
 
     def put(self, epoch: int, seed: int | None) -> None:
         """Reports the next epoch, and the shuffle seed of the state (``None`` = unchanged)."""
@@ -160,9 +165,12 @@ class EpochCounter:
     def set(self, epoch: int) -> None:
         """Makes the next iterator epoch ``epoch``."""
         if not self.is_owner:
-            self._known = self._latest()
+            self._known = self._upcoming_pass() or self._known
         elif self._memory is not None:
             self._memory.take()
+        self._count_from(epoch)
+
+    def _count_from(self, epoch: int) -> None:
         self._next, self._awaited, self._in_workers = epoch, None, None
 
     def follow(self, trainer: TrainerEpoch | None) -> None:
@@ -174,23 +182,35 @@ class EpochCounter:
 
     def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
         """Called when an iterator was restored; a worker tells the training process, unless it supplied the state."""
-        self.set(epoch + 1)
+        if self.is_owner:
+            self.set(epoch + 1)
+        else:  # the pass has begun
+            self._count_from(epoch + 1)
         if tell and not self.is_owner and self._memory is not None:
             self._memory.put(self._next, seed)
 
     def _told_epoch(self) -> int:
         """In a worker: returns the epoch of the pass; further iterators in the pass get the epochs that follow."""
-        told = self._latest()
-        if told is None or told == self._known:
+        told = self._upcoming_pass()
+        if told is None:
             return self._next
         self._known = told
         return told.epoch
 
+    def _upcoming_pass(self) -> Told | None:
+        """In a worker: returns the pass after the one that it counts from, if the loader has announced it."""
+        after = 0 if self._known is None else self._known.number
+        return next((told for told in self._told() if told.number > after), None)
+
     def _latest(self) -> Told | None:
-        found = self._memory.told(self._loader) if self._memory is not None else None
-        if found is None and self._in_workers is not None:
-            return Told(number=self._passes, epoch=self._in_workers)
-        return found or self._known
+        told = self._told()
+        return told[-1] if told else self._known
+
+    def _told(self) -> list[Told]:
+        found = self._memory.told(self._loader) if self._memory is not None else []
+        if not found and self._in_workers is not None:
+            return [Told(number=self._passes, epoch=self._in_workers)]
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         path = self._traveled if self._memory is None else self._memory.path
@@ -207,5 +227,5 @@ class EpochCounter:
                 self._memory = EpochMemory(traveled)
 
 
-def _place(loader: int) -> int:
-    return _WORDS.size * (1 + loader % _LOADERS)
+def _place(loader: int, number: int) -> int:
+    return _WORDS.size * (1 + loader % _LOADERS * _PASSES + number % _PASSES)

@@ -56,7 +56,7 @@ _LOOK_S = 0.1
 _BUFFERED_BYTES = 512  # what the kernel counts for each message, beside the message itself
 _READ_BYTES = 1 << 16
 _LONGEST_LAG = 2  # by how many elements a worker may be behind another one
-_OPEN_REGIONS = 64  # more than a worker has in use
+_OPEN_REGIONS = 256  # more than a worker has in use
 _MOST_DESCRIPTORS = 64
 _MOST_WAITING = 8  # about how many batches a socket holds
 _SMALL_BYTES = 1 << 21
@@ -239,6 +239,7 @@ class _Inbox:
         self.socket = connection
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
+        self._misses_some = False
 
     def message(self) -> bytes | None:
         """Returns the next message; an empty one after the last; ``None`` if the producer has left."""
@@ -249,8 +250,8 @@ class _Inbox:
         return b"" if size == _END else self._read(size)
 
     def descriptor(self) -> int | None:
-        """Returns the next descriptor."""
-        return self._descriptors.popleft() if self._descriptors else None
+        """Returns the next descriptor; ``None`` if it was lost."""
+        return None if self._misses_some or not self._descriptors else self._descriptors.popleft()
 
     def confirm(self) -> None:
         """Tells the producer that a message was taken."""
@@ -261,10 +262,12 @@ class _Inbox:
         while len(self._bytes) < size:
             try:
                 flags = socket.MSG_CMSG_CLOEXEC
-                data, descriptors, _, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
+                data, descriptors, found, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
             except OSError:
                 return None
             self._descriptors += descriptors
+            if found & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
+                self._misses_some = True
             if not data:
                 return None
             self._bytes += data
@@ -321,8 +324,8 @@ class Producer:
                 self._listener.settimeout(max(deadline - time.monotonic(), 0.001))
                 connection = stack.enter_context(self._listener.accept()[0])
                 connection.settimeout(max(deadline - time.monotonic(), 0.001))
-                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-                if not _is_ours(connection) or len(hello) < _HELLO.size:
+                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL) if _is_ours(connection) else b""
+                if len(hello) < _HELLO.size:
                     continue
                 agreed, number, start = _HELLO.unpack(hello)
                 if agreed != self._agreed:

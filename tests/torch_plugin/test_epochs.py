@@ -85,6 +85,29 @@ def test_workers_that_run_follow_what_their_loader_begins(monkeypatch: pytest.Mo
         assert [copied.begin(), copied.begin()] == [7, 8]  # a second iterator in one pass
 
 
+def test_a_slow_worker_begins_one_pass_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = EpochCounter()
+    counter.announce(with_workers())
+    slow = pickle.loads(pickle.dumps(counter))
+    counter.announce(with_workers())
+    counter.set(7)
+    counter.announce(with_workers())
+    in_worker(monkeypatch, slow)
+    assert [slow.begin() for _ in range(4)] == [0, 1, 7, 8]
+
+
+def test_a_slow_worker_that_is_restored_keeps_to_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = EpochCounter()
+    counter.announce(with_workers())
+    slow = pickle.loads(pickle.dumps(counter))
+    counter.set(5)
+    counter.announce(with_workers())
+    in_worker(monkeypatch, slow)
+    assert slow.begin() == 0
+    slow.resumed(3, None, tell=False)
+    assert [slow.begin() for _ in range(2)] == [5, 6]
+
+
 def test_workers_count_by_themselves_where_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = EpochCounter()
     counter.set(4)
@@ -162,9 +185,9 @@ def test_the_memory_is_found_by_its_name_while_it_lives() -> None:
     EpochMemory(path).put(3, None)
     assert memory.take() == (3, None)
     memory.tell(1, Told(number=4, epoch=9))
-    assert EpochMemory(path).told(1) == Told(number=4, epoch=9)
+    assert EpochMemory(path).told(1) == [Told(number=4, epoch=9)]
     memory.tell(1 + 64, Told(number=5, epoch=9))
-    assert memory.told(1) is None
+    assert memory.told(1) == []
     del memory
     with pytest.raises(OSError, match="No such file"):
         EpochMemory(path)

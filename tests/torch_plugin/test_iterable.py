@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 import torch
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, random_split
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, get_worker_info, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.errors import NullValueError, PipelineError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
+from parquetry.torch_plugin.epochs import EpochCounter
 from parquetry.torch_plugin.loader_passes import Pass
 
 LOADERS = [
@@ -309,3 +310,24 @@ def test_errors_of_elements_have_the_callers_frames_alone(nullable_url: str, bat
     with pytest.raises(NullValueError) as caught:
         list(dataset if batch is None else dataset.batch(batch))
     assert {Path(frame.filename) for frame in traceback.extract_tb(caught.value.__traceback__)} == {Path(__file__)}
+
+
+def test_passes_that_begin_in_a_row_keep_their_epochs_in_a_slow_worker(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = EpochCounter.begin
+
+    def slow(counter: EpochCounter) -> int:
+        info = get_worker_info()
+        time.sleep(0.2 if info is not None and info.id == 1 else 0)
+        return begin(counter)
+
+    monkeypatch.setattr(EpochCounter, "begin", slow)  # in forked workers, too
+    expected = ParquetIterable(url, ["id"]).shuffle(60, seed=1).batch(7)
+    expected.set_epoch(2)
+    dataset = ParquetIterable(url, ["id"]).shuffle(60, seed=1).batch(7)
+    options = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = DataLoader(dataset, batch_size=None, **options)
+    for _ in range(2):
+        iter(loader)
+    assert ids(loader) == ids(expected)
