@@ -262,11 +262,11 @@ class _Inbox:
         while len(self._bytes) < size:
             try:
                 flags = socket.MSG_CMSG_CLOEXEC
-                data, descriptors, found, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
+                data, descriptors, told, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
             except OSError:
                 return None
             self._descriptors += descriptors
-            if found & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
+            if told & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
                 self._misses_some = True
             if not data:
                 return None

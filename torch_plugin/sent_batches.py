@@ -116,7 +116,7 @@ Described: TypeAlias = tuple[Layout, np.ndarray]
 """The layout of a field, and its numbers for each batch of a job: int64 ``[batches, numbers]``."""
 
 
-class Part(NamedTuple):
+class JobField(NamedTuple):
     """A field of a job: its arrays, and what to say about them when their places are known."""
 
     arrays: tuple[np.ndarray, ...]
@@ -143,10 +143,10 @@ def encode(element: Element, columns: Sequence[Column], count: int) -> Iterator[
         BufferError: the trainer holds so many batches that there is no memory left that it could map; or all values are
             empty.
     """
-    parts = [_part(output, column, count) for output, column in by_output(element, columns)]
-    placed = place_arrays([array for part in parts for array in part.arrays])
+    fields = [_job_field(output, column, count) for output, column in by_output(element, columns)]
+    placed = place_arrays([array for field in fields for array in field.arrays])
     at = iter(placed.places)
-    layouts, numbers = zip(*(part.describe([next(at) for _ in part.arrays]) for part in parts), strict=True)
+    layouts, numbers = zip(*(field.describe([next(at) for _ in field.arrays]) for field in fields), strict=True)
     layout = pickle.dumps((element, layouts), protocol=pickle.HIGHEST_PROTOCOL)
     named = (_REGION.pack(*region.named(), region.is_copied) for region in placed.regions)
     head = b"".join((_HEAD.pack(len(layout), len(placed.regions)), *named, layout))
@@ -227,25 +227,25 @@ def _tensor(lease: Lease, dtype: np.dtype[Any], shape: tuple[int, ...], offset: 
     return own_copy(found) if lease[1] else found
 
 
-def _part(output: OutputField, column: Column, count: int) -> Part:
+def _job_field(output: OutputField, column: Column, count: int) -> JobField:
     if isinstance(column, Dense):
-        return _numbers_part(column.values, count)
+        return _number_field(column.values, count)
     if isinstance(column, Strings) and column.valid is None:
-        return _text_part(column, count, text=output.kind == "text")
+        return _text_field(column, count, text=output.kind == "text")
     if isinstance(column, Ragged) and isinstance(column.values, np.ndarray) and is_jagged(output):
-        return _lists_part(output, column.shapes[:, 0].reshape(count, -1), column.values)
+        return _list_field(output, column.shapes[:, 0].reshape(count, -1), column.values)
     raise TypeError(f"{output.name}: expected a field that can be described, got {type(column).__name__}.")
 
 
-def _numbers_part(values: np.ndarray, count: int) -> Part:
+def _number_field(values: np.ndarray, count: int) -> JobField:
     def describe(places: Sequence[Place]) -> Described:
         (region, offset), shape = places[0], (len(values) // count, *values.shape[1:])
         return ArrayLayout(region, values.dtype, shape), offset + _steps(count, values.nbytes // count)
 
-    return Part((values,), describe)
+    return JobField((values,), describe)
 
 
-def _text_part(column: Strings, count: int, *, text: bool) -> Part:
+def _text_field(column: Strings, count: int, *, text: bool) -> JobField:
     def describe(places: Sequence[Place]) -> Described:
         (offsets_region, offset), (region, begin) = places
         shape = (column.shape[0] // count, *column.shape[1:])
@@ -253,10 +253,10 @@ def _text_part(column: Strings, count: int, *, text: bool) -> Part:
         data = np.full_like(offsets, column.data.nbytes), np.full_like(offsets, begin)
         return TextLayout(region, offsets_region, shape, text), np.hstack([offsets, *data])
 
-    return Part((column.offsets, column.data), describe)
+    return JobField((column.offsets, column.data), describe)
 
 
-def _lists_part(output: OutputField, lengths: np.ndarray, values: np.ndarray) -> Part:
+def _list_field(output: OutputField, lengths: np.ndarray, values: np.ndarray) -> JobField:
     offsets = list_offsets(lengths)
     row_shape = tuple(int(axis) for axis in output.shape[1:] if axis is not None)
     row_bytes = math.prod(row_shape) * values.itemsize
@@ -275,7 +275,7 @@ def _lists_part(output: OutputField, lengths: np.ndarray, values: np.ndarray) ->
         )
         return ListLayout(region, offsets_region, values.dtype, lengths.shape[1], row_shape), numbers
 
-    return Part((values, offsets), describe)
+    return JobField((values, offsets), describe)
 
 
 def _steps(count: int, size_bytes: int) -> np.ndarray:
