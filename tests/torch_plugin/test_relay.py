@@ -317,16 +317,6 @@ def test_a_producer_keeps_to_the_limit_on_open_files(
     assert loader_memory._sharing.most == multiples * loader_memory._MOST_REGIONS
 
 
-def _open_few_files(worker: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (112, 112))
-
-
-def test_memory_of_held_batches_leaves_a_worker_files_to_open(many: str) -> None:
-    pipe = ParquetPipe(many, ["id", "wide"]).repeat(10).batch(5)
-    kept = list(loader(pipe, 3, worker_init_fn=_open_few_files, multiprocessing_context="fork"))
-    assert ids(kept) == 10 * list(range(ROWS))
-
-
 def test_passes_leave_no_descriptor_behind(many: str) -> None:
     repeated = loader(batches_of(many), 2, persistent_workers=True)
 
