@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import multiprocessing
 import os
 import secrets
@@ -44,6 +45,7 @@ from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import SentBatch, discard, encode, is_described, regions_of, with_regions
 
+_LOGGER = logging.getLogger(__name__)
 _ADDRESS = "\0parquetry-relay-{}-{}"  # unix(7): the first byte says that there is no file
 _LENGTH = struct.Struct("<q")
 _TAKEN = b"\0"
@@ -89,9 +91,9 @@ class Messages:
         self._pipeline = pipeline
         self._counters = counters
 
-    def open(self, cursor: Cursor, threads: int) -> StepIterator[Pipeline]:
-        """Returns an iterator over the messages from ``cursor``, made by this number of threads per loader worker."""
-        pipeline = self._pipeline.with_options(workers=(self._pipeline.workers or 1) * threads)
+    def open(self, cursor: Cursor, workers: int) -> StepIterator[Pipeline]:
+        """Returns an iterator over the messages from ``cursor``, made by as many threads as the workers would have."""
+        pipeline = self._pipeline.with_options(workers=(self._pipeline.workers or 1) * workers)
         converter = partial(encode, pipeline.element)
         steps = StepIterator(
             pipeline, cursor.iteration, strict_nulls=True, converter=converter, counters=self._counters, waits=False
@@ -312,8 +314,10 @@ class Producer:
             self._listener.close()
             begin = min((lane.upcoming for lane in lanes), default=0)
             if all(lane.upcoming - begin <= lane.most_ahead for lane in lanes):
-                with contextlib.suppress(Exception):  # each worker makes its own batches, and meets the error there
+                try:
                     self._deal(lanes, begin)
+                except Exception as error:  # an error of the data comes again in the worker that it concerns
+                    _LOGGER.info("loader worker 0 stopped making the batches of all; each makes its own: %r", error)
 
     def _meet(self, stack: contextlib.ExitStack) -> list[_Lane]:
         """Returns the workers in the order of their lanes, or none if some do not come, or do not agree."""
