@@ -70,7 +70,7 @@ def check_slowly(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
         width = _WIDTHS[kind] if kind != _FIXED else 0 if has_no_known_bounds(column) else column.length
         leaves.append((kind, width, column.max_repetition_level, column.max_definition_level))
     try:
-        groups = parse_struct(data, 0, {_ROW_GROUPS: {_COLUMNS: _CHUNK}})[0].get(_ROW_GROUPS, [])
+        groups = parse_struct(data, 0, {_ROW_GROUPS: [{_COLUMNS: [_CHUNK]}]})[0].get(_ROW_GROUPS, [])
         for group in groups:
             _check_group(group, leaves, file_bytes - len(data))
     except (AttributeError, IndexError, TypeError) as error:

@@ -13,7 +13,7 @@ _TRUE = 1
 _MOST_NESTED = 32
 
 Wanted = Mapping[int, Any]
-"""The numbers of the structs, and lists of structs, whose own fields are parsed, each with the `Wanted` of these."""
+"""The fields whose own fields are parsed, by number: a `Wanted` for a struct, ``[Wanted]`` for a list of structs."""
 
 
 def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth: int = 0) -> tuple[dict[int, Any], int]:
@@ -23,7 +23,7 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
     length, which is no integer. For all other values, ``None`` shows that they are there.
 
     Raises:
-        ValueError, IndexError: the bytes are not a struct in the compact protocol.
+        ValueError, IndexError: the bytes are not a struct in the compact protocol, or a wanted field has another type.
     """
     found: dict[int, Any] = {}
     number = 0
@@ -38,27 +38,33 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
         else:
             value, position = unsigned(data, position)
             number = (value >> 1) ^ -(value & 1)
-        if kind in _INTEGERS:
+        if number in wanted:
+            found[number], position = _wanted(data, position, kind, wanted[number], depth)
+        elif kind in _INTEGERS:
             value = data[position]
             position += 1
             if value > 127:
                 value, position = unsigned(data, position - 1)
             found[number] = (value >> 1) ^ -(value & 1)
-        elif kind == _STRUCT and number in wanted:
-            found[number], position = parse_struct(data, position, wanted[number], depth + 1)
-        elif kind in _LISTS and number in wanted:
-            found[number], position = _structs(data, position, wanted[number], depth)
         else:
             found[number], position = _skip(data, position, kind, depth)
 
 
-def _structs(data: bytes | memoryview, position: int, wanted: Wanted, depth: int) -> tuple[list[dict[int, Any]], int]:
+def _wanted(
+    data: bytes | memoryview, position: int, kind: int, wanted: Wanted | list[Wanted], depth: int
+) -> tuple[dict[int, Any] | list[dict[int, Any]], int]:
+    if not isinstance(wanted, list):
+        if kind != _STRUCT:
+            raise ValueError(f"a value of type {kind} where a struct should be")
+        return parse_struct(data, position, wanted, depth + 1)
+    if kind not in _LISTS:
+        raise ValueError(f"a value of type {kind} where a list should be")
     kind, size, position = _list_head(data, position)
     if kind != _STRUCT:
         raise ValueError("a list of values that are not structs")
     found = []
     for _ in range(size):
-        value, position = parse_struct(data, position, wanted, depth + 1)
+        value, position = parse_struct(data, position, wanted[0], depth + 1)
         found.append(value)
     return found, position
 

@@ -28,6 +28,20 @@ def test_what_is_no_integer_is_no_size(size: str) -> None:
         page_of(HEAD + bytes.fromhex(size) + REST)
 
 
+@pytest.mark.parametrize("kind", ["58", "59", "55", "51"], ids=["text", "list", "integer", "flag"])
+def test_what_is_no_struct_is_no_page(kind: str) -> None:
+    for head, rest in ("1500", "2c"), ("1506", "5c"):
+        header = bytes.fromhex(f"{head} 1528 1528 {rest} 1508 1500 1500 1506 1500 1500 00 00")
+        assert page_of(header) is not None
+        with pytest.raises(ValueError, match="a struct should be"):
+            page_of(header.replace(bytes.fromhex(rest), bytes([int(rest[0] + kind[1], 16)]), 1))
+
+
+def test_a_struct_is_no_list() -> None:
+    with pytest.raises(ValueError, match="a list should be"):
+        parse_struct(bytes.fromhex("4c 00 00"), 0, {4: [{}]})
+
+
 def test_an_empty_text_is_no_encoding() -> None:
     page = page_of(HEAD + bytes.fromhex("1528") + REST.replace(b"\x15\x00", b"\x18\x00"))
     assert page is not None
