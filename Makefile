@@ -10,8 +10,8 @@
 #   make bench-peers  environments for the peers of `make bench`; without them their cells stay blank
 #   make soak         kills and stops sidecar processes for an hour and watches elements, memory, descriptors, then fuzzes
 #                     every parser for a moment; SECONDS=60 for less
-#   make fuzz         every parser on mutated and hostile bytes, SECONDS=300 for each; failing inputs go to build/fuzz; the
-#                     op's client, too, if clang with libFuzzer is installed
+#   make fuzz         every parser on mutated and hostile bytes, SECONDS=300 for each; failing inputs go to build/fuzz;
+#                     those in C++, too, if there is clang with libFuzzer, or g++ with atheris
 #   make test-common  the tests of common, in an environment with neither framework
 #   make test-tf217   the tests of the TensorFlow plug-in, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one it runs with

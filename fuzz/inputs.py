@@ -12,7 +12,7 @@ import os
 import random
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +133,9 @@ def made(room: Path) -> dict[str, Sequence[bytes]]:
             struct.pack("<QIIBHHHHH", 1, 1, 12347, 1, 0, 4, 1, 3, 4),
         ],
         "op_client": _golden(),
+        "core_pages": list(_column_chunks(room)),
+        "core_cells": [b"\x0c\xff\x07" + _chunk(room, version=version) for version in ("1.0", "2.0")],
+        "core_footers": [b"\x04\x03" + _footer(file), b"\0\0\x03\0\0\0abc\0\0\0\0"],
         "delta_logs": _COMMITS,
         "deletion_vectors": _VECTORS,
         "hugging_face": [json.dumps({"info": {"features": _FEATURES}}).encode()],
@@ -207,15 +210,45 @@ def _coded() -> pa.Table:
     return pa.table({"d": pa.array(["a", "b", "a"]).dictionary_encode(), "s": pa.array([{"a": 1}] * 3)})
 
 
-def _chunk(room: Path, *, version: str) -> bytes:
+_VALUES = pa.array([bytes([n] * n) for n in range(12)], pa.binary())
+_SNAPPY, _MAY_BE_NULL, _CHECKED = 1, 4 | 8, 16  # options of core_pages.cc
+_KINDS: Sequence[tuple[int, pa.Array]] = (
+    (0, pa.array([1, None, 3] * 4, pa.int32())),
+    (1, pa.array(range(12), pa.int64())),
+    (2, pa.array([n % 3 for n in range(12)], pa.int8())),
+    (4, pa.array(["a", "bc", None, ""] * 3)),
+    (6, pa.array([[1, 2], [], [4], [3]] * 3, pa.list_(pa.int32()))),
+)
+"""Columns by their number in core_pages.cc."""
+
+
+def _column_chunks(room: Path) -> Iterator[bytes]:
+    for kind, values in _KINDS:
+        for version, coded, packed in (("1.0", False, False), ("2.0", True, True), ("1.0", True, False)):
+            options = bytes([kind, _MAY_BE_NULL | _CHECKED | (_SNAPPY if packed else 0), len(values), 40, 40])
+            compression = "snappy" if packed else "none"
+            yield options + _chunk(room, values, version=version, use_dictionary=coded, compression=compression)
+
+
+def _chunk(
+    room: Path, values: pa.Array = _VALUES, *, version: str, use_dictionary: bool = False, compression: str = "none"
+) -> bytes:
     path = room / "chunk"
-    values = pa.table({"x": pa.array([bytes([n] * n) for n in range(12)], pa.binary())})
-    plain = {"use_dictionary": False, "compression": "none", "write_statistics": False}
-    pq.write_table(values, path, data_page_version=version, data_page_size=20, write_batch_size=4, **plain)
+    pq.write_table(
+        pa.table({"x": values}),
+        path,
+        data_page_version=version,
+        data_page_size=20,
+        write_batch_size=4,
+        use_dictionary=use_dictionary,
+        compression=compression,
+        write_statistics=False,
+        write_page_checksum=use_dictionary,
+    )
     column = pq.read_metadata(path).row_group(0).column(0)
     content = path.read_bytes()
     path.unlink()
-    return content[column.data_page_offset :][: column.total_compressed_size]
+    return content[column.dictionary_page_offset or column.data_page_offset :][: column.total_compressed_size]
 
 
 def _footer(file: Path) -> bytes:

@@ -2,8 +2,8 @@
 
 With atheris, coverage guides the runs; without it, they are seeded mutations of the corpus. Each target runs in its own
 process, as many at once as there are processors. It may use 1 GiB more memory than it starts with, and 10 s per input.
-Failing inputs are written to ``build/fuzz/TARGET``, and the exit status is then 1. The target ``op_client`` is C++ and
-needs clang with libFuzzer.
+Failing inputs are written to ``build/fuzz/TARGET``, and the exit status is then 1. The `compiled_targets` are C++, and
+need a compiler.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from typing import Any
 
 import psutil
 
-from . import op_client
+from . import compiled_targets
 from .inputs import CORPUS, changed, corpus_of
 from .targets import TARGETS
 
 _FOUND = Path("build/fuzz")
 _MEMORY_BYTES = 1 << 30
 _INPUT_S = 10
-_NAMES = [*TARGETS, op_client.NAME]
+_NAMES = [*TARGETS, *compiled_targets.NAMES]
 _GUIDED = importlib.util.find_spec("atheris") is not None
 
 
@@ -67,7 +67,7 @@ def main() -> int:
 def _run(name: str, seconds: float, seed: int) -> tuple[subprocess.CompletedProcess[str] | None, float]:
     """Runs a target in its own process; returns the run, or ``None`` if this machine cannot run it, and its seconds."""
     begin = time.monotonic()
-    if name != op_client.NAME:
+    if name in TARGETS:
         command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds), "--seed", str(seed)]
         with tempfile.TemporaryDirectory(prefix="parquetry-fuzz-") as room:  # the fuzzer ends without cleaning up
             run = subprocess.run(
@@ -78,18 +78,18 @@ def _run(name: str, seconds: float, seed: int) -> tuple[subprocess.CompletedProc
                 errors="replace",
                 env=os.environ | {"TMPDIR": room},
             )
-    elif op_client.reason_to_skip():
+    elif compiled_targets.reason_to_skip():
         return None, 0.0
     else:
         limits = (f"-max_total_time={max(1.0, seconds):.0f}", f"-timeout={_INPUT_S}", f"-seed={seed}")
-        run = op_client.fuzz(CORPUS / name, _FOUND / name, *limits)
+        run = compiled_targets.fuzz(name, CORPUS / name, _FOUND / name, *limits)
     return run, time.monotonic() - begin
 
 
 def _is_sound(name: str, run: subprocess.CompletedProcess[str] | None, seconds: float) -> bool:
     """Prints how a target fared; returns ``False`` if an input failed."""
     if run is None:
-        print(f"{name}: skipped, {op_client.reason_to_skip()}", flush=True)
+        print(f"{name}: skipped, {compiled_targets.reason_to_skip()}", flush=True)
         return True
     if run.returncode:
         print(run.stdout)

@@ -11,6 +11,7 @@ from typing import Any
 _STOP, _BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
 _TRUE = 1
 _MOST_NESTED = 32
+_MIN_NUMBER, _MAX_NUMBER = -(1 << 15), (1 << 15) - 1
 
 Wanted = Mapping[int, Any]
 """The fields whose own fields are parsed, by number: a `Wanted` for a struct, ``[Wanted]`` for a list of structs."""
@@ -38,6 +39,8 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
         else:
             value, position = unsigned(data, position)
             number = (value >> 1) ^ -(value & 1)
+        if not _MIN_NUMBER <= number <= _MAX_NUMBER:
+            raise ValueError(f"a field with the number {number}, which is not an int16")
         if number in wanted:
             found[number], position = _wanted(data, position, kind, wanted[number], depth)
         elif kind in _INTEGERS:

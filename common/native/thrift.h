@@ -56,6 +56,7 @@ struct Reader {
     const int kind = head & 15;
     if (!ok || kind == kStop) return kStop;
     *id = head >> 4 ? *id + (head >> 4) : number();
+    if (*id < INT16_MIN || *id > INT16_MAX) fail();
     return ok ? kind : kStop;
   }
 

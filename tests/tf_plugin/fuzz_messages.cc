@@ -1,7 +1,7 @@
 // Fuzzes what the client reads of a sidecar's packets. Built with a sanitizer, which ends it at the first fault.
 //
 //   fuzz_messages SEED RUNS PACKET...          (packets in hex; each run changes a few bytes of one)
-//   clang++ -fsanitize=fuzzer,address -DPARQUETRY_LIBFUZZER ...   (coverage-guided, with a corpus of packets)
+//   -DPARQUETRY_LIBFUZZER: without `main`, for a fuzzer that is guided by coverage (fuzz/compiled_targets.py)
 
 #include <algorithm>
 #include <cstdint>

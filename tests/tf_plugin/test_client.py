@@ -22,7 +22,7 @@ import sidecar_packets
 from processes import PATIENCE_S, WITHIN_S
 from sidecar_packets import BROKEN, entry, golden, request
 
-from fuzz import op_client
+from fuzz import compiled_targets
 from fuzz.inputs import corpus_of
 from parquetry.common.transport.sidecar.protocol import DTYPE_CODES
 
@@ -162,15 +162,15 @@ def test_packets_are_read_without_a_fault_whatever_they_say(tmp_path: Path) -> N
 
 
 def test_packets_are_read_without_a_fault_where_coverage_guides_the_fuzzer(tmp_path: Path) -> None:
-    if reason := op_client.reason_to_skip():
+    if reason := compiled_targets.reason_to_skip():
         pytest.skip(reason)
     packets = tmp_path / "packets"
     packets.mkdir()
     for name, packet in golden().items():
         (packets / name).write_bytes(packet)
-    assert {path.read_bytes() for path in packets.iterdir()} == set(corpus_of(op_client.NAME))
+    assert {path.read_bytes() for path in packets.iterdir()} == set(corpus_of("op_client"))
     runs = os.environ.get("PARQUETRY_FUZZ_RUNS", "20000")
-    run = op_client.fuzz(packets, tmp_path, f"-runs={runs}", "-seed=7")
+    run = compiled_targets.fuzz("op_client", packets, tmp_path, f"-runs={runs}", "-seed=7")
     assert run.returncode == 0, run.stdout
 
 

@@ -37,6 +37,12 @@ def test_what_is_no_struct_is_no_page(kind: str) -> None:
             page_of(header.replace(bytes.fromhex(rest), bytes([int(rest[0] + kind[1], 16)]), 1))
 
 
+def test_a_field_number_fits_into_16_bits() -> None:
+    assert parse_struct(bytes.fromhex("05 feff03 02 00"), 0, {})[0] == {32767: 1}
+    with pytest.raises(ValueError, match="not an int16"):
+        parse_struct(bytes.fromhex("05 feff03 02 15 02 00"), 0, {})
+
+
 def test_a_struct_is_no_list() -> None:
     with pytest.raises(ValueError, match="a list should be"):
         parse_struct(bytes.fromhex("4c 00 00"), 0, {4: [{}]})
