@@ -159,7 +159,7 @@ class StageOrder:
             raise _misplaced(stage, "transform(drops=True)", "the number of rows that the function keeps is unknown")
         if stage.decides is Decision.PASSES:
             self._refuse_after(stage, Decision.BATCHES)
-        if stage.verb == "transform" and self._has_view(Decision.BATCHES):
+        if stage.makes_values and self._has_view(Decision.BATCHES):
             raise _misplaced(stage, "batch", "after a function that drops rows, batches are made last")
 
     def _add_filter(self, stage: Stage) -> None:

@@ -67,6 +67,7 @@ class Stage(PlainFields):
         repeatable: whether its JSON says exactly what it selects, so that another process may use a stored result.
         makes_batches: whether its items are batches of rows, which may differ in size.
         reads_lengths: whether it needs only the lengths of the fields that it `reads`, and rejects nulls.
+        makes_values: whether it runs a user function that returns the values of fields.
     """
 
     verb: ClassVar[str]
@@ -74,6 +75,7 @@ class Stage(PlainFields):
     repeatable: ClassVar[bool] = True
     makes_batches: ClassVar[bool] = False
     reads_lengths: ClassVar[bool] = False
+    makes_values: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

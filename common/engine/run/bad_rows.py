@@ -322,7 +322,7 @@ def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
     for part in plan.parts:
         stages = [stage for stage in part.order.fields if stage.decides in _FIELD_DECISIONS]
         stages += [stage for stage in (part.order.join,) if stage is not None and stage.decides is Decision.JOINS]
-        about = [stage.identity for stage in stages if part.program.has_user_code <= (stage.verb != "transform")]
+        about = [stage.identity for stage in stages if not (stage.makes_values and part.program.has_user_code)]
         fields = [field.name for field in part.program.fields]
         limits = [str(part.dataset.max_value_bytes)]
         if any(isinstance(field.storage, CompressedImageCodec) for field in part.program.fields):
