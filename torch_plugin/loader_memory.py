@@ -44,7 +44,6 @@ from .mapped_regions import (
     MEMORY_NAME,
     RETURNED,
     TOKEN,
-    UNUSED,
     RegionMemory,
     borrow,
     copy_at,
@@ -58,6 +57,7 @@ _PR_GET_DUMPABLE = 3  # linux/prctl.h
 _MOST_REGIONS = 24  # per worker, with one descriptor each, and as many again whose small tensors are copied
 _MOST_MULTIPLES = 4  # as many times more in a worker that makes the batches of others
 _SHARE_OF_FILES = 4  # then they take at most this fraction of the files that the process may open
+_COPIES_BYTES = 1 << 20  # of a region for copies of arrays, if a batch has fewer
 _MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it sends all tensors of batches beyond them
 
 
@@ -115,6 +115,7 @@ class SharedRegion(Region):
             raise
         self._head = np.frombuffer(memory, np.int64, HEAD_BYTES // 8)
         self._head[TOKEN] = secrets.randbits(63)
+        self._given_back = self._head[RETURNED:]  # and the words from `UNUSED` on
         self._sent = 0
         self._ticket = _Ticket(self, descriptor, size_bytes)
         begin = self._head.ctypes.data
@@ -124,7 +125,7 @@ class SharedRegion(Region):
 
     @property
     def is_free(self) -> bool:
-        return int(self._head[RETURNED]) + int(self._head[UNUSED:].sum()) == self._sent
+        return int(np.add.reduce(self._given_back)) == self._sent
 
     @property
     def ticket(self) -> _Ticket:
@@ -296,7 +297,23 @@ class Placed(NamedTuple):
     arrays: list[np.ndarray]
 
 
-def place_arrays(arrays: Sequence[np.ndarray]) -> Placed:
+class Copies:
+    """Memory for copies of arrays. A region holds those of several batches, as taking one costs more than copying."""
+
+    def __init__(self) -> None:
+        self._region: Region | None = None
+        self._end: Callable[[], object] = int
+
+    def region(self, size_bytes: int) -> Region:
+        """Returns a region with room for this many bytes."""
+        if self._region is None or self._region.left_bytes < size_bytes:
+            self._end()
+            self._region = SHARED_REGIONS.acquire(max(size_bytes, _COPIES_BYTES))
+            self._end = weakref.finalize(self, self._region.end)
+        return self._region
+
+
+def place_arrays(arrays: Sequence[np.ndarray], copies: Copies) -> Placed:
     """Finds the regions that hold some arrays; arrays outside regions are copied into one first.
 
     Raises:
@@ -306,11 +323,10 @@ def place_arrays(arrays: Sequence[np.ndarray]) -> Placed:
     found = [_region_of(array) for array in full]
     outside = [number for number, place in enumerate(found) if place is None]
     if outside:
-        block = SHARED_REGIONS.acquire(sum(_aligned(full[number].nbytes) for number in outside))
+        region = copies.region(sum(_aligned(full[number].nbytes) for number in outside))
         for number in outside:
-            full[number] = _copied(full[number], block)
+            full[number] = _copied(full[number], region)
             found[number] = _region_of(full[number])
-        block.end()
     places = [place for place in found if place is not None]
     if len(places) < len(found) or not places:
         raise BufferError(f"expected at most {2 * _sharing.most} regions in use, and values in them.")

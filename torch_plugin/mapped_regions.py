@@ -21,8 +21,8 @@ from parquetry.common.memory.arena import LEAST_PAGES_BYTES, private_memory
 from parquetry.common.process.exit_watch import wait_for_end
 
 HEAD_BYTES = 512
-RETURNED = 0  # the words of the head, int64
-TOKEN = 1
+TOKEN = 0  # the words of the head, int64
+RETURNED = 1
 UNUSED = 2  # the first of the words in which workers count; each of up to 62 workers has one of its own
 MEMORY_NAME = "parquetry-loader"
 """The name of a region's memory file, as the system shows it."""

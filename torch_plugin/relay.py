@@ -30,7 +30,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -43,7 +42,7 @@ from parquetry.common.plan.program import leaves_of
 
 from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
-from .sent_batches import SentBatch, discard, encode, is_described, regions_of, with_regions
+from .sent_batches import Encoder, SentBatch, discard, is_described, regions_of, with_regions
 
 _LOGGER = logging.getLogger(__name__)
 _ADDRESS = "\0parquetry-relay-{}-{}"  # unix(7): the first byte says that there is no file
@@ -94,7 +93,7 @@ class Messages:
     def open(self, cursor: Cursor, workers: int) -> StepIterator[Pipeline]:
         """Returns an iterator over the messages from ``cursor``, made by as many threads as the workers would have."""
         pipeline = self._pipeline.with_options(workers=(self._pipeline.workers or 1) * workers)
-        converter = partial(encode, pipeline.element)
+        converter = Encoder(pipeline.element)
         steps = StepIterator(
             pipeline, cursor.iteration, strict_nulls=True, converter=converter, counters=self._counters, waits=False
         )

@@ -1,6 +1,6 @@
 """Batches as messages from a loader worker to the trainer: where their values lie in the worker's memory, as numbers.
 
-A worker makes many batches at once (a job), in regions of its memory that the trainer maps (`loader_memory`). `encode`
+A worker makes many batches at once (a job), in regions of its memory that the trainer maps (`loader_memory`). `Encoder`
 describes the columns of a job once, and each of its batches by a row of numbers: offsets, and the lengths of lists. So
 a batch takes no tensors and no pickling in the worker, and another worker can pass its message on. `decode` makes the
 tensors and the lists of text, in the trainer.
@@ -24,7 +24,7 @@ import torch
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, by_output
 from parquetry.common.schema.element import Element, OutputField
 
-from .loader_memory import place_arrays, release
+from .loader_memory import Copies, place_arrays, release
 from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
 from .tensors import is_jagged, jagged, list_offsets
 
@@ -45,7 +45,7 @@ class SentBatch:
     """A batch on its way to the trainer. Unpickling it gives the batch.
 
     Args:
-        message: see `encode`.
+        message: see `Encoder`.
         collate: the trainer calls it with the batch, if the batch is not a dict.
     """
 
@@ -63,35 +63,42 @@ class SentBatch:
         return decode, (self._message,) if self._collate is None else (self._message, self._collate)
 
 
+Shape: TypeAlias = tuple[int, ...] | int
+"""A shape, or its number of axes: then the sizes are the first of a field's numbers.
+
+Batches that are made one by one may differ in size, and a layout is described and parsed only once.
+"""
+
+
 class ArrayLayout(NamedTuple):
     """A field of numbers. Its number: the offset."""
 
     region: int
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    shape: Shape
 
     def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> torch.Tensor:
         """Returns the field of a batch."""
-        return _tensor(leases[self.region], self.dtype, self.shape, next(numbers))
+        return _tensor(leases[self.region], self.dtype, _shape(self.shape, numbers), next(numbers))
 
 
 class ListLayout(NamedTuple):
     """A field of lists of numbers.
 
-    Its numbers: how many values there are, their offset, the offset of the lists' offsets, and the lengths of the
-    shortest and the longest list.
+    Its numbers: how many lists and values there are, the values' offset, the offset of the lists' offsets, and the
+    lengths of the shortest and the longest list.
     """
 
     region: int
     offsets_region: int
     dtype: np.dtype[Any]
-    lists: int
     row_shape: tuple[int, ...]
 
     def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> torch.Tensor:
         """Returns the field of a batch."""
+        lists = next(numbers)
         values = _tensor(leases[self.region], self.dtype, (next(numbers), *self.row_shape), next(numbers))
-        offsets = _tensor(leases[self.offsets_region], _OFFSETS, (self.lists + 1,), next(numbers))
+        offsets = _tensor(leases[self.offsets_region], _OFFSETS, (lists + 1,), next(numbers))
         return jagged(values, offsets, next(numbers), next(numbers))
 
 
@@ -100,14 +107,15 @@ class TextLayout(NamedTuple):
 
     region: int
     offsets_region: int
-    shape: tuple[int, ...]
+    shape: Shape
     text: bool
 
     def make(self, leases: Sequence[Lease], numbers: Iterator[int]) -> list[Any]:
         """Returns the field of a batch."""
-        offsets = _array(leases[self.offsets_region], _OFFSETS, (math.prod(self.shape) + 1,), next(numbers))
+        shape = _shape(self.shape, numbers)
+        offsets = _array(leases[self.offsets_region], _OFFSETS, (math.prod(shape) + 1,), next(numbers))
         data = _array(leases[self.region], _BYTES, (next(numbers),), next(numbers))
-        found: list[Any] = Strings(offsets, data, self.shape).to_objects(text=self.text).tolist()
+        found: list[Any] = Strings(offsets, data, shape).to_objects(text=self.text).tolist()
         return found
 
 
@@ -134,26 +142,37 @@ def _is_described(output: OutputField) -> bool:
     return output.dtype.kind in _NUMBERS and not output.levels and (not output.ragged or is_jagged(output))
 
 
-def encode(element: Element, columns: Sequence[Column], count: int) -> Iterator[bytes]:
-    """Yields the messages of ``count`` batches of consecutive rows.
+class Encoder:
+    """Makes the messages of an element's batches."""
 
-    The trainer has to give back the memory of each; see `discard`.
+    def __init__(self, element: Element) -> None:
+        self._element = element
+        self._copies = Copies()
+        self._pickled = lru_cache(_LAYOUTS)(self._pickle)
 
-    Raises:
-        BufferError: the trainer holds so many batches that there is no memory left that it could map; or all values are
-            empty.
-    """
-    fields = [_job_field(output, column, count) for output, column in by_output(element, columns)]
-    placed = place_arrays([array for field in fields for array in field.arrays])
-    at = iter(placed.places)
-    layouts, numbers = zip(*(field.describe([next(at) for _ in field.arrays]) for field in fields), strict=True)
-    layout = pickle.dumps((element, layouts), protocol=pickle.HIGHEST_PROTOCOL)
-    named = (_REGION.pack(*region.named(), region.is_copied) for region in placed.regions)
-    head = b"".join((_HEAD.pack(len(layout), len(placed.regions)), *named, layout))
-    for row in np.ascontiguousarray(np.concatenate(numbers, axis=1), np.int64):
-        for region in placed.regions:
-            region.count()
-        yield head + row.tobytes()
+    def __call__(self, columns: Sequence[Column], count: int) -> Iterator[bytes]:
+        """Yields the messages of ``count`` batches of consecutive rows.
+
+        The trainer has to give back the memory of each; see `discard`.
+
+        Raises:
+            BufferError: the trainer holds so many batches that there is no memory left that it could map; or all values
+                are empty.
+        """
+        fields = [_job_field(output, column, count) for output, column in by_output(self._element, columns)]
+        placed = place_arrays([array for field in fields for array in field.arrays], self._copies)
+        at = iter(placed.places)
+        layouts, numbers = zip(*(field.describe([next(at) for _ in field.arrays]) for field in fields), strict=True)
+        layout = self._pickled(layouts)
+        named = (_REGION.pack(*region.named(), region.is_copied) for region in placed.regions)
+        head = b"".join((_HEAD.pack(len(layout), len(placed.regions)), *named, layout))
+        for row in np.ascontiguousarray(np.concatenate(numbers, axis=1), np.int64):
+            for region in placed.regions:
+                region.count()
+            yield head + row.tobytes()
+
+    def _pickle(self, layouts: tuple[Layout, ...]) -> bytes:
+        return pickle.dumps((self._element, layouts), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def decode(message: bytes, collate: Callable[[Any], Any] | None = None) -> Any:
@@ -204,7 +223,7 @@ class _Arrays(tuple[ArrayLayout, ...]):
         shapes, dtypes: those of the arrays.
     """
 
-    shapes: list[tuple[int, ...]]
+    shapes: list[Shape]
     dtypes: list[np.dtype[Any]]
 
 
@@ -212,10 +231,21 @@ class _Arrays(tuple[ArrayLayout, ...]):
 def _layouts_of(layout: bytes) -> tuple[Element, tuple[Layout, ...]]:
     """Returns what the layout says; it is the same for nearly all jobs of a pass."""
     element, layouts = pickle.loads(layout)
-    if all(isinstance(each, ArrayLayout) and not each.region for each in layouts):
+    if all(isinstance(each, ArrayLayout) and not each.region and isinstance(each.shape, tuple) for each in layouts):
         layouts = _Arrays(layouts)
         layouts.shapes, layouts.dtypes = [each.shape for each in layouts], [each.dtype for each in layouts]
     return element, layouts
+
+
+def _shape(shape: Shape, numbers: Iterator[int]) -> tuple[int, ...]:
+    return shape if isinstance(shape, tuple) else tuple(itertools.islice(numbers, shape))
+
+
+def _described(shape: tuple[int, ...], numbers: np.ndarray) -> tuple[Shape, np.ndarray]:
+    """Returns what a layout says of the shape of a job's batches, and the numbers of the field."""
+    if len(numbers) > 1:  # all have this shape
+        return shape, numbers
+    return len(shape), np.concatenate([np.array([shape], np.int64), numbers], axis=1)
 
 
 def _array(lease: Lease, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> np.ndarray:
@@ -239,8 +269,10 @@ def _job_field(output: OutputField, column: Column, count: int) -> JobField:
 
 def _number_field(values: np.ndarray, count: int) -> JobField:
     def describe(places: Sequence[Place]) -> Described:
-        (region, offset), shape = places[0], (len(values) // count, *values.shape[1:])
-        return ArrayLayout(region, values.dtype, shape), offset + _steps(count, values.nbytes // count)
+        region, begin = places[0]
+        offsets = begin + _steps(count, values.nbytes // count)
+        shape, numbers = _described((len(values) // count, *values.shape[1:]), offsets)
+        return ArrayLayout(region, values.dtype, shape), numbers
 
     return JobField((values,), describe)
 
@@ -248,10 +280,11 @@ def _number_field(values: np.ndarray, count: int) -> JobField:
 def _text_field(column: Strings, count: int, *, text: bool) -> JobField:
     def describe(places: Sequence[Place]) -> Described:
         (offsets_region, offset), (region, begin) = places
-        shape = (column.shape[0] // count, *column.shape[1:])
-        offsets = offset + _steps(count, math.prod(shape) * _OFFSETS.itemsize)
+        each = (column.shape[0] // count, *column.shape[1:])
+        offsets = offset + _steps(count, math.prod(each) * _OFFSETS.itemsize)
         data = np.full_like(offsets, column.data.nbytes), np.full_like(offsets, begin)
-        return TextLayout(region, offsets_region, shape, text), np.hstack([offsets, *data])
+        shape, numbers = _described(each, np.hstack([offsets, *data]))
+        return TextLayout(region, offsets_region, shape, text), numbers
 
     return JobField((column.offsets, column.data), describe)
 
@@ -266,6 +299,7 @@ def _list_field(output: OutputField, lengths: np.ndarray, values: np.ndarray) ->
         count, counts = len(offsets), offsets[:, -1]
         numbers = np.column_stack(
             [
+                np.full_like(counts, lengths.shape[1]),
                 counts,
                 begin + (np.cumsum(counts) - counts) * row_bytes,
                 offset + _steps(count, offsets[0].nbytes),
@@ -273,7 +307,7 @@ def _list_field(output: OutputField, lengths: np.ndarray, values: np.ndarray) ->
                 lengths.max(axis=1),
             ]
         )
-        return ListLayout(region, offsets_region, values.dtype, lengths.shape[1], row_shape), numbers
+        return ListLayout(region, offsets_region, values.dtype, row_shape), numbers
 
     return JobField((values, offsets), describe)
 

@@ -9,13 +9,14 @@ arrays get memory of their own, and so do all arrays while many batches are held
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import math
 import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,6 +95,11 @@ class Region:
         return len(self._memory)
 
     @property
+    def left_bytes(self) -> int:
+        """How many bytes of arrays still fit into it, if each of their sizes is a multiple of `ALIGNMENT`."""
+        return len(self._memory) - self._used
+
+    @property
     def wanted_bytes(self) -> int:
         """The bytes that the batch needs so far, including arrays that did not fit into the region."""
         return self._wanted
@@ -166,7 +172,7 @@ class RegionPool:
         self._is_limited = True
         self._most_held = most_held
         self._held = 0
-        self._idle: list[Region] = []
+        self._drop_idle()
         self._returned: list[Region] = []
         self._away: list[Region] = []
         self._max_idle_bytes = max_idle_bytes
@@ -175,7 +181,7 @@ class RegionPool:
     def acquire(self, size_bytes: int = 0) -> Region:
         """Returns an unused region with its lease begun, of at least ``size_bytes`` if that is known in advance."""
         with self._lock:
-            self._collect()
+            self._collect(size_bytes)
             if self._most_held is not None and self._held >= self._most_held and self._is_limited:
                 return _Separate()
             region = self._take_idle(size_bytes)
@@ -187,29 +193,33 @@ class RegionPool:
         return region
 
     def _take_idle(self, size_bytes: int) -> Region:
-        """Returns the smallest region that is large enough, or else the one returned most recently."""
-        if not self._idle:
-            made = self._make()
-            made.generation = self._generation
-            return made
-        best = [item for item in self._idle if not item.is_copied] or self._idle
-        fitting = [item for item in best if size_bytes and item.size_bytes >= size_bytes]
-        chosen = min(fitting, key=lambda item: item.size_bytes) if fitting else best[-1]
-        self._idle.remove(chosen)
-        return chosen
+        """Returns the smallest region that is large enough, or else the largest. Makes one if there is none."""
+        for idle in (self._idle, self._idle_copied):
+            if idle:
+                chosen = idle.pop(_place_of(idle, size_bytes))
+                self._idle_bytes -= chosen.size_bytes
+                return chosen
+        made = self._make()
+        made.generation = self._generation
+        return made
 
-    def _collect(self) -> None:
-        back, self._away = self._away, []
+    def _collect(self, size_bytes: int) -> None:
+        """Makes regions idle that are free again. Looks at those away only if no idle one fits: each takes a while."""
+        back = []
         while self._returned:
             back.append(self._returned.pop())
             self._held -= 1
+        if not self._idle or self._idle[-1].size_bytes < size_bytes:
+            back += self._away
+            self._away = []
         for region in back:
             if region.generation != self._generation:
                 continue
             if not region.is_free:
                 self._away.append(region)
-            elif sum(item.size_bytes for item in self._idle) + region.size_bytes <= self._max_idle_bytes:
-                self._idle.append(region)
+            elif self._idle_bytes + region.size_bytes <= self._max_idle_bytes:
+                bisect.insort(self._idle_copied if region.is_copied else self._idle, region, key=_size_of)
+                self._idle_bytes += region.size_bytes
 
     def use(self, make: Callable[[], Region], *, limited: bool = False) -> None:
         """Makes all further regions with ``make``. Drops idle regions now, and those in use when they return.
@@ -220,7 +230,7 @@ class RegionPool:
         with self._lock:
             self._make, self._is_limited = make, limited
             self._generation += 1
-            self._idle = []
+            self._drop_idle()
 
     def forget(self) -> None:
         """Resets the pool in a forked child. The parent's threads own the regions in use, and may hold the lock."""
@@ -228,9 +238,27 @@ class RegionPool:
         self._make, self._is_limited = Region, True
         self._generation += 1
         self._held = 0
-        self._idle = []
+        self._drop_idle()
         self._returned = []
         self._away = []
+
+    def _drop_idle(self) -> None:
+        self._idle: list[Region] = []  # by size, and those of one size in the order in which they came back
+        self._idle_copied: list[Region] = []  # `Region.is_copied`; used when there are no others
+        self._idle_bytes = 0
+
+
+def _size_of(region: Region) -> int:
+    return region.size_bytes
+
+
+def _place_of(idle: Sequence[Region], size_bytes: int) -> int:
+    """Returns the place of the smallest region that is large enough, or else of the largest.
+
+    Of several regions of that size, it is the one that came back last, which may still be in the processor's cache.
+    """
+    place = min(bisect.bisect_left(idle, size_bytes, key=_size_of), len(idle) - 1) if size_bytes else len(idle) - 1
+    return bisect.bisect_right(idle, _size_of(idle[place]), place, key=_size_of) - 1
 
 
 def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:

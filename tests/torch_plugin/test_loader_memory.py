@@ -266,7 +266,7 @@ def test_a_forked_child_gives_nothing_back(folder: str) -> None:
     held = [next(iterator) for _ in range(4)]
 
     def given_back() -> list[int]:
-        return [int(mapped.head[0]) for mapped in mappings._mapped.values()]
+        return [int(mapped.head[mapped_regions.RETURNED]) for mapped in mappings._mapped.values()]
 
     mappings = mapped_regions._mappings
     before = given_back()

@@ -211,7 +211,7 @@ def test_a_batch_that_fails_is_an_error_and_the_others_arrive(tmp_path: Path) ->
 
 
 def _break_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode, begun = relay.encode, []
+    encode, begun = relay.Encoder.__call__, []
 
     def breaking(*arguments: Any) -> Iterator[bytes]:
         begun.append(1)
@@ -219,7 +219,7 @@ def _break_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
             raise BufferError
         return encode(*arguments)
 
-    monkeypatch.setattr(relay, "encode", breaking)
+    monkeypatch.setattr(relay.Encoder, "__call__", breaking)
 
 
 def _without_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
