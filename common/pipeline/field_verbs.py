@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import DTypeLike
 
-from ..schema.field import Unischema, UnischemaField
+from ..schema.field import UnischemaField
 from ..stages.as_tuple import AsTuple
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
 from ..stages.cast import Cast
@@ -34,7 +34,7 @@ class FieldVerbs:
         """Returns a copy with one more stage. This is the only method that a dataset class must implement."""
         raise NotImplementedError
 
-    def select(self, *names: str | UnischemaField) -> Self:
+    def select(self, *names: FieldNames) -> Self:
         """Keeps only the fields that the names or regexes select, in schema order.
 
         A `UnischemaField` also overrides decoding: the column is decoded to the field's dtype and shape, with its codec
@@ -70,7 +70,7 @@ class FieldVerbs:
         """
         return self._with_stage(Rename.of(names))
 
-    def cast(self, dtype: DTypeLike, *names: str) -> Self:
+    def cast(self, dtype: DTypeLike, *names: FieldNames) -> Self:
         """Converts numeric and bool fields to another dtype, including inside lists and windows.
 
             >>> batch = next(iter(drive.cast(np.float16, "id", "points").cast("int32", "speed").skip(1).batch(3)))
@@ -129,7 +129,7 @@ class FieldVerbs:
         """
         return self._with_stage(Encode.of(field, vocabulary, unknown))
 
-    def nulls(self, policy: str, *names: str, value: Any = None, elements: bool = False) -> Self:
+    def nulls(self, policy: str, *names: FieldNames, value: Any = None, elements: bool = False) -> Self:
         """Sets the policy for nulls in the fields that the names or regexes select (default: all nullable fields).
 
             >>> [str(row["name"]) for row in drive.nulls("fill", "name", value="?").take(3)]
@@ -160,9 +160,10 @@ class FieldVerbs:
             NullValueError: a null under ``"error"``; the message names file and row.
             DecodeError: a null inside a list without a policy; the message names file and row.
         """
-        return self._with_stage(Nulls(policy, names or EVERY_FIELD, value, elements))  # type: ignore[arg-type]  # checked there
+        chosen = required_names("nulls", names) if names else EVERY_FIELD
+        return self._with_stage(Nulls(policy, chosen, value, elements))  # type: ignore[arg-type]  # checked there
 
-    def nested(self, *names: str) -> Self:
+    def nested(self, *names: FieldNames) -> Self:
         """Delivers lists of lists of any depth whose lengths differ at every level.
 
             >>> batch = next(iter(boxes.nested("boxes").batch(2)))
@@ -195,7 +196,7 @@ class FieldVerbs:
         """
         return self._with_stage(Nested(required_names("nested", names)))
 
-    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: object = None) -> Self:
+    def pad(self, *names: FieldNames, shape: Sequence[int | None] | None = None, value: object = None) -> Self:
         """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.
 
             >>> batch = next(iter(drive.pad("points").batch(4)))
@@ -213,7 +214,7 @@ class FieldVerbs:
         wanted = None if shape is None else tuple(shape)
         return self._with_stage(Pad(required_names("pad", names), wanted, value))
 
-    def fixed(self, *names: str, shape: Sequence[int]) -> Self:
+    def fixed(self, *names: FieldNames, shape: Sequence[int]) -> Self:
         """Declares that every value of some fields has this shape.
 
             >>> one = drive.where(pc.bit_wise_and(pc.field("id"), 3) == 1).fixed("points", shape=(1, 3))
@@ -226,7 +227,7 @@ class FieldVerbs:
         """
         return self._with_stage(Pad(required_names("fixed", names), tuple(shape), None, False))
 
-    def permute(self, *names: str, dims: Sequence[str]) -> Self:
+    def permute(self, *names: FieldNames, dims: Sequence[str]) -> Self:
         """Reorders the axes of fields that declare ``dims``, and of images, whose axes are H, W and C without it.
 
             >>> next(iter(drive.permute("image", dims=("C", "H", "W")).batch(8)))["image"].shape
@@ -237,7 +238,7 @@ class FieldVerbs:
         """
         return self._with_stage(Permute(required_names("permute", names), tuple(dims)))
 
-    def decimals(self, form: str, *names: str) -> Self:
+    def decimals(self, form: str, *names: FieldNames) -> Self:
         """Sets how decimal fields are delivered: as exact ``"text"`` (default), ``"float64"``, or ``"scaled"`` int64.
 
             >>> [int(row["price"]) for row in drive.decimals("scaled", "price").take(3)]  # in hundredths
@@ -294,7 +295,7 @@ class FieldVerbs:
     def transform(
         self,
         fn: Callable[[Any], Any],
-        output: Sequence[UnischemaField] | Unischema | None = None,
+        output: UnischemaField | Iterable[UnischemaField] | None = None,
         remove: Sequence[str] = (),
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
@@ -318,5 +319,5 @@ class FieldVerbs:
             TransformError: the function raised, or its result does not match ``output``; the message names file and
                 row.
         """
-        declared = None if output is None else tuple(output)
+        declared = None if output is None else tuple(output) if isinstance(output, Iterable) else (output,)
         return self._with_stage(Transform(UserFunction(fn), declared, names_of(remove), batched, drops))

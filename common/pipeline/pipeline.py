@@ -36,7 +36,7 @@ from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import data_frame_kind, integer, plain
-from ..stages.base import Decision, Stage, drawn_seed, stage_from_json, with_canonical_shards, with_seed
+from ..stages.base import Decision, Stage, drawn_seed, listed, stage_from_json, with_canonical_shards, with_seed
 from ..stages.functions import UserFunction
 from ..stages.select import Select
 from ..stages.shard import Even, Shard
@@ -141,12 +141,12 @@ class Pipeline(Sources, Verbs, Generic[Given]):
                 raise PipelineError(
                     "Pipeline: expected no filesystem or storage_options with a pipeline, which has its own."
                 )
-            given = url_or_urls if fields is None else url_or_urls.select(*_fields(fields))
+            given = url_or_urls if fields is None else url_or_urls.select(*listed(fields))
             _copy(given.with_options(**Options.of(options).given()), self)
             return
         values = {
             "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
-            "stages": () if fields is None else (Select.of(_fields(fields)),),
+            "stages": () if fields is None else (Select.of(fields),),
             "storage_options": tuple(sorted((storage_options or {}).items())),
             "options": Options.of(options),
             "filesystem": filesystem,
@@ -371,7 +371,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def map(
         self,
         fn: Callable[[Any], Any],
-        output: Sequence[UnischemaField] | Unischema | None = None,
+        output: UnischemaField | Iterable[UnischemaField] | None = None,
         remove: Sequence[str] = (),
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
@@ -735,10 +735,6 @@ def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = (
     for source, listing in zip(pipeline.leaves, listings, strict=False):  # pickles from older releases have none
         source._opened.listing = listing
     return pipeline
-
-
-def _fields(given: str | UnischemaField | Iterable[str | UnischemaField]) -> Iterable[str | UnischemaField]:
-    return (given,) if isinstance(given, str | UnischemaField) else given
 
 
 def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:

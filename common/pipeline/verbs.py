@@ -27,7 +27,7 @@ from ..stages.repeat import Repeat
 from ..stages.shard import Even, Shard
 from ..stages.shuffle import Shuffle
 from ..stages.take import Skip, Take
-from ..stages.tokens import by_field, token_fields
+from ..stages.tokens import by_field
 from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
 from ..tracebacks import did_you_mean
@@ -164,7 +164,7 @@ class Verbs(ImageVerbs):
                 f"ngram: expected fields={{offset: [names]}} or names, got {fields!r}. For windows of {fields} rows, "
                 f"write ngram(length={fields})."
             )
-        base = self if fields is None or isinstance(fields, Mapping) else self.select(*names_of(fields))
+        base = self if fields is None or isinstance(fields, Mapping) else self.select(fields)
         return base._with_stage(
             Ngram(
                 length=length,
@@ -324,7 +324,7 @@ class Verbs(ImageVerbs):
     def concat(
         self,
         length: int,
-        *fields: str | UnischemaField,
+        *fields: FieldNames,
         separator: float | Mapping[str, float] | None = None,
         positions: bool = False,
         remainder: Remainder = "drop",
@@ -359,7 +359,7 @@ class Verbs(ImageVerbs):
             NullValueError, DecodeError: a value is null, or lists in a row differ in length; the message names file and
                 row. With ``on_error="skip"``, such rows are left out.
         """
-        names = token_fields("concat", fields)
+        names = required_names("concat", fields)
         between = None if separator is None else by_field(separator, names, "concat", "separator")
         padding = by_field(pad_value, names, "concat", "pad_value")
         return self._with_stage(Concat(length, names, between, positions, remainder, padding))
@@ -367,7 +367,7 @@ class Verbs(ImageVerbs):
     def pack_rows(
         self,
         length: int,
-        *fields: str | UnischemaField,
+        *fields: FieldNames,
         strategy: Strategy = "best_fit",
         overlong: Overlong = "cut",
         pad_value: float | Mapping[str, float] = 0,
@@ -400,7 +400,7 @@ class Verbs(ImageVerbs):
             NullValueError, DecodeError: a value is null, lists in a row differ in length, or a row is too long under
                 ``"error"``; the message names file and row.
         """
-        names = token_fields("pack_rows", fields)
+        names = required_names("pack_rows", fields)
         padding = by_field(pad_value, names, "pack_rows", "pad_value")
         return self._with_stage(PackRows(length, names, strategy, overlong, padding))
 
@@ -470,6 +470,8 @@ class Verbs(ImageVerbs):
             40
 
         Raises:
-            PipelineError: ``max_bytes`` is below 1, or the pipeline is a mix.
+            PipelineError: the directory is empty text, ``max_bytes`` is below 1, or the pipeline is a mix.
         """
+        if not directory:
+            raise PipelineError(f"cache: expected a directory, got {directory!r}.")
         return self._with_stage(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))

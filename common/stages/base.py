@@ -32,7 +32,7 @@ from .functions import UserFunction
 from .names import stored_names
 
 EVERY_FIELD = (".*",)
-FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
+FieldNames = str | UnischemaField | Iterable[str | UnischemaField]
 """One or more names or regexes; a `UnischemaField` stands for its name."""
 Fill = Annotated[Any, "fill"]
 """A value that stands for missing ones: a number, text or bytes, or nested tuples of these. See `check_fill`."""
@@ -329,17 +329,27 @@ def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
     return [stage.with_canonical_shards(count) for stage in stages]
 
 
-def names_of(fields: FieldNames) -> tuple[str, ...]:
+def listed(fields: FieldNames | Iterable[FieldNames], verb: str = "fields") -> list[str | UnischemaField]:
+    """The names, regexes and fields as one list: ``"a", "b"`` and ``["a", "b"]`` are the same.
+
+    Raises:
+        PipelineError: something is neither a name, a field, nor several of them.
+    """
+    if isinstance(fields, str | bytes | UnischemaField):
+        return [fields]  # bytes are refused by the caller, with all names
+    if not isinstance(fields, Iterable):
+        raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
+    return [name for item in fields for name in listed(item, verb)]
+
+
+def names_of(fields: FieldNames | Iterable[FieldNames], verb: str = "fields") -> tuple[str, ...]:
     """The names and regexes as a tuple; raises `PipelineError` if ``fields`` is not iterable."""
-    listed = (fields,) if isinstance(fields, str | UnischemaField) else fields
-    if not isinstance(listed, Iterable):
-        raise PipelineError(f"fields: expected a field name or regex, or several of them, got {fields!r}.")
-    return tuple(item.name if isinstance(item, UnischemaField) else item for item in listed)
+    return tuple(item.name if isinstance(item, UnischemaField) else item for item in listed(fields, verb))
 
 
-def required_names(verb: str, fields: FieldNames) -> tuple[str, ...]:
+def required_names(verb: str, fields: FieldNames | Iterable[FieldNames]) -> tuple[str, ...]:
     """The names and regexes as a tuple; raises `PipelineError` unless there is at least one."""
-    names = names_of(fields)
+    names = names_of(fields, verb)
     if not names or not all(isinstance(name, str) for name in names):
         raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
     return names

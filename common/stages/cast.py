@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from ..errors import PipelineError
 from ..schema.dtypes import NO_DTYPE
 from ..schema.element import OutputField
 from ..schema.times import UNITS_NS, has_fixed_unit
-from .base import Stage, matches, numeric_dtype, required_names
+from .base import FieldNames, Stage, matches, numeric_dtype, required_names
 from .columns import Columns
 from .steps import Step
 
@@ -42,7 +43,7 @@ class Cast(Stage):
     patterns: tuple[str, ...]
 
     @classmethod
-    def of(cls, dtype: DTypeLike, names: tuple[str, ...]) -> Cast:
+    def of(cls, dtype: DTypeLike, names: Iterable[FieldNames]) -> Cast:
         """Creates the stage; ``dtype`` is anything numpy accepts as a dtype."""
         return cls(_dtype_of(dtype), required_names("cast", names))
 

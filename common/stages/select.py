@@ -10,7 +10,7 @@ from ..errors import PipelineError
 from ..schema.codec import fits_shape
 from ..schema.element import output_of
 from ..schema.field import UnischemaField
-from .base import Stage
+from .base import FieldNames, Stage, listed
 from .columns import Columns
 from .steps import Step
 
@@ -45,9 +45,9 @@ class Select(Stage):
     declared: tuple[UnischemaField, ...] = ()  # a field in place of the base's property
 
     @classmethod
-    def of(cls, fields: Iterable[str | UnischemaField]) -> Select:
+    def of(cls, fields: FieldNames | Iterable[FieldNames]) -> Select:
         """Creates the stage from names, regexes and fields."""
-        given = list(fields)
+        given = listed(fields, "select")
         declared = tuple(item for item in given if isinstance(item, UnischemaField))
         return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
 

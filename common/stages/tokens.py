@@ -14,7 +14,7 @@ from ..errors import DecodeError, NullValueError, ParquetryError, PipelineError
 from ..process.forks import arrow_to_numpy
 from ..schema.element import OutputField
 from ..schema.plain import plain
-from .base import Decision, FieldNames, Stage, positive_integer, required_names
+from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure, Refusal
 from .names import StoredName
@@ -208,15 +208,6 @@ class TokenStage(Stage):
                 OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
                 for name in POSITION_FIELDS
             ]
-
-
-def token_fields(verb: str, fields: Sequence[FieldNames]) -> tuple[str, ...]:
-    """The names of the fields passed to a verb.
-
-    Raises:
-        PipelineError: there are none, or something is not a field name.
-    """
-    return required_names(verb, [name for given in fields for name in required_names(verb, given)])
 
 
 def by_field(value: object, fields: Sequence[str], verb: str, what: str) -> Any:

@@ -1,0 +1,41 @@
+"""Names may come one by one, or as any iterable of them; both make the same pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parquetry.common import Pipeline, UnischemaField
+
+NAMES = ("a", "b")
+VERBS: dict[str, Callable[..., Pipeline]] = {
+    "select": lambda *names: Pipeline("url").select(*names),
+    "cast": lambda *names: Pipeline("url").cast("int8", *names),
+    "nulls": lambda *names: Pipeline("url").nulls("drop", *names),
+    "nested": lambda *names: Pipeline("url").nested(*names),
+    "pad": lambda *names: Pipeline("url").pad(*names),
+    "fixed": lambda *names: Pipeline("url").fixed(*names, shape=(2,)),
+    "permute": lambda *names: Pipeline("url").permute(*names, dims=("H", "W")),
+    "decimals": lambda *names: Pipeline("url").decimals("scaled", *names),
+    "concat": lambda *names: Pipeline("url").concat(8, *names),
+    "pack_rows": lambda *names: Pipeline("url").pack_rows(8, *names),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("form", [list, tuple, dict.fromkeys, np.array, iter])
+def test_a_list_of_names_is_the_same_as_the_names(verb: str, form: Callable[[Any], Any]) -> None:
+    assert VERBS[verb](form(NAMES)) == VERBS[verb](*NAMES)
+
+
+def test_a_declared_field_in_a_list_still_declares() -> None:
+    field = UnischemaField("a", np.int8)
+    assert Pipeline("url").select([field, "b"]) == Pipeline("url").select(field, "b")
+
+
+def test_one_declared_field_is_the_same_as_a_list_of_it() -> None:
+    field = UnischemaField("a", np.int8)
+    assert Pipeline("url").transform(dict, field).stages[0].output == (field,)
