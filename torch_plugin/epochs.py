@@ -17,6 +17,9 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from parquetry.common.errors import PipelineError
+from parquetry.common.schema.plain import integer
+
 from .loader_passes import Pass
 from .trainer_sharding import TrainerEpoch
 
@@ -24,6 +27,14 @@ _WORDS = struct.Struct("<qqq")
 _NAME = "parquetry-epoch"
 _LOADERS = 64  # loaders with workers at a time; workers of further loaders count for themselves
 _PASSES = 8  # of each loader
+
+
+def epoch_number(epoch: object) -> int:
+    """Returns the argument of ``set_epoch``; raises `PipelineError` unless it is an integer of at least 0."""
+    found = integer(epoch, least=0)
+    if found is None:
+        raise PipelineError(f"set_epoch: expected an integer >= 0, got {epoch!r}.")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from parquetry.common.process.exit_watch import end_with_trainer
 from parquetry.common.urls import url_without_secrets, without_signature
 
 from . import loader_passes
-from .epochs import EpochCounter
+from .epochs import EpochCounter, epoch_number
 from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .loader_passes import Announced, LoaderPosition, Pass
@@ -323,10 +323,14 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """Makes the next pass epoch ``epoch`` (counted from 0), in running workers too.
 
         The pass resumes from a loaded state if the state is from that epoch, and starts at the beginning otherwise.
+
+        Raises:
+            PipelineError: the epoch is not an integer of at least 0.
         """
+        epoch = epoch_number(epoch)
         if self._resume is not None and self._resume["iteration"] != epoch:
             self._resume = None
-        self._epochs.set(operator.index(epoch))
+        self._epochs.set(epoch)
         self._begun = None
 
     def pass_begins(self, begun: Pass) -> None:

@@ -7,7 +7,6 @@ an iteration over the pipeline, in every process. Only the sampler splits rows a
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -25,7 +24,7 @@ from parquetry.common.pipeline.random_access import ElementConverters, ElementRe
 from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier
-from .epochs import EpochCounter
+from .epochs import EpochCounter, epoch_number
 from .loader_passes import Announced, Pass, install
 from .pass_counters import PassCounters
 from .placement import shard_of, shuffle_of
@@ -130,11 +129,9 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         """Sets the epoch (counted from 0) of the next loader pass, and of rows read before it.
 
         Raises:
-            PipelineError: a number below 0.
+            PipelineError: the epoch is not an integer of at least 0.
         """
-        if operator.index(epoch) < 0:
-            raise PipelineError(f"set_epoch: expected an integer >= 0, got {epoch}.")
-        self._epochs.set(operator.index(epoch))
+        self._epochs.set(epoch_number(epoch))
 
     # --- called by loaders ---
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 from torchdata.nodes import BaseNode
@@ -12,6 +11,7 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.pipeline.iteration import Given
 
+from .epochs import epoch_number
 from .iterable import ParquetIterable
 from .iterable_carrier import IterableCarrier, Part
 from .iterator import ElementIterator, parse
@@ -36,10 +36,15 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
     _iterator: ElementIterator[Given] | None
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next ``reset()`` without a state start epoch ``epoch`` (counted from 0)."""
+        """Makes the next ``reset()`` without a state start epoch ``epoch`` (counted from 0).
+
+        Raises:
+            PipelineError: the epoch is not an integer of at least 0.
+        """
+        number = epoch_number(epoch)
         self.close()
         self._iterator = None
-        self._epoch = operator.index(epoch)
+        self._epoch = number
 
     if TYPE_CHECKING:
 

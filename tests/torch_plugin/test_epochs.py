@@ -7,9 +7,12 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from parquetry.torch_plugin import epochs
+from parquetry.common.errors import PipelineError
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, epochs
 from parquetry.torch_plugin.epochs import EpochCounter, EpochMemory, Told
 from parquetry.torch_plugin.loader_passes import Pass
 
@@ -37,6 +40,19 @@ def _in_child(work: Callable[[], Any]) -> None:
         work()
         os._exit(0)
     os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetMap, ParquetNode, ParquetPipe])
+@pytest.mark.parametrize("epoch", [-1, True, 1.0, "1", None])
+def test_an_epoch_is_a_number_from_0(face: Any, epoch: Any) -> None:
+    with pytest.raises(PipelineError, match=f"set_epoch: expected an integer >= 0, got {epoch!r}"):
+        face("never-read").set_epoch(epoch)
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetMap, ParquetNode, ParquetPipe])
+def test_an_epoch_may_be_a_number_of_numpy_or_torch(face: Any) -> None:
+    for epoch in (np.int64(3), torch.tensor(3)):
+        face("never-read").set_epoch(epoch)
 
 
 def test_without_announcements_each_iterator_is_an_epoch() -> None:
