@@ -1,27 +1,39 @@
-"""Converts arguments of tf.data's verbs for the plan: numbers and paths that are known now, seeds, predicates."""
+"""Converts arguments of tf.data's verbs for the plan: numbers, flags and paths that are known now, and seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.schema.plain import integer, plain
 
 
-def static(value: object) -> int | None:
-    """Returns an integer (or bool), or ``None`` if it is unknown until the graph runs."""
-    if tf.is_tensor(value):
-        value = tf.get_static_value(value)
-    if isinstance(value, bool | int | np.integer | np.bool_):
-        return int(value)
-    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biu":
-        return int(value)
-    if value is None or tf.is_tensor(value):
-        return None
-    raise PipelineError(f"argument of a dataset's verb: expected an integer, got {value!r}.")
+def static(value: object, verb: str, name: str) -> int | None:
+    """Returns an integer argument of a verb, or ``None`` if it is unknown until the graph runs.
+
+    Raises:
+        PipelineError: the value is known and not an integer. A bool is not one: ``shuffle(True)`` is a slip.
+    """
+    known = _known(value)
+    number = integer(known)
+    if known is not None and number is None:
+        raise PipelineError(f"{verb}: expected {name} to be an integer, got {value!r}.")
+    return number
+
+
+def static_flag(value: object, verb: str, name: str) -> bool | None:
+    """Returns a bool argument of a verb, or ``None`` if it is unknown until the graph runs.
+
+    Raises:
+        PipelineError: the value is known and neither true nor false.
+    """
+    known = plain(_known(value))
+    if known not in (True, False, None):
+        raise PipelineError(f"{verb}: expected {name} to be True or False, got {value!r}.")
+    return None if known is None else bool(known)
 
 
 def static_text(value: object) -> Any:
@@ -64,6 +76,5 @@ def graph_seed() -> int | None:
     return (int(graph_seed) * 0x9E3779B1 + int(op_seed)) % (1 << 63)
 
 
-def is_dnf(predicate: object) -> bool:
-    """Returns whether a predicate is a list of tuples, or a list of such lists."""
-    return isinstance(predicate, Sequence) and not isinstance(predicate, str | bytes)
+def _known(value: object) -> object:
+    return tf.get_static_value(value) if tf.is_tensor(value) else value

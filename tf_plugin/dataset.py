@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
 import tensorflow as tf
 
 from parquetry.common import Pipeline
@@ -32,11 +31,10 @@ from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.plan.state import read_state, state_of
-from parquetry.common.predicates.column_predicates import ColumnPredicate
 from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
 
-from .arguments import graph_seed, is_dnf, known_urls, static, static_text
+from .arguments import graph_seed, known_urls, static, static_flag, static_text
 from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
@@ -420,7 +418,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     def filter(self, predicate: object, name: str | None = None) -> Self:
         """Like `tf.data.Dataset.filter`; expressions, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
-        if isinstance(predicate, pc.Expression | ColumnPredicate) or is_dnf(predicate):
+        if not callable(predicate):
             return self.where(predicate)
         return tf.data.Dataset.filter(self, predicate, name=name)
 
@@ -464,7 +462,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         chosen = {key: value for key, value in options.items() if value is not None}
         if num_shards is None or index is None:
             return super().shard(num_shards, index, **chosen)
-        numbers = static(num_shards), static(index)
+        numbers = static(num_shards, "shard", "num_shards"), static(index, "shard", "index")
         if SHARD_HINT not in numbers and (chosen or self._pipeline.accepts("shard")):
             if None not in numbers:
                 return super().shard(*numbers, **chosen)
@@ -489,8 +487,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
         Without a seed, this picks a random one, from `tf.random.set_seed`'s sequence if you called that.
         """
-        size = static(buffer_size)
-        static_seed = graph_seed() if seed is None else static(seed)
+        size = static(buffer_size, "shuffle", "buffer_size")
+        static_seed = graph_seed() if seed is None else static(seed, "shuffle", "seed")
         known = static_seed is not None or seed is None
         if size is not None and size > 0 and known and self._pipeline.accepts("shuffle"):
             reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
@@ -525,36 +523,36 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         Raises:
             PipelineError: the elements are batches of different sizes (`bucket`), which tf.data cannot stack.
         """
-        size, drop = static(batch_size), static(drop_remainder)
+        size, drop = static(batch_size, "batch", "batch_size"), static_flag(drop_remainder, "batch", "drop_remainder")
         refused = any(stage.makes_batches for stage in self._pipeline.stages)
         if size is not None and drop is not None and (refused or self._pipeline.accepts("batch")):
-            return super().batch(size, bool(drop))
+            return super().batch(size, drop)
         return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
     def repeat(self, count: object = None, name: str | None = None) -> Self:
         """Like `tf.data.Dataset.repeat`."""
-        static_count = -1 if count is None else static(count)
+        static_count = -1 if count is None else static(count, "repeat", "count")
         if static_count is not None and self._pipeline.accepts("repeat"):
             return super().repeat(None if static_count < 0 else static_count)
         return tf.data.Dataset.repeat(self, count, name=name)
 
     def take(self, count: object, name: str | None = None) -> Self:
         """Like `tf.data.Dataset.take`."""
-        static_count = static(count)
+        static_count = static(count, "take", "count")
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
             return super().take(static_count)
         return tf.data.Dataset.take(self, count, name=name)
 
     def skip(self, count: object, name: str | None = None) -> Self:
         """Like `tf.data.Dataset.skip`."""
-        static_count = static(count)
+        static_count = static(count, "skip", "count")
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
             return super().skip(static_count)
         return tf.data.Dataset.skip(self, count, name=name)
 
     def prefetch(self, buffer_size: object, name: str | None = None) -> Any:
         """Like `tf.data.Dataset.prefetch`. With a fixed size, it runs without tf.data's autotuner; see `Untuned`."""
-        size = static(buffer_size)
+        size = static(buffer_size, "prefetch", "buffer_size")
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self
         return Untuned(prefetched, read_ahead=False) if fixed else prefetched

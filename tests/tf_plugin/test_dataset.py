@@ -181,10 +181,33 @@ def test_counts_that_only_the_graph_knows_are_left_to_tf_data(url: str) -> None:
     assert total(tf.constant(2, tf.int64)) == sum(range(20))
 
 
-@pytest.mark.parametrize("verb", ["batch", "take", "repeat"])
-def test_arguments_that_are_not_integers_are_refused(url: str, verb: str) -> None:
-    with pytest.raises(PipelineError, match="expected an integer, got 'three'"):
-        getattr(ParquetDataset(url), verb)("three")
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("batch", "batch_size"),
+        ("take", "count"),
+        ("skip", "count"),
+        ("repeat", "count"),
+        ("shuffle", "buffer_size"),
+        ("prefetch", "buffer_size"),
+    ],
+)
+@pytest.mark.parametrize("value", ["three", True, np.bool_(True), 1.5, tf.constant(True)])
+def test_arguments_that_are_not_integers_are_refused(url: str, verb: str, name: str, value: Any) -> None:
+    with pytest.raises(PipelineError, match=f"{verb}: expected {name} to be an integer, got"):
+        getattr(ParquetDataset(url), verb)(value)
+
+
+def test_a_flag_is_true_or_false(url: str) -> None:
+    with pytest.raises(PipelineError, match="batch: expected drop_remainder to be True or False, got 'yes'"):
+        ParquetDataset(url).batch(4, drop_remainder="yes")
+    for flag in (True, np.bool_(True), tf.constant(True), 1):
+        assert ParquetDataset(url).batch(4, drop_remainder=flag).pipeline == Pipeline(url).batch(4, drop_remainder=True)
+
+
+def test_a_filter_that_is_no_predicate_says_what_one_is(url: str) -> None:
+    with pytest.raises(PipelineError, match=r"where: expected an expression such as pc.field\('id'\) > 3, or tuples"):
+        ParquetDataset(url).filter("id > 3")
 
 
 def test_a_seed_is_drawn_once_and_follows_set_seed(url: str) -> None:
