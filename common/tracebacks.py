@@ -25,9 +25,15 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _ELSEWHERE = {  # what pandas, polars, tf.data, torch and Petastorm call it: what it is called here
+    "astype": "cast",
     "columns": "fields",
     "drop": "select",
     "drop_last": "drop_remainder",
+    "drop_nulls": "nulls",
+    "dropna": "nulls",
+    "fields": "schema",
+    "fill_null": "nulls",
+    "fillna": "nulls",
     "filter": "where",
     "head": "take",
     "limit": "take",
@@ -123,7 +129,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
     names = list(known)
     usual = _ELSEWHERE.get(str(name))
-    near = [usual] if usual in names else get_close_matches(str(name), names, n=1, cutoff=0.6)
+    same = [known for known in names if known.lower() == str(name).lower()]
+    near = [usual] if usual in names else same or get_close_matches(str(name), names, n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -32,6 +32,7 @@ from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
+from parquetry.common.schema.field import Unischema
 from parquetry.common.stages.base import Stage
 
 from .arguments import graph_seed, known_urls, static, static_flag, static_text
@@ -268,6 +269,11 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def element(self) -> Element:
         """The fields of one step with their dtypes, shapes and units; ``element_spec`` has no units."""
         return self.pipeline.element
+
+    @property
+    def schema(self) -> Unischema:
+        """The dataset's schema: every readable field."""
+        return self.pipeline.schema
 
     def vocabulary(self, field: str) -> list[Any]:
         """Returns the values of a field, indexed by code; see `Pipeline.vocabulary`."""

@@ -69,7 +69,7 @@ def make_petastorm_dataset(reader: DescribedSamples) -> Any:
     Raises:
         SchemaError: TensorFlow has no type for a field.
     """
-    schema, ngram = reader.schema, reader.ngram
+    schema, ngram = _schema_of("make_petastorm_dataset", reader), reader.ngram
     fields = _flat_fields(schema, ngram)
     dtypes = _nested(schema, ngram, [dtype for _, dtype in fields])
     shapes = _nested(schema, ngram, [tf.TensorShape(_shape(field, reader.batched_output)) for field, _ in fields])
@@ -154,12 +154,13 @@ def tf_tensors(reader: DescribedSamples, shuffling_queue_capacity: int = 0, min_
     Raises:
         PipelineError: a shuffling queue with a batched reader, or outside a graph.
     """
+    schema = _schema_of("tf_tensors", reader)
     if shuffling_queue_capacity > 0 and (reader.batched_output or tf.executing_eagerly()):
         raise PipelineError(
             "tf_tensors: expected shuffling_queue_capacity=0 for make_batch_reader and in eager mode, "
             f"got {shuffling_queue_capacity}. Shuffle with shuffle_rows=True, or with shuffle() of the dataset."
         )
-    schema, ngram = reader.schema, reader.ngram
+    ngram = reader.ngram
     fields = _flat_fields(schema, ngram)
     dtypes = [dtype for _, dtype in fields]
 
@@ -174,6 +175,12 @@ def tf_tensors(reader: DescribedSamples, shuffling_queue_capacity: int = 0, min_
     for tensor, (field, _) in zip(tensors, fields, strict=True):
         tensor.set_shape(_shape(field, reader.batched_output))
     return _nested(schema, ngram, tensors)
+
+
+def _schema_of(called: str, reader: DescribedSamples) -> Unischema:
+    if not hasattr(reader, "schema"):
+        raise PipelineError(f"{called}: expected a reader from make_reader or make_batch_reader, got {reader!r}.")
+    return reader.schema
 
 
 def _begin(reader: DescribedSamples) -> None:

@@ -246,6 +246,8 @@ def _is_batched(reader: object) -> bool:
 
 
 def _as_dict(sample: Any) -> dict[str, Any]:
+    if not isinstance(sample, Mapping) and not hasattr(sample, "_asdict"):
+        raise PipelineError(f"loader: expected the named tuples of make_reader or make_batch_reader, got {sample!r}.")
     return dict(sample if isinstance(sample, Mapping) else sample._asdict())
 
 

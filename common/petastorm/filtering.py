@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..schema.field import Unischema, UnischemaField
+from ..tracebacks import did_you_mean
 from .frames import has_pandas, to_frame
 from .predicates import PredicateBase, in_lambda, in_negate, in_reduce
 from .values import column_array, row_values
@@ -34,6 +35,7 @@ def predicate_fields(predicate: PredicateBase, schema: Unischema) -> list[Unisch
         raise PipelineError(
             f"predicate {type(predicate).__name__}: expected get_fields() to name fields of the dataset, "
             f"got {unknown or 'none'}. Fields are: {list(schema.fields)}."
+            f"{did_you_mean(unknown[0], schema.fields) if unknown else ''}"
         )
     return [schema[name] for name in names]
 

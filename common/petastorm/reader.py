@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import PipelineError
 from ..layout.kept_directories import cache_root
+from ..tracebacks import did_you_mean
 from ..urls import url_without_secrets
 from .dataset import PetastormDataset
 from .errors import NoFieldsError
@@ -216,6 +217,10 @@ def _reader(
     seed, shuffle_rows, shuffle_row_groups, parts, num_epochs = order
     stored = from_parquetry(dataset.schema)
     storage, ngram = _storage_schema(dataset, stored, schema_fields)
+    if transform is not None and not hasattr(transform, "edit_fields"):
+        raise PipelineError(
+            f"transform_spec: expected a TransformSpec, got {transform!r}. Write TransformSpec(function)."
+        )
     schema = storage if transform is None else transform_schema(storage, transform)
     if not schema.fields:
         raise NoFieldsError("TransformSpec: expected at least one field to remain, got none.")
@@ -279,7 +284,7 @@ def _storage_schema(
     if not storage.fields:
         raise NoFieldsError(
             f"schema_fields: No fields matching the criteria {chosen} in the dataset {dataset.roots[0]}. "
-            f"Fields are: {list(stored.fields)}."
+            f"Fields are: {list(stored.fields)}.{''.join(did_you_mean(name, stored.fields) for name in chosen[:1])}"
         )
     return storage, ngram
 

@@ -134,6 +134,10 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             raise PipelineError(
                 "Pipeline: expected no filesystem or storage_options with address=. Set them on the server."
             )
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise PipelineError(
+                f"Pipeline: expected storage_options to be a dict, got {type(storage_options).__name__}."
+            )
         served = None if address is None else ServerAddress.of(address)
         url_or_urls = url_or_urls if served is None else served.url
         if isinstance(url_or_urls, Pipeline):
@@ -529,8 +533,10 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Pipeline[Given]:
         """The inverse of `to_json`."""
-        if value.get("version") != 1:
-            raise PipelineError(f"stored pipeline: expected version 1, got {value.get('version')!r}. Update parquetry.")
+        if not isinstance(value, Mapping) or "version" not in value:
+            raise PipelineError(f"stored pipeline: expected what to_json() returned, got {value!r}.")
+        if value["version"] != 1:
+            raise PipelineError(f"stored pipeline: expected version 1, got {value['version']!r}. Update parquetry.")
         stored = value.get("filesystem")
         pipeline = cls(
             value["urls"] if value.get("address") is None else None,

@@ -82,6 +82,8 @@ class Verbs(ImageVerbs):
             with suppress(AttributeError):
                 return super().__getattr__(name)  # defined by torch's DataPipes
             near = "" if name.startswith("_") else did_you_mean(name, set(dir(cls)) - _INTERNAL)
+            if not near and name in dir(vars(self).get("_pipeline")):
+                near = f" Its pipeline has it: .pipeline.{name}."
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}.{near}", name=name)
 
     def where(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:

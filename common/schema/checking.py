@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -55,8 +56,10 @@ def wrong_type(field: UnischemaField, value: object) -> EncodeError:
     """Returns the error for a value whose type is not the field's."""
     shown = repr(value)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    files = field.storage.takes_encoded and isinstance(value, str | os.PathLike)
+    hint = " To store a file, pass its bytes: pathlib.Path(...).read_bytes()." if files else ""
     return EncodeError(
-        f"field '{field.name}': expected {dtype_to_json(field.dtype)}, got {type(value).__name__} {shown}."
+        f"field '{field.name}': expected {dtype_to_json(field.dtype)}, got {type(value).__name__} {shown}.{hint}"
     )
 
 

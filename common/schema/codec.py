@@ -135,6 +135,7 @@ def codec_from_json(value: Mapping[str, Any]) -> Codec:
     kind = parameters.pop("kind", None)
     if kind not in _REGISTRY:
         raise SchemaError(
-            f"stored codec: expected one of {sorted(_REGISTRY)}, got {kind!r}. Update parquetry to read it."
+            f"stored codec: expected one of {sorted(_REGISTRY)}, got {kind!r}. Update parquetry to read it, "
+            "or import the module that defines this codec."
         )
     return _REGISTRY[kind].from_parameters(parameters)

@@ -127,7 +127,7 @@ class Unischema:
     Iterating yields the fields in order. ``schema["image"]`` and ``schema.image`` return one field.
 
     Raises:
-        SchemaError: two fields have the same name.
+        SchemaError: two fields have the same name, or something is not a field.
     """
 
     __slots__ = ("_fields", "name")
@@ -136,7 +136,9 @@ class Unischema:
 
     def __init__(self, name: str, fields: Iterable[UnischemaField]) -> None:
         by_name: dict[str, UnischemaField] = {}
-        for field in fields:
+        for field in fields if isinstance(fields, Iterable) else [fields]:
+            if not isinstance(field, UnischemaField):
+                raise SchemaError(f"schema '{name}': expected UnischemaField values, got {field!r}.")
             if field.name in by_name:
                 raise SchemaError(f"schema '{name}': expected unique field names, got '{field.name}' twice.")
             by_name[field.name] = field
@@ -253,9 +255,11 @@ def no_such_field(pattern: str, names: Iterable[str]) -> str:
     """Returns the error text for a name or pattern that matches nothing."""
     known = sorted(names)
     shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+    members = [name for name in known if name.startswith(f"{pattern}.")]
+    hint = f" Members of '{pattern}' are fields of their own." if members else did_you_mean(pattern, known)
     return (
         f"field '{pattern}': expected the name of a field or a regex that matches one in full. Fields are: {shown}."
-        f"{did_you_mean(pattern, known)}"
+        f"{hint}"
     )
 
 

@@ -187,6 +187,17 @@ def test_values_that_are_not_urls_are_refused(urls: Any) -> None:
         Pipeline(urls)
 
 
+def test_storage_options_that_are_no_dict_are_refused_without_showing_them() -> None:
+    with pytest.raises(PipelineError, match=r"expected storage_options to be a dict, got str\.$"):
+        Pipeline("url", storage_options="secret")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stored", ["text", {}, None])
+def test_what_is_no_stored_pipeline_is_refused(stored: Any) -> None:
+    with pytest.raises(PipelineError, match=r"stored pipeline: expected what to_json\(\) returned, got"):
+        Pipeline.from_json(stored)
+
+
 def test_the_length_of_an_endless_pipeline_is_a_type_error(built: Built) -> None:
     with pytest.raises(TypeError, match=r"the pipeline repeats forever. Give repeat\(\) a count, or use take\(\)"):
         len(built.pipeline().repeat())

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from drive_rows import drive_once
 
@@ -123,6 +125,11 @@ def test_a_keyword_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline
     ("call", "meant"),
     [
         (lambda p: p.limit(3), "take"),
+        (lambda p: p.fillna(0), "nulls"),
+        (lambda p: p.dropna(), "nulls"),
+        (lambda p: p.astype("int8"), "cast"),
+        (lambda p: p.fields, "schema"),
+        (lambda p: p.Batch, "batch"),
         (lambda p: p.batch(2, drop_last=True), "drop_remainder"),
         (lambda p: p.shard(world_size=2, rank=0), "num_shards"),
         (lambda p: Pipeline(p.urls, columns=["id"]), "fields"),
@@ -152,7 +159,16 @@ def test_a_keyword_that_a_function_of_the_callers_does_not_take_is_left_alone() 
 def test_a_field_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline) -> None:
     with pytest.raises(FieldNotFoundError, match=r"Fields are: .*\. Did you mean 'speed'\?$"):
         _ = Pipeline(drive.urls, ["sped"]).element
+    with pytest.raises(FieldNotFoundError, match=r"Did you mean 'id'\?$"):
+        _ = Pipeline(drive.urls, ["ID"]).element
     assert did_you_mean("zzz", ["id", "speed"]) == ""
+
+
+def test_a_struct_that_is_asked_for_names_its_members(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"gps": [{"lat": 1.0, "lon": 2.0}]}), path)
+    with pytest.raises(FieldNotFoundError, match=r"gps.lat, gps.lon. Members of 'gps' are fields of their own.$"):
+        _ = Pipeline(path, ["gps"]).element
 
 
 def test_windows_of_a_number_of_rows_name_length(drive: Pipeline) -> None:

@@ -484,6 +484,16 @@ def test_a_dataset_made_inside_a_function_is_read_there(url: str) -> None:
     assert total() == total() == sum(range(ROWS))
 
 
+def test_the_schema_is_the_pipelines(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"])
+    assert dataset.schema == dataset.pipeline.schema
+
+
+def test_what_only_a_pipeline_has_says_where_it_is(url: str) -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'to_json'. Its pipeline has it: .pipeline.to_json.$"):
+        ParquetDataset(url).to_json()
+
+
 def test_explain_tells_the_plan(url: str) -> None:
     assert "40 rows" in ParquetDataset(url).batch(4).explain()
 

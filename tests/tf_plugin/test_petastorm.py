@@ -130,6 +130,14 @@ def test_types_without_a_tensor_are_errors_with_the_fields_name(plain: str, fiel
         list(petastorm.make_petastorm_dataset(reader))
 
 
+@pytest.mark.parametrize("make", [petastorm.make_petastorm_dataset, petastorm.tf_tensors])
+def test_a_url_in_place_of_a_reader_is_refused(plain: str, make: Any) -> None:
+    with pytest.raises(
+        PipelineError, match=f"{make.__name__}: expected a reader from make_reader or make_batch_reader"
+    ):
+        make(plain)
+
+
 def test_nulls_of_rows_are_refused_with_the_fields_name() -> None:
     with rows(["label"]) as reader, pytest.raises(tf.errors.OpError, match="field 'label': expected a value, got null"):
         list(petastorm.make_petastorm_dataset(reader))

@@ -14,6 +14,7 @@ import pytest
 from ids import ids
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
+from parquetry.common.errors import PipelineError
 from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
 from parquetry.common.petastorm import reader as reader_module
 from parquetry.common.petastorm.ngram import NGram
@@ -181,6 +182,12 @@ def test_nulls_are_refused_with_the_fields_name(url: str, loader: Any) -> None:
     for reader in (rows_of(url, ["maybe"]), columns_of(url, ["maybe"])):
         with loader(reader) as batches, pytest.raises(TypeError, match="field 'maybe': Pytorch does not support"):
             next(iter(batches))
+
+
+@pytest.mark.parametrize("loader", [petastorm.DataLoader, petastorm.BatchedDataLoader])
+def test_a_url_in_place_of_a_reader_is_refused(url: str, loader: Any) -> None:
+    with pytest.raises(PipelineError, match="expected the named tuples of make_reader or make_batch_reader, got"):
+        next(iter(loader(url)))
 
 
 def test_arrays_of_text_are_refused_with_the_fields_name() -> None:

@@ -157,7 +157,17 @@ def test_a_field_that_is_not_there_is_refused() -> None:
         make_reader(str(REAL), schema_fields=[PetastormField("bogus", np.int64, ())])
     with pytest.raises(RuntimeError, match="No fields matching the criteria"):
         make_reader(str(REAL), schema_fields=["bogus.*"])
+    with pytest.raises(RuntimeError, match=r"Did you mean 'png16'\?$"):
+        make_reader(str(REAL), schema_fields=["pgn16"])
+    no_such = in_lambda(["ID"], bool)
+    with make_reader(str(REAL), predicate=no_such) as reader, pytest.raises(PipelineError, match=r"mean 'id'\?$"):
+        next(reader)
     assert issubclass(NoFieldsError, RuntimeError)
+
+
+def test_a_function_in_place_of_a_transform_spec_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"expected a TransformSpec, got <class 'dict'>. Write TransformSpec\("):
+        make_reader(str(REAL), transform_spec=dict)  # type: ignore[arg-type]
 
 
 # --- order ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,13 @@ def test_a_missing_value_of_a_field_that_is_not_nullable_is_refused() -> None:
 
 
 # ---- rows and columns
+
+
+@pytest.mark.parametrize("path", ["a.jpg", Path("a.jpg")])
+def test_the_path_of_an_image_says_how_to_pass_its_bytes(path: Any) -> None:
+    field = F("x", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
+    with pytest.raises(EncodeError, match=r"expected uint8, got .*To store a file, pass its bytes: .*read_bytes\(\)"):
+        encode_rows(Unischema("s", [field]), [{"x": path}])
 
 
 def test_the_error_names_the_row_and_the_field() -> None:

@@ -135,6 +135,17 @@ def test_a_shape_may_be_one_number() -> None:
     assert UnischemaField("x", np.int8, 3).shape == (3,)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("fields", [3, "id", [("id", np.int8)], {"id": np.int8}])
+def test_a_schema_of_something_else_than_fields_is_refused(fields: Any) -> None:
+    with pytest.raises(SchemaError, match="schema 's': expected UnischemaField values, got"):
+        Unischema("s", fields)
+
+
+def test_a_schema_may_be_one_field() -> None:
+    field = UnischemaField("x", np.int8)
+    assert Unischema("s", field) == Unischema("s", [field])  # type: ignore[arg-type]
+
+
 def test_dims_keep_their_names() -> None:
     assert FRAME.dims == ("H", "W", "C")
 
