@@ -29,6 +29,8 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
         StateError: not a state of a loader over a parquetry dataset; taken between two snapshots; or the positions of
             its workers are not consecutive, as when they collate rows or filter elements themselves.
     """
+    if not isinstance(loader_state, Mapping):
+        raise StateError(f"rank_state: expected what a loader's state_dict() returned, got {loader_state!r}.")
     snapshot = loader_state.get("_snapshot")
     if snapshot is None:
         state = _worker_state(loader_state)

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar, NoReturn, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,15 @@ class ColumnPredicate(PlainFields):
 
     def __invert__(self) -> ColumnPredicate:
         return Inverted(self.field, self)
+
+    def _refuse_operator(self, *_: object) -> NoReturn:
+        raise PipelineError(
+            f"{self.called}: cannot be combined with and, or, not, & or |. Call where() once for each condition that "
+            "must hold, and write ~ for the opposite."
+        )
+
+    __and__ = __rand__ = __or__ = __ror__ = _refuse_operator
+    __bool__ = _refuse_operator  # otherwise `hash_split(...) and expression` would be the expression alone
 
     def mask(self, column: pa.Array) -> np.ndarray:
         """Returns which rows match, bool ``[rows]``."""

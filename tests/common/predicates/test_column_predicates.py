@@ -6,9 +6,11 @@ import decimal
 import uuid
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from drive_rows import ROWS, drive_once
@@ -134,3 +136,19 @@ def test_contains_compares_half_floats() -> None:
         contains("x", 2049).mask(column)
     with pytest.raises(PipelineError, match="expected values of type halffloat, got 'a'"):
         contains("x", "a").mask(column)
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda split, other: split and other,
+        lambda split, other: split or other,
+        lambda split, other: not split,
+        lambda split, other: split & other,
+        lambda split, other: split | other,
+    ],
+)
+@pytest.mark.parametrize("other", [pc.field("id") > 3, contains("tags", 1)])
+def test_conditions_are_not_combined_by_operators_and_none_is_lost_silently(combine: Any, other: Any) -> None:
+    with pytest.raises(PipelineError, match=r"hash_split\('id'\): cannot be combined .* Call where\(\) once for each"):
+        combine(hash_split("id", [0.5, 0.5], 0), other)
