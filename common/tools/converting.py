@@ -14,7 +14,7 @@ import logging
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -185,6 +185,8 @@ class _SourceFiles:
 
     @classmethod
     def of(cls, source: Urls, options: Mapping[str, Any] | None, form: SourceFormat | None) -> _SourceFiles:
+        if not isinstance(source, str | os.PathLike | Iterable):
+            raise PipelineError(f"convert: expected a path, a URL, a list of them, or a Pipeline, got {source!r}.")
         urls = [source] if isinstance(source, str | os.PathLike) else list(source)
         if not urls:
             raise PipelineError("convert: expected a source, got an empty list.")

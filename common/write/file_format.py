@@ -31,7 +31,10 @@ def core_schema(schema: object) -> Unischema:
     if convert is not None:
         schema = convert(schema)
     if not isinstance(schema, Unischema) or not len(schema):
-        raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
+        raise SchemaError(
+            f"schema: expected a Unischema with at least one field, got {schema!r}. "
+            "Write Unischema('name', [UnischemaField(...), ...])."
+        )
     return schema
 
 

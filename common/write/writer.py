@@ -358,13 +358,15 @@ def write_dataset(
             assigned to the files round-robin.
 
     Raises:
-        PipelineError: rows are a data frame, or an argument is out of range.
+        PipelineError: rows are a data frame or cannot be iterated, or an argument is out of range.
         TypeError: no rows were given.
     """
     for given in (schema, rows):
         _refuse_data_frame(given, "write_dataset: expected a URL, a schema, and rows as dicts or a mapping of columns")
     if rows is _NO_ROWS:
         raise TypeError("write_dataset: expected a URL, a schema and rows, got no rows.")
+    if not isinstance(rows, Iterable):
+        raise PipelineError(f"write_dataset: expected rows as dicts or a mapping of columns, got {rows!r}.")
     with DatasetWriter(
         url,
         schema,

@@ -409,6 +409,12 @@ def test_an_interrupted_conversion_resumes_and_gives_the_same_files(
     assert made == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
 
 
+@pytest.mark.parametrize("source", [None, 3])
+def test_a_source_that_is_no_path_is_refused(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(PipelineError, match=f"convert: expected a path, a URL, a list of them, or .*, got {source}"):
+        convert(source, tmp_path / "out")
+
+
 def test_a_target_that_holds_the_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.tfrecord").write_bytes(framed(example({"a": feature([1])})))

@@ -512,6 +512,13 @@ def test_a_closed_writer_stays_closed(tmp_path: Path) -> None:
     out.close()
 
 
+@pytest.mark.parametrize("rows", [None, 3])
+def test_rows_that_cannot_be_iterated_are_refused_and_nothing_is_written(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(PipelineError, match=f"expected rows as dicts or a mapping of columns, got {rows}"):
+        write_dataset(tmp_path / "d", NUMBERS, rows)
+    assert not (tmp_path / "d").exists()
+
+
 def test_a_table_is_columns_and_data_frames_are_refused_with_what_to_write(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", NUMBERS) as out:
         out.write_columns(pa.table({"i": [1, 2], "text": ["a", None]}))
