@@ -382,7 +382,8 @@ class StoredDataset:
         """
         if patterns is None:
             for reason in self.refused.values():
-                raise SchemaError(reason)
+                cannot = ", ".join(map(repr, list(self.refused)[:20])) + (", ..." if len(self.refused) > 20 else "")
+                raise SchemaError(f"{reason} Fields that cannot be read: {cannot}; select('.*') keeps all others.")
             return list(self.schema.fields)
         names = dict.fromkeys([*self.schema.fields, *self.refused])
         wanted: set[str] = set()

@@ -160,6 +160,16 @@ def test_fields_that_cannot_be_tensors_fail_at_once_unless_deselected(tmp_path: 
             wanted.element  # noqa: B018
 
 
+def test_all_columns_without_a_tensor_are_named_at_once_and_the_others_are_one_call_away(tmp_path: Path) -> None:
+    stored = pa.table({"id": [0], "a": pa.nulls(1), "b": pa.array([[{"c": 1}]]), "label": [3]})
+    pq.write_table(stored, tmp_path / "t.parquet")
+    pipeline = Pipeline(tmp_path)
+    message = r"field 'a': .* Fields that cannot be read: 'a', 'b'; select\('\.\*'\) keeps all others\.$"
+    with pytest.raises(SchemaError, match=message):
+        pipeline.element  # noqa: B018
+    assert [list(row) for row in pipeline.select(".*")] == [["id", "label"]]
+
+
 def test_structs_are_flattened_and_a_null_struct_has_null_members(tmp_path: Path) -> None:
     column = pa.array(
         [{"a": 1, "in": {"b": "x", "l": [1]}}, None, {"a": None, "in": None}, {"a": 4, "in": {"b": None, "l": None}}],
