@@ -211,8 +211,7 @@ class FieldVerbs:
             PipelineError: the shape does not fit the field's, or has ``None`` axes although there are no batches.
             DecodeError: a value is larger than ``shape``; the message names file and row.
         """
-        wanted = None if shape is None else tuple(shape)
-        return self._with_stage(Pad(required_names("pad", names), wanted, value))
+        return self._with_stage(Pad(required_names("pad", names), shape, value))  # type: ignore[arg-type]  # converted there
 
     def fixed(self, *names: FieldNames, shape: Sequence[int]) -> Self:
         """Declares that every value of some fields has this shape.
@@ -225,7 +224,7 @@ class FieldVerbs:
             PipelineError: the shape does not fit the field's.
             DecodeError: a value has another shape; the message names file and row.
         """
-        return self._with_stage(Pad(required_names("fixed", names), tuple(shape), None, False))
+        return self._with_stage(Pad(required_names("fixed", names), shape, None, False))  # type: ignore[arg-type]  # converted there
 
     def permute(self, *names: FieldNames, dims: Sequence[str]) -> Self:
         """Reorders the axes of fields that declare ``dims``, and of images, whose axes are H, W and C without it.
@@ -236,7 +235,7 @@ class FieldVerbs:
         Raises:
             PipelineError: a field does not have these axes.
         """
-        return self._with_stage(Permute(required_names("permute", names), tuple(dims)))
+        return self._with_stage(Permute(required_names("permute", names), dims))  # type: ignore[arg-type]  # converted there
 
     def decimals(self, form: str, *names: FieldNames) -> Self:
         """Sets how decimal fields are delivered: as exact ``"text"`` (default), ``"float64"``, or ``"scaled"`` int64.

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
-from .base import Fill, Stage, check_fill
+from .base import Fill, Stage, check_fill, is_integer
 from .columns import Columns, companion, refuse_nested
 from .nulls import fill_value
 from .steps import Step
@@ -69,8 +69,16 @@ class Pad(Stage):
     def sample(cls) -> Stage:
         return cls(("x",))
 
+    @property
+    def called(self) -> str:
+        """The method that made it."""
+        return "pad" if self.lengths else "fixed"
+
     def check(self) -> None:
         check_fill("pad", "value", self.value)
+        axes = self.shape if isinstance(self.shape, tuple) else (self.shape,)
+        if not all(axis is None or (is_integer(axis) and axis >= 0) for axis in axes):
+            raise PipelineError(f"{self.called}: expected shape to have integers >= 0 or None, got {self.shape!r}.")
 
     @property
     def changes_names(self) -> bool:
@@ -83,7 +91,7 @@ class Pad(Stage):
         """Pads the columns; ``sizes`` as in `PadStep`."""
         columns.open()
         chosen = columns.matching(self.patterns)
-        refuse_nested("pad" if self.lengths else "fixed", columns, chosen)
+        refuse_nested(self.called, columns, chosen)
         for number in chosen:
             output = columns.outputs[number]
             shape = self._wanted(output)
@@ -110,7 +118,8 @@ class Pad(Stage):
         if len(shape) != len(output.shape) or any(
             own is not None and own != size for own, size in zip(output.shape, shape, strict=True)
         ):
-            raise PipelineError(f"pad: field '{output.name}': expected a shape that fits {output.shape}, got {shape}.")
+            rule = f"expected a shape that fits {output.shape}, got {shape}."
+            raise PipelineError(f"{self.called}: field '{output.name}': {rule}")
         if not self.lengths and None in shape:
             raise PipelineError(f"fixed: field '{output.name}': expected a shape without None, got {shape}.")
         return shape

@@ -196,9 +196,10 @@ def _check_fit(step: PadStep, shapes: np.ndarray, target: tuple[int, ...], colum
         number = int(np.flatnonzero(wrong)[0])
         row = number // int(np.prod(column.lead[1:], dtype=np.int64))
         rule = f"a shape of at most {target}" if step.lengths else f"shape {target}"
+        remedy = "Give a larger shape" if step.lengths else "Call pad() in place of fixed()"
         raise DecodeError(
             f"field '{step.field.name}', {describe(row)}: expected {rule}, got {tuple(shapes[number].tolist())}. "
-            "Give a larger shape, or crop in a transform."
+            f"{remedy}, or crop in a transform."
         )
 
 

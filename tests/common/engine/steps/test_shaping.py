@@ -94,6 +94,12 @@ def test_fixed_holds_every_value_to_one_shape(drive: Pipeline) -> None:
     assert next(iter(same.batch(3)))["points"].shape == (3, 1, 3)
     with pytest.raises(DecodeError, match=r"field 'points', .*row 0: expected shape \(1, 3\), got \(0, 3\)"):
         list(drive.select("points").fixed("points", shape=(1, 3)))
+    with pytest.raises(DecodeError, match=r"expected shape \(9, 3\), got .*\. Call pad\(\) in place of fixed\(\)"):
+        list(drive.select("points").fixed("points", shape=(9, 3)))
+    with pytest.raises(
+        PipelineError, match=r"^fixed: field 'points': expected a shape that fits \(None, 3\), got \(4,\)"
+    ):
+        _ = drive.fixed("points", shape=(4,)).element
 
 
 @pytest.mark.parametrize(
