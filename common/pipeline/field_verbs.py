@@ -319,4 +319,4 @@ class FieldVerbs:
                 row.
         """
         declared = None if output is None else tuple(output) if isinstance(output, Iterable) else (output,)
-        return self._with_stage(Transform(UserFunction(fn), declared, names_of(remove), batched, drops))
+        return self._with_stage(Transform(UserFunction(fn), declared, names_of("transform", remove), batched, drops))

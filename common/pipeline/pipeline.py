@@ -145,7 +145,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
                 raise PipelineError(
                     "Pipeline: expected no filesystem or storage_options with a pipeline, which has its own."
                 )
-            given = url_or_urls if fields is None else url_or_urls.select(*listed(fields))
+            given = url_or_urls if fields is None else url_or_urls.select(*listed("select", fields))
             _copy(given.with_options(**Options.of(options).given()), self)
             return
         values = {

@@ -173,7 +173,7 @@ class Verbs(ImageVerbs):
                 offsets=offsets_of(fields) if isinstance(fields, Mapping) else (),
                 timestamp=timestamp.name if isinstance(timestamp, UnischemaField) else timestamp,
                 max_gap=normalize_gap(max_gap),
-                group_by=() if group_by is None else names_of(group_by),
+                group_by=() if group_by is None else names_of("ngram", group_by),
                 stride=stride,
                 overlap=overlap,
                 span_row_groups=span_row_groups,

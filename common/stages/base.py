@@ -329,27 +329,30 @@ def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
     return [stage.with_canonical_shards(count) for stage in stages]
 
 
-def listed(fields: FieldNames | Iterable[FieldNames], verb: str = "fields") -> list[str | UnischemaField]:
+def listed(verb: str, fields: FieldNames | Iterable[FieldNames]) -> list[str | UnischemaField]:
     """The names, regexes and fields as one list: ``"a", "b"`` and ``["a", "b"]`` are the same.
+
+    A set is sorted: its own order differs between processes, and states and ranks depend on the order.
 
     Raises:
         PipelineError: something is neither a name, a field, nor several of them.
     """
     if isinstance(fields, str | bytes | UnischemaField):
         return [fields]  # bytes are refused by the caller, with all names
-    if not isinstance(fields, Iterable):
+    if not isinstance(fields, Iterable) or isinstance(fields, Mapping):
         raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
-    return [name for item in fields for name in listed(item, verb)]
+    items = sorted(fields, key=str) if isinstance(fields, set | frozenset) else fields
+    return [name for item in items for name in listed(verb, item)]
 
 
-def names_of(fields: FieldNames | Iterable[FieldNames], verb: str = "fields") -> tuple[str, ...]:
+def names_of(verb: str, fields: FieldNames | Iterable[FieldNames]) -> tuple[str, ...]:
     """The names and regexes as a tuple; raises `PipelineError` if ``fields`` is not iterable."""
-    return tuple(item.name if isinstance(item, UnischemaField) else item for item in listed(fields, verb))
+    return tuple(item.name if isinstance(item, UnischemaField) else item for item in listed(verb, fields))
 
 
 def required_names(verb: str, fields: FieldNames | Iterable[FieldNames]) -> tuple[str, ...]:
     """The names and regexes as a tuple; raises `PipelineError` unless there is at least one."""
-    names = names_of(fields, verb)
+    names = names_of(verb, fields)
     if not names or not all(isinstance(name, str) for name in names):
         raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
     return names

@@ -102,7 +102,7 @@ def offsets_of(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, 
     """
     refusal = PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.")
     try:
-        offsets = [(plain(offset), names_of(names)) for offset, names in fields.items()]
+        offsets = [(plain(offset), names_of("ngram", names)) for offset, names in fields.items()]
     except (TypeError, PipelineError) as error:
         raise refusal from error
     if not all(is_integer(offset) for offset, _ in offsets):

@@ -47,7 +47,7 @@ class Select(Stage):
     @classmethod
     def of(cls, fields: FieldNames | Iterable[FieldNames]) -> Select:
         """Creates the stage from names, regexes and fields."""
-        given = listed(fields, "select")
+        given = listed("select", fields)
         declared = tuple(item for item in given if isinstance(item, UnischemaField))
         return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
 

@@ -118,7 +118,7 @@ def filter_of(predicate: object, fields: FieldNames | None = None, *, batched: b
     if callable(predicate) and not isinstance(predicate, pc.Expression):
         if not fields:
             raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
-        return WhereFunction(UserFunction(predicate), names_of(fields), batched)
+        return WhereFunction(UserFunction(predicate), names_of("where", fields), batched)
     if fields is not None:
         raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
     return Where.of(as_expression(predicate))

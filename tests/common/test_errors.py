@@ -159,6 +159,8 @@ def test_a_file_with_damaged_pages_is_named(tmp_path: Path) -> None:
         (lambda p: p.nulls("drop", []), r"nulls: expected a field name or regex, or several of them, got \(\[\],\)"),
         (lambda p: p.concat("tokens", 16), r"concat: expected a field name or regex, or several of them, got 16"),
         (lambda p: p.hash_split("id", 0.8, 0), r"hash_split\('id'\): expected fractions such as \[0.8, 0.2\], got 0.8"),
+        (lambda p: p.transform(dict, remove=3), r"transform: expected a field name or regex, or several of them, got 3"),
+        (lambda p: p.ngram(length=2, group_by=3), r"ngram: expected a field name or regex, or several of them, got 3"),
         (lambda p: p.transform(dict, output=3), r"expected UnischemaField values in output, got 3"),
         (lambda p: p.cache(""), r"cache: expected a directory, got ''"),
         (lambda p: p.pad("points", shape=5), r"pad: expected shape to be a sequence .*, got 5"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.errors import PipelineError
 
 NAMES = ("a", "b")
 VERBS: dict[str, Callable[..., Pipeline]] = {
@@ -26,9 +27,17 @@ VERBS: dict[str, Callable[..., Pipeline]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("form", [list, tuple, dict.fromkeys, np.array, iter])
+@pytest.mark.parametrize(
+    "form", [list, tuple, set, frozenset, np.array, iter, lambda names: dict.fromkeys(names).keys()]
+)
 def test_a_list_of_names_is_the_same_as_the_names(verb: str, form: Callable[[Any], Any]) -> None:
     assert VERBS[verb](form(NAMES)) == VERBS[verb](*NAMES)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_dict_is_refused_because_its_values_would_be_lost(verb: str) -> None:
+    with pytest.raises(PipelineError, match=f"{verb}: expected a field name or regex, or several of them, got"):
+        VERBS[verb]({"a": "x"})
 
 
 def test_a_declared_field_in_a_list_still_declares() -> None:
