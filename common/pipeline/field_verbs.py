@@ -118,7 +118,7 @@ class FieldVerbs:
         pipeline to the one for validation. Nulls stay nulls.
 
         Args:
-            vocabulary: the values, each once; a value's code is its index.
+            vocabulary: the values in the order of their codes, each once. A set has no order and is refused.
             unknown: the code of values that are not in the vocabulary; ``"error"`` raises for them.
 
         Raises:

@@ -624,7 +624,8 @@ def mix(
     sources = tuple(getattr(item, "pipeline", item) for item in pipelines)
     if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
         raise PipelineError("mix: expected pipelines over files, got a served one. Let the server serve the mix.")
-    if not sources or not all(isinstance(source, Pipeline) for source in sources):
+    unordered = isinstance(pipelines, set | frozenset)  # each process would mix them in another order
+    if unordered or not sources or not all(isinstance(source, Pipeline) for source in sources):
         raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
     if seed is not None and integer(seed) is None:
         raise PipelineError(f"mix: expected an integer seed or None, got {seed!r}.")
@@ -758,6 +759,8 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
             f"Pipeline: expected a URL, a path, or a list of them, got a {frame} {type(url_or_urls).__name__}. "
             f"{instead}."
         )
+    if isinstance(url_or_urls, set | frozenset):  # in one order in every process: ranks may compare their URLs
+        url_or_urls = sorted(url_or_urls, key=str)
     try:
         urls = tuple(os.fspath(url) for url in url_or_urls)  # type: ignore[union-attr]  # None is no URL either
     except TypeError as error:

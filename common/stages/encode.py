@@ -54,6 +54,8 @@ class Encode(Stage):
         who = f"encode '{name}', vocabulary"
         if isinstance(vocabulary, str | bytes) or not (vocabulary is None or isinstance(vocabulary, Iterable)):
             raise PipelineError(f"{who}: expected a list of values, got {vocabulary!r}.")
+        if isinstance(vocabulary, set | frozenset):  # its order differs between processes, so the codes would
+            raise PipelineError(f"{who}: expected a list, whose order gives the codes, got a set. Pass sorted(values).")
         values = None if vocabulary is None else tuple(Vocabulary.of(vocabulary, who).values.to_pylist())
         return cls(name, values, unknown)  # type: ignore[arg-type]  # checked there
 

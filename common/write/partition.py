@@ -28,6 +28,8 @@ def check_partition_fields(schema: Unischema, partition_by: str | Sequence[str])
         FieldNotFoundError: the schema has no such field.
         SchemaError: a field cannot be a directory name, a name is given twice, or no field is left for the files.
     """
+    if isinstance(partition_by, set | frozenset):
+        raise SchemaError(f"partition_by: expected names in the order of the directories, got {partition_by!r}.")
     names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     for name in names:
         _check_key(schema[name])

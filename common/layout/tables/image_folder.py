@@ -159,6 +159,10 @@ def _class_names(
     found = sorted({relative[0] for relative, _ in images})
     if classes is None:
         return found
+    if isinstance(classes, set | frozenset):  # its order differs between processes, so the labels would
+        raise DatasetError(
+            f"{what}: expected classes= as a list, whose order numbers them, got a set. Pass sorted(...)."
+        )
     names = [classes] if isinstance(classes, str) else list(classes)
     unknown = [name for name in found if name not in names]
     if unknown or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):

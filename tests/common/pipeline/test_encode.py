@@ -156,6 +156,8 @@ def test_a_sidecar_learns_the_same(drive: Pipeline) -> None:
     [
         ("abc", "expected a list of values, got 'abc'"),
         (3, "expected a list of values, got 3"),
+        ({"a", "b"}, r"expected a list, whose order gives the codes, got a set\. Pass sorted\(values\)"),
+        (frozenset("ab"), r"expected a list, whose order gives the codes, got a set"),
         ([], "expected strings, bytes or 64-bit integers, got"),
         (["a", 1], "expected strings, bytes or 64-bit integers"),
         (["a", None], "expected strings, bytes or 64-bit integers"),

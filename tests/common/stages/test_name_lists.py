@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parquetry.common import Pipeline, UnischemaField
+from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import PipelineError
 
 NAMES = ("a", "b")
@@ -48,3 +48,9 @@ def test_a_declared_field_in_a_list_still_declares() -> None:
 def test_one_declared_field_is_the_same_as_a_list_of_it() -> None:
     field = UnischemaField("a", np.int8)
     assert Pipeline("url").transform(dict, field).stages[0].output == (field,)
+
+
+def test_urls_in_a_set_have_one_order_and_pipelines_in_a_set_are_refused() -> None:
+    assert Pipeline({"/c", "/a", "/b"}).urls == ("/a", "/b", "/c")
+    with pytest.raises(PipelineError, match="mix: expected a list of pipelines, got"):
+        mix({Pipeline("a"), Pipeline("b")})

@@ -458,6 +458,8 @@ def test_a_field_that_cannot_be_a_directory_is_refused(tmp_path: Path, field: Un
 def test_invalid_partition_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldNotFoundError, match=r"field 'nosuch': expected the name of a field"):
         DatasetWriter(tmp_path, NUMBERS, partition_by="nosuch")
+    with pytest.raises(SchemaError, match=r"partition_by: expected names in the order of the directories, got {'i'}"):
+        DatasetWriter(tmp_path, NUMBERS, partition_by={"i"})  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match=r"partition_by: expected each field once, got \('i', 'i'\)"):
         DatasetWriter(tmp_path, NUMBERS, partition_by=("i", "i"))
     with pytest.raises(SchemaError, match=r"expected at least one field of schema 'numbers' left for the files"):

@@ -220,6 +220,7 @@ def test_files_that_are_not_images_are_left_out_with_a_warning(folder: Path, cap
         (lambda f: Pipeline.from_image_folder(f / "empty"), r"expected images \(.jpeg, .jpg, .png, .webp\) .* none among 0"),
         (lambda f: Pipeline.from_image_folder(f, classes=["cat", "dog"]), r"expected classes= .* Add \['zebra'\]"),
         (lambda f: Pipeline.from_image_folder(f, classes=["cat", "dog", "zebra", "cat"]), "each of its folders once"),
+        (lambda f: Pipeline.from_image_folder(f, classes={"cat", "dog", "zebra"}), "whose order numbers them, got a set"),
     ],
 )  # fmt: skip
 def test_invalid_folders_are_refused(folder: Path, make: Any, text: str) -> None:
