@@ -79,10 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default=",".join(KEYS))
     parser.add_argument("--feeds", default=",".join(_FEEDS))
-    parser.add_argument("--cores", default=str(len(os.sched_getaffinity(0))), help="numbers of processors, with commas")
+    parser.add_argument(
+        "--cores", default=str(len(os.sched_getaffinity(0))), help="comma-separated numbers of processors"
+    )
     parser.add_argument("--profile", choices=sorted(PROFILES), default="full")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
     parser.add_argument("--data", type=Path, default=ROOT / "bench-results" / "data")
     parser.add_argument("--results", type=Path, default=ROOT / "bench-results")
     return parser

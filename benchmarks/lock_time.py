@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--readers", default=",".join(READERS))
     parser.add_argument("--profile", choices=sorted(PROFILES), default="quick")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=2, help="of each measurement")
+    parser.add_argument("--seconds", type=int, default=2, help="seconds per measurement")
     parser.add_argument("--data", type=Path, default=ROOT / "bench-results" / "data")
     return parser
 

@@ -71,17 +71,17 @@ def main(arguments: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=sorted(PROFILES), default="quick", help="how much data, and how long")
-    parser.add_argument("--workloads", help=f"keys, with commas, or 'all': {', '.join(WORKLOADS)}")
-    parser.add_argument("--contenders", help=f"names, with commas, or 'all': {', '.join(CONTENDERS)}")
-    parser.add_argument("--rounds", type=int, help="how often each is measured")
-    parser.add_argument("--seconds", type=float, help="how long each measurement takes")
+    parser.add_argument("--workloads", help=f"comma-separated keys, or 'all': {', '.join(WORKLOADS)}")
+    parser.add_argument("--contenders", help=f"comma-separated names, or 'all': {', '.join(CONTENDERS)}")
+    parser.add_argument("--rounds", type=int, help="measurements of each contender")
+    parser.add_argument("--seconds", type=float, help="seconds per measurement")
     parser.add_argument(
-        "--cores", default="", help="numbers of processors to use, with commas (default: all there are)"
+        "--cores", default="", help="comma-separated numbers of processors to measure with (default: all processors)"
     )
-    parser.add_argument("--data", type=Path, default=ROOT / "bench-results" / "data", help="where the data are kept")
+    parser.add_argument("--data", type=Path, default=ROOT / "bench-results" / "data", help="where the data is kept")
     parser.add_argument("--results", type=Path, default=ROOT / "bench-results", help="where results go")
-    parser.add_argument("--name", default="bench", help="of the files in it (default: %(default)s)")
-    parser.add_argument("--no-plot", dest="plot", action="store_false", help="no picture")
+    parser.add_argument("--name", default="bench", help="name of the result files (default: %(default)s)")
+    parser.add_argument("--no-plot", dest="plot", action="store_false", help="do not draw a plot")
     return parser
 
 

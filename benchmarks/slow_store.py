@@ -22,8 +22,10 @@ def main() -> None:
     """Serves forever."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--latency-s", type=float, default=0.03, help="before each answer (default: %(default)s)")
-    parser.add_argument("--bytes-per-s", type=float, default=100e6, help="of each answer (default: %(default)s)")
+    parser.add_argument("--latency-s", type=float, default=0.03, help="delay before each answer (default: %(default)s)")
+    parser.add_argument(
+        "--bytes-per-s", type=float, default=100e6, help="transfer rate of each answer (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     with server(arguments.folder, latency_s=arguments.latency_s, bytes_per_s=arguments.bytes_per_s) as serving:
         print(f"http://127.0.0.1:{serving.server_address[1]}", flush=True)

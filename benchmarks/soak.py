@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=300, help="epochs of a round")
+    parser.add_argument("--repeats", type=int, default=300, help="epochs per round")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         _soak(folder, arguments.seconds * (1 - _FUZZ_SHARE), arguments.seed, arguments.repeats)

@@ -70,7 +70,7 @@ def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", help="Parquet files in one folder")
-    parser.add_argument("--fields", nargs="*", help="(default: all)")
+    parser.add_argument("--fields", nargs="*", help="fields to read (default: all)")
     parser.add_argument("--latency-s", type=float, nargs="+", default=[0.03, 0.1])
     parser.add_argument("--batch", type=int, default=64)
     arguments = parser.parse_args()

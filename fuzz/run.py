@@ -44,10 +44,10 @@ _GUIDED = importlib.util.find_spec("atheris") is not None
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(_NAMES)}; all if none is named")
-    parser.add_argument("--seconds", type=float, default=300, help="for each target")
+    parser.add_argument("targets", nargs="*", help=f"targets to fuzz (default: all of them): {', '.join(_NAMES)}")
+    parser.add_argument("--seconds", type=float, default=300, help="seconds per target (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--here", action="store_true", help="fuzz the one target in this process")
+    parser.add_argument("--here", action="store_true", help="fuzz one target, in this process")
     asked = parser.parse_args()
     names = asked.targets or _NAMES
     if unknown := set(names) - set(_NAMES):

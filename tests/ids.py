@@ -1,4 +1,4 @@
-"""The ids of what a loop gave: elements of any face, each with a field ``id``."""
+"""Collects the ids from a loop over any face, whose elements have a field ``id``."""
 
 from __future__ import annotations
 

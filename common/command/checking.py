@@ -79,7 +79,9 @@ def verify(
         f"{'the index matches' if found.indexed else 'there is no index'}"
     )
     count = len(found.damages)
-    lines.append(Text(f"{count:,} damages", style="bold red") if count else Text("Everything is sound.", style="green"))
+    lines.append(
+        Text(f"Damaged places: {count:,}", style="bold red") if count else Text("Everything is sound.", style="green")
+    )
     return Shown(found, tuple(lines), FOUND_PROBLEMS if found.damages else FINE)
 
 

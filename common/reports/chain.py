@@ -129,9 +129,22 @@ def _parsed(source: str, read: Callable[[_ChainInterpreter, ast.expr], Made], ex
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, ParquetryError):
             raise
-        column = f" at column {error.offset - 1}" if isinstance(error, SyntaxError) and error.offset else ""
+        place = _column(error, source) if isinstance(error, SyntaxError) else None
+        column = f" at column {place}" if place else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise PipelineError(f"chain: expected {expected}, got {source!r:.300} ({reason}{column}).") from error
+
+
+def _column(error: SyntaxError, source: str) -> int | None:
+    """The column of an error in the text, which was parsed with parentheses around it."""
+    offset = error.offset or 0
+    if 1 < offset <= len(source) + 1:
+        return offset - 1
+    try:  # one of the outer parentheses is blamed for one inside
+        ast.parse(source, mode="eval")
+    except SyntaxError as own:
+        return own.offset
+    return None
 
 
 class _ChainInterpreter:

@@ -43,6 +43,9 @@ def test_a_chain_makes_what_python_makes(text: str, made: Pipeline) -> None:
     ("text", "message"),
     [
         ("shufle(3)", "Did you mean 'shuffle'"),
+        ("batch(4", "('(' was never closed at column 6)"),
+        ("shuffle(5).batch((4)", "('(' was never closed at column 17)"),
+        ("batch(4))", "(unmatched ')' at column 9)"),
         ("shuffle(bufer_size=3)", "no argument 'bufer_size'. Did you mean 'buffer_size'"),
         ("batch()", "missing a required argument: 'batch_size'"),
         ("batch(0)", "batch"),
