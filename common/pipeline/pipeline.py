@@ -748,6 +748,11 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
     """Converts the URLs to strings; makes local paths absolute, so that they mean the same in every process."""
     if isinstance(url_or_urls, str | os.PathLike):
         url_or_urls = [url_or_urls]
+    if isinstance(getattr(url_or_urls, "pipeline", None), Pipeline):
+        kind = type(url_or_urls).__name__
+        raise PipelineError(
+            f"Pipeline: expected a URL, a path, a list of them, or a Pipeline, got a {kind}. Pass .pipeline."
+        )
     frame = data_frame_kind(url_or_urls)
     if frame is not None:
         instead = {

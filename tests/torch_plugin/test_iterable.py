@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from parquetry.common.errors import NullValueError, PipelineError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, mix, rank_state
 from parquetry.torch_plugin.epochs import EpochCounter
 from parquetry.torch_plugin.loader_passes import Pass
 
@@ -113,6 +113,13 @@ def test_a_dataset_inside_another_is_dealt_and_counted(url: str, face: Any, hold
     for epoch in range(2):  # a new loader, as in many training loops
         assert ids(DataLoader(hold(dataset), batch_size=None, num_workers=2)) == epoch_of(dataset, epoch)
     assert ids(DataLoader(hold(dataset), batch_size=None)) == epoch_of(dataset, 2)
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetMap, ParquetNode, ParquetPipe])
+def test_a_dataset_in_place_of_a_url_says_to_pass_its_pipeline(face: Any) -> None:
+    for given in (ParquetIterable("never-read"), ParquetMap("never-read")):
+        with pytest.raises(PipelineError, match=rf"or a Pipeline, got a {type(given).__name__}\. Pass \.pipeline\.$"):
+            face(given)
 
 
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
