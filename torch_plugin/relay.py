@@ -312,11 +312,13 @@ class Producer:
             lanes = self._meet(stack)
             self._listener.close()
             begin = min((lane.upcoming for lane in lanes), default=0)
-            if all(lane.upcoming - begin <= lane.most_ahead for lane in lanes):
-                try:
-                    self._deal(lanes, begin)
-                except Exception as error:  # an error of the data comes again in the worker that it concerns
-                    _LOGGER.info("loader worker 0 stopped making the batches of all; each makes its own: %r", error)
+            if not lanes or any(lane.upcoming - begin > lane.most_ahead for lane in lanes):
+                _LOGGER.info("the loader workers did not all meet, or not at one position; each makes its own batches")
+                return
+            try:
+                self._deal(lanes, begin)
+            except Exception as error:  # an error of the data comes again in the worker that it concerns
+                _LOGGER.info("loader worker 0 stopped making the batches of all; each makes its own: %r", error)
 
     def _meet(self, stack: contextlib.ExitStack) -> list[_Lane]:
         """Returns the workers in the order of their lanes, or none if some do not come, or do not agree."""
@@ -370,14 +372,20 @@ class _Lane:
         self._socket = connection
 
     def send(self, index: int, message: bytes) -> None:
-        """Sends a batch, unless the worker had it before, or has left."""
+        """Sends a batch, unless the worker had it before, has left, or cannot be sent any more."""
         if self.is_open and index >= self.upcoming:
             try:
                 self._send(_LENGTH.pack(len(message)) + message, self._new_descriptors(message))
                 return
             except OSError:
-                self.is_open = False
+                self._give_up()
         discard(message, self._own)
+
+    def _give_up(self) -> None:
+        """Lets the worker make its own batches, after those that it was sent: it may wait for the next one."""
+        self.is_open = False
+        with contextlib.suppress(OSError):  # it has left
+            self._socket.shutdown(socket.SHUT_WR)
 
     def _new_descriptors(self, message: bytes) -> list[int]:
         """Returns the descriptors of regions that the worker does not know yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import socket
 import threading
@@ -230,7 +231,19 @@ def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "_ADDRESS", "/nowhere/at/all")
 
 
-@pytest.mark.parametrize("mishap", [_break_encoding, _without_descriptors, _no_address])
+def _send_no_more_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, begun = socket.send_fds, []
+
+    def sending(*arguments: Any) -> int:
+        begun.append(1)
+        if len(begun) == 2:
+            raise OSError(errno.ETOOMANYREFS, "the system carries too many")
+        return send(*arguments)
+
+    monkeypatch.setattr(socket, "send_fds", sending)
+
+
+@pytest.mark.parametrize("mishap", [_break_encoding, _without_descriptors, _no_address, _send_no_more_descriptors])
 def test_workers_make_their_own_batches_after_a_mishap(
     many: str, mishap: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,10 +268,15 @@ def _ask_for_less(worker: int) -> None:
         info.dataset._datapipe._pipeline = info.dataset._datapipe._pipeline.with_stages([]).batch(3)
 
 
-def test_a_worker_that_does_not_come_is_not_waited_for_long(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_come_is_not_waited_for_long(
+    many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(relay, "_MEETING_S", 0.3)
+    log = tmp_path / "log"
+    monkeypatch.setattr(relay._LOGGER, "info", lambda text, *given: log.write_text(text % given))
     apart = loader(batches_of(many), 2, worker_init_fn=_stay_away, multiprocessing_context="fork")
     assert ids(apart) == ids(loader(batches_of(many), 0))
+    assert "did not all meet" in log.read_text()
 
 
 @pytest.mark.parametrize("late", [0, 1])
