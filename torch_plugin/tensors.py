@@ -159,9 +159,14 @@ def _length_as_shape(length: int) -> torch.Tensor:
 
 
 def reduce_jagged(tensor: Any) -> Any:
-    """Pickles a jagged tensor for another process: with its lengths, and as little else as possible."""
+    """Pickles a jagged tensor for another process: with its lengths, and as little else as possible.
+
+    The thread of a loader's queue calls it, which loses errors, and the batch with them. Asked for `requires_grad`, the
+    class would import modules, which fails if the worker has too many open files.
+    """
     shortest, longest = tensor._maybe_min_seqlen, tensor._maybe_max_seqlen
-    plain = tensor.lengths() is None and tensor._ragged_idx == 1 and not tensor.requires_grad
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = tensor.lengths() is None and tensor._ragged_idx == 1 and not tensor.requires_grad
     if not plain or shortest is None or longest is None:
         return tensor.__reduce_ex__(2)
     return jagged, (tensor._values, tensor._offsets, shortest, longest)

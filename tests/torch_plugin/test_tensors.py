@@ -127,6 +127,19 @@ def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: s
     assert run_python("-c", code, check=True).stderr == ""
 
 
+def test_a_jagged_tensor_is_sent_without_an_import() -> None:
+    """The thread of a loader's queue sends it. With too many open files, an import fails there and nobody hears it."""
+    code = (
+        "import sys, torch\n"
+        "from parquetry.torch_plugin.tensors import jagged, reduce_jagged\n"
+        "made = jagged(torch.arange(6), torch.tensor([0, 2, 6]), 2, 4)\n"
+        "before = set(sys.modules)\n"
+        "assert reduce_jagged(made)[0] is jagged\n"
+        "assert set(sys.modules) == before, set(sys.modules) - before\n"
+    )
+    run_python("-c", code, check=True)
+
+
 def test_other_variable_shapes_are_a_list_of_tensors(url: str, rows: list[dict[str, Any]]) -> None:
     batch = next(iter(ParquetPipe(url, ["map"]).batch(60)))["map"]
     assert isinstance(batch, list)
