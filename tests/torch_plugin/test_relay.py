@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,6 +24,7 @@ from processes import open_files, settled
 from torch.utils.data import DataLoader, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from parquetry.common import Pipeline, mix
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.common.errors import NullValueError
 from parquetry.torch_plugin import (
@@ -135,6 +137,57 @@ def test_any_chain_gives_the_same_elements(many: str, data: st.DataObject) -> No
     expected = [shown(batch) for batch in loader(pipe, 0, **options)]
     pipe.set_epoch(0)
     assert [shown(batch) for batch in loader(pipe, workers, **options)] == expected
+
+
+SELECTED: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "rows": lambda rows: rows.batch(BATCH),
+    "a filter": lambda rows: rows.where(pc.field("id") > 100).batch(BATCH),
+    "windows": lambda rows: rows.ngram(length=3, timestamp="id", overlap=False).batch(BATCH),
+    "blocks of lists": lambda rows: rows.concat(20, "list").batch(2),
+    "packed lists": lambda rows: rows.pack_rows(20, "list").batch(2),
+    "weights": lambda rows: rows.weigh(pc.add(pc.field("id"), 1), 300, seed=1).batch(BATCH),
+    "a mix": lambda rows: mix([rows, rows.take(50)], weights=[1, 0.3], seed=2).batch(BATCH),
+    "buckets": lambda rows: rows.bucket("list", [2, 3], batch_size=BATCH, fields=["list"]),
+    "many passes": lambda rows: rows.repeat(2).batch(40),
+}
+
+
+@settings(deadline=None, max_examples=10)
+@given(data=st.data())
+def test_whatever_a_loop_does_with_its_batches_those_of_later_epochs_are_the_same(
+    many: str, data: st.DataObject
+) -> None:
+    rows = Pipeline(many, ["id", "list", *data.draw(st.sets(st.sampled_from(["wide", "name", "flag"])).map(sorted))])
+    selected = SELECTED[data.draw(st.sampled_from(sorted(SELECTED)))](rows)
+    pipe = data.draw(st.sampled_from([ParquetPipe, ParquetIterable])).from_pipeline(selected)
+    kind = data.draw(st.sampled_from([DataLoader, StatefulDataLoader]))
+    persistent, ahead = data.draw(st.booleans()), data.draw(st.integers(1, 4))
+    workers = data.draw(st.integers(1, 4))
+    repeated = kind(pipe, None, num_workers=workers, persistent_workers=persistent, prefetch_factor=ahead)
+    for epoch in data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=3)):
+        alone = type(pipe).from_pipeline(selected)
+        alone.set_epoch(epoch)
+        expected = [shown(batch) for batch in loader(alone, 0)]
+        pipe.set_epoch(epoch)
+        does = data.draw(st.sampled_from(["changes", "keeps", "leaves"]))
+        kept: list[Any] = []
+        for number, batch in enumerate(repeated):
+            assert shown(batch) == expected[number]
+            if does == "leaves" and number == 3:
+                break
+            if does == "changes":
+                batch_of_ones(batch)
+            if does == "keeps":
+                kept.append(batch)
+        assert does == "leaves" or number == len(expected) - 1
+        assert [shown(batch) for batch in kept] == expected[: len(kept)]
+
+
+def batch_of_ones(batch: dict[str, Any]) -> None:
+    """Overwrites the numbers of a batch."""
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            (value.values() if value.is_nested else value).fill_(1)
 
 
 def test_windows_that_share_rows_are_decoded_once(url: str, decoded: list[int]) -> None:
