@@ -79,12 +79,15 @@ class _Mappings:
             if known is None or known.token != named.token:
                 known = self._mapped[named.worker, named.region] = _map(named, descriptor)
                 if named.worker not in self._watched:
-                    self._watched.add(named.worker)
-                    watch = threading.Thread(
-                        target=self._watch, args=(named.worker,), name="parquetry-loader", daemon=True
-                    )
-                    watch.start()
+                    self._begin_to_watch(named.worker)
             return known
+
+    def _begin_to_watch(self, worker: int) -> None:
+        """Starts a thread that drops a worker's regions when it ends; without one, they stay mapped."""
+        watch = threading.Thread(target=self._watch, args=(worker,), name="parquetry-loader", daemon=True)
+        with suppress(RuntimeError):  # too many threads: the next region tries again, and no batch is lost
+            watch.start()
+            self._watched.add(worker)
 
     def give_back(self, mapped: _Mapped) -> None:
         """Counts a batch as returned. Called by finalizers: in any thread, even in the middle of this function."""

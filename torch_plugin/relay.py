@@ -151,7 +151,7 @@ class RelayPlan:
             if self.is_producer:
                 Producer(self, address, agreed, cursor).start()
             return Relay(self, address, agreed, cursor)
-        except (OSError, ParquetryError):
+        except (OSError, RuntimeError, ParquetryError):  # too many threads are a RuntimeError
             return None
 
 
@@ -303,8 +303,16 @@ class Producer:
             raise
 
     def start(self) -> None:
-        """Starts the thread. It ends after the last batch, or when no worker listens."""
-        threading.Thread(target=self._run, name="parquetry-relay", daemon=True).start()
+        """Starts the thread. It ends after the last batch, or when no worker listens.
+
+        Raises:
+            RuntimeError: this process may have no more threads.
+        """
+        try:
+            threading.Thread(target=self._run, name="parquetry-relay", daemon=True).start()
+        except RuntimeError:
+            self._listener.close()
+            raise
 
     def _run(self) -> None:
         with contextlib.ExitStack() as stack:

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..errors import ResourceError, limit_reached
+
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 1.0
 _serves = False  # whether this process called `end_with_parent`
@@ -85,15 +87,21 @@ def end_with_trainer() -> None:
 
     From then on, the garbage collector leaves alone what the worker inherited. A fork copies no threads, so deleting an
     object that waits for its threads would hang, for example an iterator of TensorFlow.
+
+    Raises:
+        ResourceError: there are too many threads.
     """
     trainer = multiprocessing.parent_process()
     if trainer is None or trainer.pid is None or os.getpid() in _watching:
         return
-    _watching.add(os.getpid())
     gc.freeze()
     if _started_by_main_thread():
         end_with_parent()
-    threading.Thread(target=_follow, args=(trainer.pid,), name="parquetry-trainer", daemon=True).start()
+    try:
+        threading.Thread(target=_follow, args=(trainer.pid,), name="parquetry-trainer", daemon=True).start()
+    except RuntimeError as error:
+        raise ResourceError(f"loader worker {os.getpid()}: {error}. {limit_reached(error)}") from error
+    _watching.add(os.getpid())
 
 
 def _started_by_main_thread() -> bool:

@@ -26,7 +26,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.common.errors import NullValueError
+from parquetry.common.errors import NullValueError, ResourceError
 from parquetry.torch_plugin import (
     ParquetIterable,
     ParquetPipe,
@@ -296,7 +296,26 @@ def _send_no_more_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "send_fds", sending)
 
 
-@pytest.mark.parametrize("mishap", [_break_encoding, _without_descriptors, _no_address, _send_no_more_descriptors])
+def start_no_thread(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Lets threads of this name fail as they do when there are too many, in forked workers, too."""
+    start = threading.Thread.start
+
+    def starting(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+
+
+def _no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_no_thread(monkeypatch, "parquetry-relay")
+
+
+MISHAPS = [_break_encoding, _without_descriptors, _no_address, _send_no_more_descriptors, _no_thread]
+
+
+@pytest.mark.parametrize("mishap", MISHAPS)
 def test_workers_make_their_own_batches_after_a_mishap(
     many: str, mishap: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +324,17 @@ def test_workers_make_their_own_batches_after_a_mishap(
     for batch_size in (1, BATCH):
         pipe, alone = (ParquetPipe(many).batch(batch_size).take(400) for _ in range(2))
         assert ids(loader(pipe, 3, multiprocessing_context="fork")) == ids(loader(alone, 0))
+
+
+def test_a_trainer_with_too_many_threads_still_gets_every_batch(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_no_thread(monkeypatch, "parquetry-loader")
+    assert ids(loader(batches_of(many), 2)) == ids(loader(batches_of(many), 0))
+
+
+def test_a_worker_with_too_many_threads_says_so(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_no_thread(monkeypatch, "parquetry-trainer")
+    with pytest.raises(ResourceError, match=r"Cannot start a new thread.*RLIMIT_NPROC"):
+        list(loader(batches_of(many), 2, multiprocessing_context="fork"))
 
 
 def _stay_away(worker: int) -> None:
