@@ -79,15 +79,16 @@ class _Mappings:
             if known is None or known.token != named.token:
                 known = self._mapped[named.worker, named.region] = _map(named, descriptor)
                 if named.worker not in self._watched:
-                    self._begin_to_watch(named.worker)
+                    self._watch_all()
             return known
 
-    def _begin_to_watch(self, worker: int) -> None:
-        """Starts a thread that drops a worker's regions when it ends; without one, they stay mapped."""
-        watch = threading.Thread(target=self._watch, args=(worker,), name="parquetry-loader", daemon=True)
-        with suppress(RuntimeError):  # too many threads: the next region tries again, and no batch is lost
-            watch.start()
-            self._watched.add(worker)
+    def _watch_all(self) -> None:
+        """Starts a thread for each worker that has none yet; it drops the worker's regions when the worker ends."""
+        for worker in {worker for worker, _ in self._mapped} - self._watched:
+            watch = threading.Thread(target=self._watch, args=(worker,), name="parquetry-loader", daemon=True)
+            with suppress(RuntimeError):  # too many threads: the next new worker or region tries again
+                watch.start()
+                self._watched.add(worker)
 
     def give_back(self, mapped: _Mapped) -> None:
         """Counts a batch as returned. Called by finalizers: in any thread, even in the middle of this function."""
