@@ -30,6 +30,8 @@ def start_child(
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
     """Starts a process, and returns it and the thread that started it. The thread ends after the process has ended.
 
+    You need not wait for the process: the thread takes its exit status, so that no zombie is left.
+
     Args:
         meanwhile: called in that thread.
         options: those of `subprocess.Popen`.
@@ -65,6 +67,7 @@ def _keep(
     except BaseException:
         report()
     wait()  # waiting for the process itself would take the lock that `Popen.poll` needs
+    process.poll()
 
 
 def how_it_ended(code: int | None) -> str:
