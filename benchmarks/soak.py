@@ -33,6 +33,8 @@ from .faults import Killer, readers, workers
 _ROWS = 2000
 _BAD_EVERY = 50
 _FUZZ_SHARE = 0.05  # of the seconds
+_REPEAT_S = 12  # of the whole time, for an epoch of each of the six rounds
+_FEWEST_REPEATS = 3
 _IMAGE = UnischemaField("image", np.uint8, (32, 32, 3), CompressedImageCodec("png"))
 _OPTIONS: dict[str, Any] = {"executor": "sidecar", "workers": 2, "restarts": 1000, "stall_timeout": 2.0}
 
@@ -42,10 +44,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=300, help="epochs per round")
+    parser.add_argument("--repeats", type=int, help="epochs per round; more for more seconds if you give no number")
     arguments = parser.parse_args()
+    repeats = arguments.repeats or max(_FEWEST_REPEATS, round(arguments.seconds / _REPEAT_S))
     with tempfile.TemporaryDirectory() as folder:
-        _soak(folder, arguments.seconds * (1 - _FUZZ_SHARE), arguments.seed, arguments.repeats)
+        _soak(folder, arguments.seconds * (1 - _FUZZ_SHARE), arguments.seed, repeats)
     _fuzz(arguments.seconds * _FUZZ_SHARE / (len(TARGETS) + 1), arguments.seed)
 
 

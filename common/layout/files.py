@@ -36,7 +36,8 @@ _SUFFIXES = (".parquet", ".parq", ".pq")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _MEMORY_FILES = (
     " memory:// files exist only in the process that wrote them. No other process (a sidecar, a loader worker, another "
-    "rank) sees them. Read them with executor='threads', or write them to a disk or a store."
+    "rank) sees them. Write them to a disk or a store, or read them with executor='threads'. In TensorFlow, a sidecar "
+    "reads in any case."
 )
 _METADATA = ("_common_metadata", "_metadata")
 _NOWHERE = "Check the URL: the bucket or host, and the path."

@@ -93,8 +93,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         restarts: how many times in a row to restart a sidecar that died, see `Options`; ``None`` = 3.
         stall_timeout: seconds after which a sidecar process that makes no progress is replaced, see `Options`;
             ``None`` = never.
-        max_value_bytes: the largest size of one decoded value. Variable-shape values of one field may use 16 times
-            this per batch. ``None`` = 1 GiB.
+        max_value_bytes: the largest size of one value: an array, image, text, byte string or list. Arrays and images
+            of variable shape may use 16 times this per field and batch. ``None`` = 1 GiB.
         on_error: what to do with a row that does not decode, or fails in a function: ``"raise"`` (default) raises the
             error at the row's position; ``"skip"`` leaves the row out and counts it, see ``docs/bad-rows.md``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction (0.0 to 1.0). Each rank

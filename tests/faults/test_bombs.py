@@ -210,3 +210,29 @@ def test_bytes_that_are_not_an_image_are_reported_without_an_address(tmp_path: P
     message = r"row 0: .*cannot identify image file that begins with b'rubbish'\.$"
     with pytest.raises(DecodeError, match=message):
         list(Pipeline(stored(tmp_path / "x.parquet", field, b"rubbish"), executor="threads"))
+
+
+WITHOUT_A_CODEC = {
+    "text": (["a", "b" * 99, None], pa.string()),
+    "bytes": ([b"a", b"b" * 99, b""], pa.large_binary()),
+    "numbers": ([[1], [2] * 25, None], pa.list_(pa.int32())),
+    "a list of text": ([["a"], ["b" * 50] * 2, []], pa.list_(pa.string())),
+    "a matrix": ([[[1, 2]], [[3, 4]] * 25, [[]]], pa.list_(pa.list_(pa.int16()))),
+    "lists of lists": ([[[1], [2, 3]], [[1], [2] * 24], []], pa.list_(pa.list_(pa.int32()))),
+}
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("kind", WITHOUT_A_CODEC)
+def test_the_limit_holds_for_columns_without_a_codec(tmp_path: Path, kind: str, executor: str) -> None:
+    values, arrow = WITHOUT_A_CODEC[kind]
+    pq.write_table(pa.table({"id": range(3), "x": pa.array(values, arrow)}), tmp_path / "a.parquet")
+    stored_rows = Pipeline(tmp_path, executor=executor)
+    every = (stored_rows.nested("x") if kind == "lists of lists" else stored_rows).nulls("mask")
+    assert len(list(every.with_options(max_value_bytes=100))) == 3
+    rows = every.with_options(max_value_bytes=98)
+    for chain in (rows, rows.batch(2), rows.shuffle(3, seed=1).batch(3)):
+        with pytest.raises(DecodeError, match=r"'x', file .*a\.parquet, row group 0, row 1: expected at most 98 bytes"):
+            list(chain)
+    kept = rows.with_options(on_error="skip")
+    assert [int(row["id"]) for row in kept] == [0, 2]

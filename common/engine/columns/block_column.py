@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +52,7 @@ def block_column(
         return FixedColumn(numbers, None)
     codec = field.storage
     if isinstance(codec, ReadListCodec) and codec.nulls != "error":
-        return _without_null_elements(field, codec, as_arrays(parts), describe)
+        return _without_null_elements(field, codec, as_arrays(parts), describe, max_value_bytes)
     if field.shape == () and not codec.coded:
         arrays = as_arrays(parts)
         if all(is_number(part.type) and not part.null_count for part in arrays):
@@ -65,21 +66,22 @@ def block_column(
         )
     arrays = as_arrays(parts)
     if isinstance(codec, ReadListCodec) and codec.levels:
-        return NestedColumn(field, joined(arrays), codec.levels, describe)
+        return NestedColumn(field, joined(arrays), codec.levels, describe, max_value_bytes)
     if field.is_fixed and not is_string_like(field.dtype) and all(map(is_plain, arrays)):
         return FixedColumn([plain_numbers(field, array) for array in arrays], validity_of(arrays))
-    return ListColumn(field, arrays, describe)
+    return ListColumn(field, arrays, describe, max_value_bytes)
 
 
 def _without_null_elements(
-    field: UnischemaField, codec: ReadListCodec, arrays: Sequence[pa.Array], describe: Describe
+    field: UnischemaField, codec: ReadListCodec, arrays: Sequence[pa.Array], describe: Describe, max_value_bytes: int
 ) -> BlockColumn:
     """Returns the column of lists whose codec says what to do with nulls inside."""
     plain = field.replace(codec=replace(codec, nulls="error", value=None))
+    column_of = partial(block_column, max_value_bytes=max_value_bytes)
     if codec.nulls == "fill":
-        return block_column(plain, [filled(array, field.shape, codec.value) for array in arrays], describe)
+        return column_of(plain, [filled(array, field.shape, codec.value) for array in arrays], describe)
     if codec.nulls == "keep":
-        return KeptColumn(plain, joined(arrays), describe, column_of=block_column)
+        return KeptColumn(plain, joined(arrays), describe, column_of=column_of)
     values, flags = zip(*(flagged(array, field.shape) for array in arrays), strict=True)
     flag = plain.replace(dtype=np.uint8)
-    return FlaggedColumn(plain, block_column(plain, values, describe), flag, block_column(flag, flags, describe))
+    return FlaggedColumn(plain, column_of(plain, values, describe), flag, column_of(flag, flags, describe))

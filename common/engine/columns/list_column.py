@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ...errors import DecodeError
 from ...layout.nested import variable
-from ...memory.arrow_views import as_arrow, as_numpy, without_nulls
+from ...memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from ...process.forks import cached_property
 from ...schema.dtypes import is_string_like
 from ...schema.field import UnischemaField
@@ -19,13 +19,45 @@ from .batch import Column, Dense, Ragged, Strings
 from .protocols import Describe
 
 
-class ListColumn:
-    """Strings and lists, gathered by runs of bytes where possible and by Arrow otherwise."""
+class SizeLimit:
+    """Refuses values that are larger than the limit.
 
-    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> None:
+    Args:
+        sizes: the bytes of each value of the block.
+    """
+
+    def __init__(self, field: UnischemaField, sizes: np.ndarray, max_value_bytes: int, describe: Describe) -> None:
+        self._field = field
+        self._describe = describe
+        self._limit = max_value_bytes
+        self._too_large = sizes if sizes.max(initial=0) > max_value_bytes else None
+
+    def check(self, rows: np.ndarray) -> None:
+        """Raises `DecodeError` if the value of one of the rows is too large."""
+        if self._too_large is None or not (wrong := self._too_large[rows] > self._limit).any():
+            return
+        row = int(rows[np.argmax(wrong)])
+        raise DecodeError(
+            f"field '{self._field.name}', {self._describe(row)}: expected at most {self._limit} bytes, got a value of "
+            f"{self._too_large[row]}; max_value_bytes= allows more."
+        )
+
+
+class ListColumn:
+    """Strings and lists, gathered by runs of bytes where possible and by Arrow otherwise.
+
+    Args:
+        describe: describes the location of a row of the block, for error texts.
+        max_value_bytes: the size limit of a value.
+    """
+
+    def __init__(
+        self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe, max_value_bytes: int
+    ) -> None:
         self._field = field
         self._describe = describe
         self._array = joined(parts)
+        self._limit = SizeLimit(field, value_bytes(self._array), max_value_bytes, describe)
         plain = not field.shape or (len(field.shape) == 1 and not field.is_fixed)
         self._runs = runs_of(self._array) if plain else None
 
@@ -46,6 +78,7 @@ class ListColumn:
         return np.frombuffer(self._array.buffers()[1], np.int64, count + 1, first * 8), as_numpy(self._array.values)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        self._limit.check(rows)
         if self._runs is not None:
             ends, items, valid = self._runs.take(rows)
             lead = (len(rows),)
@@ -151,6 +184,27 @@ def list_lengths(array: pa.Array) -> np.ndarray:
         return np.where(as_numpy(array.is_valid()), lengths, 0) if array.null_count else lengths
     lengths = array.value_lengths()
     return as_numpy(without_nulls(lengths)).astype(np.int64, copy=False)
+
+
+def value_bytes(array: pa.Array) -> np.ndarray:
+    """Returns the size in bytes of each string, or of the values in each list: int64."""
+    kind = array.type
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return np.diff(_binary_buffers(array)[0])
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return np.full(len(array), _item_bytes(kind))
+    lengths, inside = list_lengths(array), kind.value_type
+    if is_number(inside):
+        return lengths * _item_bytes(inside)
+    return np.diff(ends_of(value_bytes(array.flatten()))[ends_of(lengths)])
+
+
+def _item_bytes(kind: pa.DataType) -> int:
+    """Returns the size of a value of a type that is neither a string nor a list; 0 if there is none."""
+    try:
+        return max(kind.bit_width // 8, 1)
+    except ValueError:
+        return 0
 
 
 def _spread(

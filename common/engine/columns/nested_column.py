@@ -14,7 +14,7 @@ from ...schema.field import UnischemaField
 from ...schema.ragged import concat_ranges, ends_of
 from .arrow_take import take_runs
 from .batch import Compound, Ragged, Strings, take_strings
-from .list_column import list_lengths, null_inside, strings_of
+from .list_column import SizeLimit, list_lengths, null_inside, strings_of, value_bytes
 from .protocols import Describe
 
 
@@ -24,10 +24,14 @@ class NestedColumn:
     Args:
         array: the lists of all rows.
         describe: describes the location of a row of the block, for error texts.
+        max_value_bytes: the size limit of a value.
     """
 
-    def __init__(self, field: UnischemaField, array: pa.Array, levels: int, describe: Describe) -> None:
+    def __init__(
+        self, field: UnischemaField, array: pa.Array, levels: int, describe: Describe, max_value_bytes: int
+    ) -> None:
         self._field = field
+        self._limit = SizeLimit(field, value_bytes(array), max_value_bytes, describe)
         self._describe = describe
         self._valid = as_numpy(array.is_valid()) if array.null_count else None
         self._holds_null: np.ndarray | None = None
@@ -62,8 +66,9 @@ class NestedColumn:
         """As `BlockColumn.gather`.
 
         Raises:
-            DecodeError: a list contains a null.
+            DecodeError: a list contains a null, or a value is too large.
         """
+        self._limit.check(rows)
         if self._holds_null is not None and self._holds_null[rows].any():
             raise null_inside(self._field, self._describe(int(rows[np.argmax(self._holds_null[rows])])))
         valid = None if self._valid is None or self._valid[rows].all() else self._valid[rows]

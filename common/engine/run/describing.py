@@ -56,7 +56,8 @@ def describe_wait(job: Job, handles: Sequence[BlockHandle], places: Sequence[Row
     ]
     some = groups[:_MOST_ROW_GROUPS]
     about = f": {'; '.join(some)}{_more(len(groups) - len(some), 'row group')}" if groups else ""
-    return f"the storage has not answered for {len(loading)} block{'s' * (len(loading) > 1)}{about}"
+    blocks = "1 block has" if len(loading) == 1 else f"{len(loading)} blocks have"
+    return f"{blocks} not been read yet, by the storage or by Parquet's decoder{about}"
 
 
 def _describe_rows_of(place: str, rows: np.ndarray) -> str:

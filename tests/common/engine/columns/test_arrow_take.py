@@ -58,7 +58,7 @@ def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     array, rows = case
     field = UnischemaField("x", array.type.value_type.to_pandas_dtype(), (None,), ListCodec(), nullable=True)
     parts = [array.slice(0, len(array) // 2), array.slice(len(array) // 2)] if two_parts else [array]
-    fast, plain = (ListColumn(field, parts, str) for _ in range(2))
+    fast, plain = (ListColumn(field, parts, str, 1 << 30) for _ in range(2))
     assert fast._runs is not None
     plain._runs = None
     one, other = fast.gather(rows, None), plain.gather(rows, None)

@@ -51,7 +51,7 @@ def test_storage_that_does_not_answer_a_thread_is_reported_with_its_row_group(
     monkeypatch.setattr(Fetcher, "fetch", slow)
     assert len(list(built.pipeline(executor="threads", workers=1))) == 33
     (warning,) = _warnings(caplog)
-    assert "the storage has not answered for 1 block: file " in warning
+    assert "1 block has not been read yet, by the storage or by Parquet's decoder: file " in warning
     assert warning.endswith("row group 1.")
 
 
