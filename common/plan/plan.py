@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from ..errors import EmptySelectionError, FieldNotFoundError, SchemaError, StateError
+from ..errors import EmptySelectionError, FieldNotFoundError, ParquetryError, SchemaError, StateError
 from ..layout.dataset import StoredDataset
 from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec
@@ -126,10 +127,11 @@ class BasePlan:
             total += size * (output.dtype.itemsize if output.kind == "dense" else 32)
         return total
 
-    @property
+    @cached_property
     def chunk_rows(self) -> int:
-        """Rows in a chunk of an unbatched pipeline. It affects only the speed."""
-        return int(np.clip(_CHUNK_BYTES // self.row_bytes, 1, _MAX_CHUNK_ROWS))
+        """Rows in a chunk of an unbatched pipeline. It affects only speed and memory."""
+        row_bytes = max([self.row_bytes, *(part.stored_row_bytes for part in self.parts)])
+        return int(np.clip(_CHUNK_BYTES // row_bytes, 1, _MAX_CHUNK_ROWS))
 
     @property
     def step_bytes(self) -> int:
@@ -657,6 +659,19 @@ class Plan(BasePlan):
         )
         found = [decoded_bytes(self.dataset, row_group, [each.name for each in some]) for some in (numbers, others)]
         return max(found[0], width * int(self.dataset.row_groups.rows[row_group])) + found[1]
+
+    @cached_property
+    def stored_row_bytes(self) -> int:
+        """About how many bytes a row of the first row group takes before it is decoded.
+
+        0 if that is not needed: the size of all values is known from the schema, or rows are batched or joined.
+        """
+        fixed = all(field.is_fixed and not is_string_like(field.dtype) for field in self.program.fields)
+        if fixed or self.order.batch is not None or self.order.join is not None or not len(self.dataset.row_groups):
+            return 0
+        with suppress(ParquetryError):  # a footer that cannot be read is an error when its rows are wanted
+            return self.row_group_bytes(0) // max(int(self.dataset.row_groups.rows[0]), 1)
+        return 0
 
     @cached_property
     def _numbers(self) -> tuple[list[UnischemaField], list[UnischemaField]]:
