@@ -23,7 +23,11 @@ PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
 def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs this Python with arguments, such as ``"-c", code``, to its end. ``options`` go to `subprocess.run`."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": PATIENCE_S, **options})
+    try:
+        return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": PATIENCE_S, **options})
+    except subprocess.CalledProcessError as error:
+        print(error.stderr, file=sys.stderr)  # which pytest shows with the failure
+        raise
 
 
 def gone(pids: list[int], within_s: float) -> list[int]:

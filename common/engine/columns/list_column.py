@@ -18,28 +18,30 @@ from .arrow_take import runs_of
 from .batch import Column, Dense, Ragged, Strings
 from .protocols import Describe
 
+_MOST_GROWTH = 8  # bits of flags become bytes
+
 
 class SizeLimit:
     """Refuses values that are larger than the limit.
 
     Args:
-        sizes: the bytes of each value of the block.
+        array: all values of the block. They are measured only if one of them may be too large.
     """
 
-    def __init__(self, field: UnischemaField, sizes: np.ndarray, max_value_bytes: int, describe: Describe) -> None:
+    def __init__(self, field: UnischemaField, array: pa.Array, max_value_bytes: int, describe: Describe) -> None:
         self._field = field
         self._describe = describe
         self._limit = max_value_bytes
-        self._too_large = sizes if sizes.max(initial=0) > max_value_bytes else None
+        self._sizes = value_bytes(array) if _MOST_GROWTH * array.nbytes > max_value_bytes else None
 
     def check(self, rows: np.ndarray) -> None:
         """Raises `DecodeError` if the value of one of the rows is too large."""
-        if self._too_large is None or not (wrong := self._too_large[rows] > self._limit).any():
+        if self._sizes is None or not (wrong := self._sizes[rows] > self._limit).any():
             return
         row = int(rows[np.argmax(wrong)])
         raise DecodeError(
             f"field '{self._field.name}', {self._describe(row)}: expected at most {self._limit} bytes, got a value of "
-            f"{self._too_large[row]}; max_value_bytes= allows more."
+            f"{self._sizes[row]}; max_value_bytes= allows more."
         )
 
 
@@ -57,7 +59,7 @@ class ListColumn:
         self._field = field
         self._describe = describe
         self._array = joined(parts)
-        self._limit = SizeLimit(field, value_bytes(self._array), max_value_bytes, describe)
+        self._limit = SizeLimit(field, self._array, max_value_bytes, describe)
         plain = not field.shape or (len(field.shape) == 1 and not field.is_fixed)
         self._runs = runs_of(self._array) if plain else None
 
@@ -202,7 +204,7 @@ def value_bytes(array: pa.Array) -> np.ndarray:
 def _item_bytes(kind: pa.DataType) -> int:
     """Returns the size of a value of a type that is neither a string nor a list; 0 if there is none."""
     try:
-        return max(kind.bit_width // 8, 1)
+        return max(int(kind.bit_width) // 8, 1)
     except ValueError:
         return 0
 

@@ -14,7 +14,7 @@ from ...schema.field import UnischemaField
 from ...schema.ragged import concat_ranges, ends_of
 from .arrow_take import take_runs
 from .batch import Compound, Ragged, Strings, take_strings
-from .list_column import SizeLimit, list_lengths, null_inside, strings_of, value_bytes
+from .list_column import SizeLimit, list_lengths, null_inside, strings_of
 from .protocols import Describe
 
 
@@ -31,7 +31,7 @@ class NestedColumn:
         self, field: UnischemaField, array: pa.Array, levels: int, describe: Describe, max_value_bytes: int
     ) -> None:
         self._field = field
-        self._limit = SizeLimit(field, value_bytes(array), max_value_bytes, describe)
+        self._limit = SizeLimit(field, array, max_value_bytes, describe)
         self._describe = describe
         self._valid = as_numpy(array.is_valid()) if array.null_count else None
         self._holds_null: np.ndarray | None = None
