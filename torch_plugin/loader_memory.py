@@ -309,7 +309,8 @@ class Copies:
         if self._region is None or self._region.left_bytes < size_bytes:
             self._end()
             self._region = SHARED_REGIONS.acquire(max(size_bytes, _COPIES_BYTES))
-            self._end = weakref.finalize(self, self._region.end)
+            self._end = ending = weakref.finalize(self, self._region.end)
+            ending.atexit = False
         return self._region
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, by_output
+from parquetry.common.memory.recent import RecentValues
 from parquetry.common.schema.element import Element, OutputField
 
 from .loader_memory import Copies, place_arrays, release
@@ -148,7 +149,7 @@ class Encoder:
     def __init__(self, element: Element) -> None:
         self._element = element
         self._copies = Copies()
-        self._pickled = lru_cache(_LAYOUTS)(self._pickle)
+        self._pickled: RecentValues[tuple[Layout, ...], bytes] = RecentValues(_LAYOUTS)
 
     def __call__(self, columns: Sequence[Column], count: int) -> Iterator[bytes]:
         """Yields the messages of ``count`` batches of consecutive rows.
@@ -163,16 +164,14 @@ class Encoder:
         placed = place_arrays([array for field in fields for array in field.arrays], self._copies)
         at = iter(placed.places)
         layouts, numbers = zip(*(field.describe([next(at) for _ in field.arrays]) for field in fields), strict=True)
-        layout = self._pickled(layouts)
+        described = (self._element, layouts)
+        layout = self._pickled.made(layouts, lambda: pickle.dumps(described, protocol=pickle.HIGHEST_PROTOCOL))
         named = (_REGION.pack(*region.named(), region.is_copied) for region in placed.regions)
         head = b"".join((_HEAD.pack(len(layout), len(placed.regions)), *named, layout))
         for row in np.ascontiguousarray(np.concatenate(numbers, axis=1), np.int64):
             for region in placed.regions:
                 region.count()
             yield head + row.tobytes()
-
-    def _pickle(self, layouts: tuple[Layout, ...]) -> bytes:
-        return pickle.dumps((self._element, layouts), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def decode(message: bytes, collate: Callable[[Any], Any] | None = None) -> Any:

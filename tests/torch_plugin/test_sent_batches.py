@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from parquetry.common.engine.columns.batch import Column, Dense
 from parquetry.torch_plugin import loader_memory, sent_batches
 
 SIZES = [(3, 5), (2, 7), (3, 5), (1, 1), (4, 9), (5, 2000)]
+SIZED = (2 + 1, 1 + 1)  # the numbers of the two fields: their axes, and where they are
 PATIENCE_S = 60
 
 
@@ -37,7 +39,8 @@ def _send(pipeline: Pipeline) -> None:
     sent = [_columns(*size) for size in SIZES]
     messages = [message for columns in sent for message in encoder(columns, 1)]
     assert len({token for message in messages for (_, _, token, *_), _ in sent_batches.regions_of(message)}) == 1
-    assert encoder._pickled.cache_info().misses == 1
+    heads = {message[: len(message) - 8 * sum(SIZED)] for message in messages}
+    assert len(heads) == 1
     for columns, message in zip(sent, messages, strict=True):
         batch = sent_batches.decode(message)
         assert [tensor.tolist() for tensor in batch.values()] == [column.values.tolist() for column in columns]
@@ -45,6 +48,25 @@ def _send(pipeline: Pipeline) -> None:
     assert not set(sent_batches.regions_of(large)) & set(sent_batches.regions_of(messages[0]))
     several = list(encoder([Dense(np.arange(8)), Dense(np.arange(8))], 4))
     assert [sent_batches.decode(message)["id"].tolist() for message in several] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_an_encoder_that_is_dropped_gives_its_region_back(pipeline: Pipeline) -> None:
+    worker = multiprocessing.get_context("fork").Process(target=_drop, args=(pipeline,))
+    worker.start()
+    worker.join(PATIENCE_S)
+    assert worker.exitcode == 0
+
+
+def _drop(pipeline: Pipeline) -> None:
+    gc.disable()  # no cycle keeps it
+    assert loader_memory.share_regions()
+    encoder = sent_batches.Encoder(pipeline.element)
+    (message,) = encoder(_columns(3, 5), 1)
+    batch = sent_batches.decode(message)
+    del batch, encoder
+    ((memory, _),) = sent_batches.regions_of(message)
+    again = sent_batches.Encoder(pipeline.element)(_columns(3, 5), 1)
+    assert [named for named, _ in sent_batches.regions_of(next(iter(again)))] == [memory]
 
 
 def _columns(rows: int, width: int) -> list[Column]:
