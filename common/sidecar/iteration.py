@@ -17,7 +17,7 @@ import numpy as np
 from ..counting.counters import Count, Counters
 from ..engine.run.bucket_skipping import planner_class
 from ..engine.run.describing import describe_wait
-from ..engine.run.jobs import Job, JobPlanner, Merging
+from ..engine.run.jobs import Job, JobPlanner, Merging, UnfinishedJobError
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
@@ -28,7 +28,6 @@ from ..schema.element import OutputField
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import UNKNOWN, BatchHeader, Message, MessageType, Start, Started
 from ..transport.sidecar.slots import Slot, copied_table, write_table
-from ..transport.sidecar.worker_runner import DeadlyJobError
 from .connection import ClientConnection, SlotPool
 from .job_queue import JobQueue, NoMoreJobs, PlanningFailed, RunningJob
 from .prepared import Prepared
@@ -183,7 +182,7 @@ class Iteration:
             return made.future.result()
         except BaseException as error:
             self._slots.give(made.slot)
-            in_halves = isinstance(error, DeadlyJobError) and made.job.elements > 1
+            in_halves = isinstance(error, UnfinishedJobError) and made.job.elements > 1
             if not in_halves and not isinstance(error, ELEMENT_ERRORS):
                 raise
             made.errors.append(error)
@@ -191,7 +190,7 @@ class Iteration:
 
     def _plans_again(self, made: RunningJob, *, is_part: bool = False) -> bool:
         """Returns whether a failed job, or a part of one, is planned again, without the rows that fail."""
-        if self._skipping is None or isinstance(made.errors[-1], DeadlyJobError):
+        if self._skipping is None or isinstance(made.errors[-1], UnfinishedJobError):
             return False
         found = self._jobs.failing_items(made)
         if not found:

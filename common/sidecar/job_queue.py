@@ -15,14 +15,13 @@ from ..engine.read.fetch import fetch_threads
 from ..engine.run.bad_rows import FailedItem
 from ..engine.run.block_store import BlockHandle, BlockStore
 from ..engine.run.failing import check_blocks, failing_items
-from ..engine.run.jobs import Job, JobPlanner
+from ..engine.run.jobs import Job, JobPlanner, UnfinishedJobError
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
 from ..transport.sidecar.slots import Slot
-from ..transport.sidecar.worker_runner import DeadlyJobError
 from .connection import SlotPool
 from .prepared import Prepared
 
@@ -151,7 +150,7 @@ class JobQueue:
     def again(self, made: RunningJob) -> Iterator[RunningJob]:
         """Starts the halves of a job of several elements, one after the other, unless the queue is stopped."""
         first = made.first
-        is_suspect = isinstance(made.errors[-1], DeadlyJobError)
+        is_suspect = isinstance(made.errors[-1], UnfinishedJobError)
         for half, draws in replace(made.job, is_suspect=is_suspect).halves():
             slot = self.wait_for_slot(self._ahead, private=self._private)
             if slot is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,27 @@ def test_workers_that_are_killed_all_the_time_change_nothing(built: Built, face:
     assert reader.children() == [template]  # no zombies, not even among its own
     assert len(template.children()) <= 2
     assert reader.num_fds() <= descriptors + 8  # blocks in use at the moment of counting
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_jobs_that_take_longer_than_workers_live_are_made_in_halves(built: Built, face: Any, on_error: str) -> None:
+    bad = {33, 34, 80} if on_error == "skip" else set()
+
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.01)
+        if int(row["id"]) in bad:
+            raise ValueError("a bad row")
+        return row
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=2, on_error=on_error).transform(slow).repeat(2).batch(4)
+    good = [row % 100 for row in range(200) if row % 100 not in bad]
+    iterator = face.passes(pipeline)()
+    found = ids(pipeline, next(iterator))
+    with Killer(workers, times=10_000, pause_s=(0.01, 0.15), seed=4):
+        for element in iterator:
+            found += ids(pipeline, element)
+    assert found == good
 
 
 def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: Built) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ELEMENT_ERRORS, DatasetError
 from .bad_rows import FailedItem
 from .block_store import BlockHandle
-from .jobs import Job
+from .jobs import Job, UnfinishedJobError
 
 _FEWEST_TRIED = 16
 
@@ -39,8 +39,12 @@ class _Trial:
     def error(self) -> BaseException | None:
         """Makes the items in one piece, and returns the error."""
         try:
-            self._make(replace(self._job, elements=1), list(self._handles))
+            self._make(replace(self._job, elements=1, is_trial=True), list(self._handles))
         except ELEMENT_ERRORS as error:
+            return error
+        except UnfinishedJobError as error:
+            if self._job.count == 1:
+                raise
             return error
         return None
 

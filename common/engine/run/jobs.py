@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ...errors import SidecarError
 from ...order.cursor import NOTHING, SkipState
 from ...order.positions import BatchView, consecutive
 from ...plan.draws import Draw
@@ -70,6 +71,10 @@ class JobPosition:
         return replace(self, begin=begin, end=end, skips=skips, ends=self.ends[first:last])
 
 
+class UnfinishedJobError(SidecarError):
+    """The workers that ran a job ended, one after the other. Readers catch this class and repeat the job in halves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One or more steps that are made at once: batches, or a chunk of rows.
@@ -83,6 +88,7 @@ class Job:
         place: the position of the job, if rows that fail are left out.
         bounds: if the steps may differ in size, the row at which each begins, and ``count``.
         is_suspect: whether it is a part of a job that ended several workers.
+        is_trial: whether it is made only to see its error, so that its rows may be made apart from each other.
     """
 
     number: int
@@ -93,6 +99,12 @@ class Job:
     place: JobPosition | None = None
     bounds: tuple[int, ...] = ()
     is_suspect: bool = False
+    is_trial: bool = False
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether the job can be repeated in halves."""
+        return (self.count if self.is_trial else self.elements) > 1
 
     def halves(self) -> list[tuple[Job, list[int]]]:
         """Returns the `part` with each half of the elements, in order."""

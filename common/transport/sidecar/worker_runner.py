@@ -18,7 +18,7 @@ from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded
 from ...engine.run.describing import describe_rows
-from ...engine.run.jobs import Job
+from ...engine.run.jobs import Job, UnfinishedJobError
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
@@ -38,15 +38,13 @@ _MOST_DEATHS = 3
 half of several elements may end one.
 """
 _MOST_KILLS = 30
-"""The number of workers that may be killed from outside while one job runs, before it is given up."""
+"""The number of workers that may be killed from outside while a job of one element runs, before it is given up. Larger
+jobs are repeated in halves after one kill, because halves are more likely to finish before the next.
+"""
 _LOOK_S = 0.5
 """How often a working process is checked."""
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM}
 """Signals that a job does not cause itself. The system sends them when memory runs out."""
-
-
-class DeadlyJobError(SidecarError):
-    """A job ended several workers. Only readers see this class: they repeat the job in halves."""
 
 
 class WorkerRunner:
@@ -161,8 +159,9 @@ class WorkerRunner:
             ],
         }
         deaths = kills = 0
-        most_deaths = 1 if job.is_suspect and job.elements > 1 else _MOST_DEATHS
-        while deaths < most_deaths and kills < _MOST_KILLS:
+        most_deaths = 1 if job.is_suspect and job.has_halves else _MOST_DEATHS
+        most_kills = 1 if job.has_halves else _MOST_KILLS
+        while deaths < most_deaths and kills < most_kills:
             alone = worker.begin()
             answer = worker.run(job, blocks, slot, message, self._counters)
             if answer is not None:
@@ -177,7 +176,7 @@ class WorkerRunner:
                 deaths += alone
         where = describe_rows(job.draws, [block.rows for block in blocks], self._loaders)
         died = f"decode worker died {deaths + kills} times in one batch ({worker.status}), for {where}"
-        kind = DeadlyJobError if deaths >= most_deaths and not worker.stalled else SidecarError
+        kind = SidecarError if worker.stalled or self._closed else UnfinishedJobError
         if worker.was_killed:
             raise kind(
                 f"{died}. Either the system kills workers because memory runs out (use fewer workers or a lower "
