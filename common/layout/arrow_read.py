@@ -26,11 +26,11 @@ from .core_read import Leaves, leaves_of, read_by_core
 from .footers import CLEANED, REMOVED, remedy, why
 from .nested import as_stored, has_extensions, stored_schema, with_whole_extensions
 from .retries import is_local, retry_if_damaged, with_retries
-from .row_groups import StoredFiles, describe_row_group
+from .row_groups import StoredFiles, describe_row_group, most_bytes_of_many
 from .store_answers import StoreError
 from .stores import without_subtrees
 from .temporary import TemporaryBuffer
-from .value_bounds import most_bytes, slice_rows
+from .value_bounds import chunks_of, expanded_bytes, most_bytes, slice_rows
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
 """The exceptions that pyarrow raises for damaged files."""
@@ -39,6 +39,7 @@ _BITS = 8  # per byte
 _PIECE_BYTES = 4 << 20
 _PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
+_MOST_GROWTH = 1000  # of large columns, from the file to memory
 _MOST_SCHEMAS = 64  # of files that were read last
 _LEVEL_ENCODINGS = frozenset({"RLE", "BIT_PACKED"})
 _RARE_ENCODINGS = frozenset({"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"})
@@ -76,8 +77,7 @@ def read_group(
 
     def read() -> pa.Table:
         with _opened_group(dataset, row_group, choose, advice, options) as opened:
-            if room_bytes is not None and _size_of(opened, room_bytes) > room_bytes:
-                raise TooLargeError
+            _check_size(dataset, opened, room_bytes, place)
             table = _read_table(opened, checked=dataset.verify != "never")
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
             return as_stored(table)
@@ -134,10 +134,15 @@ def read_slices(
         if not wanted:
             yield from ((min(_SLICE_ROWS, rows - first), pa.table({})) for first in range(0, rows, _SLICE_ROWS))
             return
+        _check_size(dataset, opened, None, describe_row_group(dataset, row_group))
         leaves = _leaves(reader.metadata, wanted)
         count = slice_rows(opened.source, reader, group, leaves, slice_bytes=slice_bytes)
+        most, size = most_bytes_of_many(dataset.max_value_bytes), 0
         for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
             found += batch.num_rows
+            size += sum(map(expanded_bytes, batch.columns))
+            if size > most and size > (most := _most_grown(opened, most)):
+                raise _grown(describe_row_group(dataset, row_group), most)
             yield batch.num_rows, as_stored(pa.Table.from_batches([batch]))
         if found != rows:  # Arrow stops at the end of the shortest column
             counts = {name: _count(reader, group, name) for name in wanted}
@@ -247,7 +252,7 @@ def _opened_group(
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
                 yield opened
-            except TooLargeError:
+            except (DatasetError, TooLargeError):
                 raise
             except DAMAGE:
                 wanted = [_damaged(opened.reader, group, wanted)]
@@ -265,6 +270,29 @@ def _opened_group(
         raise DatasetError(
             f"{place}: expected {expected}, got: {why(error)}. {remedy(error, advice, **stored)}"
         ) from clean_cause(error)
+
+
+def _check_size(dataset: StoredFiles, opened: _OpenGroup, room_bytes: int | None, place: str) -> None:
+    """Raises `TooLargeError` if there is no room, `DatasetError` if the columns are far larger than in their file."""
+    most = most_bytes_of_many(dataset.max_value_bytes)
+    size = _size_of(opened, most if room_bytes is None else min(room_bytes, most))
+    if room_bytes is not None and size > room_bytes:
+        raise TooLargeError
+    if size > most and _size_of(opened, grown := _most_grown(opened, most)) > grown:
+        raise _grown(place, grown)
+
+
+def _most_grown(opened: _OpenGroup, most: int) -> int:
+    """Returns how many bytes the columns may take in memory: ``most``, or many times their size in the file."""
+    chunks = chunks_of(opened.footer, opened.group, _leaves(opened.footer, opened.columns))
+    return max(most, _MOST_GROWTH * sum(int(chunk.metadata.total_compressed_size) for chunk in chunks))
+
+
+def _grown(place: str, most: int) -> DatasetError:
+    return DatasetError(
+        f"{place}: expected columns of at most {most} bytes in memory, got more, which is over {_MOST_GROWTH} times "
+        "their size in the file. If they are right, pass a larger max_value_bytes."
+    )
 
 
 def _size_of(opened: _OpenGroup, enough: int) -> int:

@@ -41,7 +41,7 @@ from .opening import check_used, opened
 from .partitions import partition_columns
 from .patterns import Pattern
 from .retries import is_local, with_retries
-from .row_groups import RowGroups, describe_row_group
+from .row_groups import MAX_VALUE_BYTES, RowGroups, describe_row_group
 from .spark_files import footer_schema
 from .store_answers import StoreError
 from .stores import ForkSafeFileSystem
@@ -50,7 +50,6 @@ from .table_dataset import describe_table, table_filesystem, table_listing
 from .table_logs import check_no_deletes
 from .table_read import locate
 
-MAX_VALUE_BYTES = 1 << 30
 LABELS_KEY = b"parquetry.class_names.v1"
 
 

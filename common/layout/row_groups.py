@@ -16,6 +16,16 @@ from .checksums import Verify
 from .files import DataFile
 from .table import Table
 
+MAX_VALUE_BYTES = 1 << 30
+"""The default size limit of one value."""
+MOST_VALUES = 16
+"""How many values of the largest size the values of a batch may take in memory."""
+
+
+def most_bytes_of_many(max_value_bytes: int) -> int:
+    """Returns the size limit of the texts or lists of a batch, and of the columns of a row group."""
+    return MOST_VALUES * max(max_value_bytes, MAX_VALUE_BYTES)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
@@ -51,6 +61,10 @@ class StoredFiles(Protocol):
     @property
     def verify(self) -> Verify:
         """Which page checksums are verified."""
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The size limit of one value."""
 
     def footer(self, file: int) -> pq.FileMetaData:
         """Returns the footer of one file."""

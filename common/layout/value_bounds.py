@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..native.parquet import longest_value
@@ -141,7 +142,28 @@ def _counted(reader: pq.ParquetFile, group: int, chunk: Chunk, longest: int, eno
 
 def _sizes(reader: pq.ParquetFile, group: int, chunk: Chunk, rows: int) -> Iterator[int]:
     columns = with_whole_extensions([chunk.metadata.path_in_schema], reader.schema_arrow)
-    return (batch.nbytes for batch in reader.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False))
+    batches = reader.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
+    return (sum(map(expanded_bytes, batch.columns)) for batch in batches)
+
+
+def expanded_bytes(array: pa.Array) -> int:
+    """Returns the bytes that the values of an array take once those of a dictionary are written out."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return expanded_bytes(array.storage)
+    if pa.types.is_dictionary(kind):
+        entries = array.dictionary
+        if not pa.types.is_binary(entries.type) and not pa.types.is_string(entries.type):
+            return int(entries.nbytes * len(array) // max(len(entries), 1))  # all of one width
+        lengths = pc.binary_length(entries).cast(pa.int64())
+        return _OFFSET_BYTES * len(array) + (pc.sum(lengths.take(array.indices)).as_py() or 0)
+    if pa.types.is_struct(kind):
+        return sum(expanded_bytes(array.field(number)) for number in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _OFFSET_BYTES * len(array) + expanded_bytes(array.keys) + expanded_bytes(array.items)
+    if pa.types.is_nested(kind):
+        return _OFFSET_BYTES * len(array) + expanded_bytes(array.flatten())
+    return int(array.nbytes)
 
 
 def _longest(source: pa.NativeFile, reader: pq.ParquetFile, group: int, chunk: Chunk) -> int:

@@ -22,10 +22,11 @@ from ..engine.run.selecting import select_rows
 from ..engine.run.vocabularies import vocabulary_of
 from ..errors import DatasetError, PipelineError
 from ..layout.checksums import VERIFY, Verify
-from ..layout.dataset import MAX_VALUE_BYTES, StoredDataset
+from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
 from ..layout.filesystem import local_path
 from ..layout.patterns import pattern_of
+from ..layout.row_groups import MAX_VALUE_BYTES
 from ..layout.table import Table
 from ..order.mixing import Stop, Weights, phases_of
 from ..plan.mixed_plan import MixedPlan, Mixture
@@ -94,7 +95,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         stall_timeout: seconds after which a sidecar process that makes no progress is replaced, see `Options`;
             ``None`` = never.
         max_value_bytes: the largest size of one value: an array, image, text, byte string or list. Arrays and images
-            of variable shape may use 16 times this per field and batch. ``None`` = 1 GiB.
+            of variable shape may use 16 times this per field and batch; for other limits, see
+            ``docs/damaged-files.md``. ``None`` = 1 GiB.
         on_error: what to do with a row that does not decode, or fails in a function: ``"raise"`` (default) raises the
             error at the row's position; ``"skip"`` leaves the row out and counts it, see ``docs/bad-rows.md``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction (0.0 to 1.0). Each rank

@@ -54,7 +54,8 @@ class Options:
         restarts: how many times in a row, without yielding an element in between, a sidecar that died is restarted. The
             iteration then continues with the next element. ``None`` = 3. With 0, a sidecar's death ends the iteration.
         max_value_bytes: the size limit of one value: an array, image, text, byte string or list. Arrays and images of
-            variable shape may use 16 times this per field and batch. ``None`` = 1 GiB.
+            variable shape may use 16 times this per field and batch; for other limits, see ``docs/damaged-files.md``.
+            ``None`` = 1 GiB.
         on_error: what to do with rows that cannot be decoded, contain a null that the consumer cannot represent, or
             make a function fail. ``"raise"`` raises an error in their place. ``"skip"`` leaves them out and counts
             them; see ``docs/bad-rows.md``. ``None`` = ``"raise"``.

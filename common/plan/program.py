@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..layout.dataset import MAX_VALUE_BYTES
+from ..layout.row_groups import MAX_VALUE_BYTES
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.pack import PackStep

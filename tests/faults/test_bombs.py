@@ -22,7 +22,9 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
-from parquetry.common.errors import DecodeError, ParquetryError, SchemaError
+from parquetry.common.engine.columns.list_column import SizeLimit
+from parquetry.common.errors import DatasetError, DecodeError, ParquetryError, SchemaError
+from parquetry.common.layout import row_groups
 from parquetry.common.schema import images
 from parquetry.common.schema.codec import Codec
 from parquetry.common.schema.field import schema_to_metadata
@@ -236,3 +238,42 @@ def test_the_limit_holds_for_columns_without_a_codec(tmp_path: Path, kind: str, 
             list(chain)
     kept = rows.with_options(on_error="skip")
     assert [int(row["id"]) for row in kept] == [0, 2]
+
+
+def test_texts_of_a_batch_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100)
+    limit = SizeLimit(UnischemaField("x", str), pa.array(["a" * 100, "b"], pa.large_string()), 100, "row {}".format)
+    limit.check(np.zeros(16, np.int64))
+    with pytest.raises(DecodeError, match=r"row 1: .* 1600 bytes, got a batch of 17 values .* which takes 1601"):
+        limit.check(np.array([1] + [0] * 16))
+
+
+ROWS = 30_000
+BIG_TEXT = "a" * 90_000
+EXPANDING = {
+    "a dictionary": (pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), [BIG_TEXT]), {}),
+    "shared beginnings": (pa.array([BIG_TEXT] * 100), {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}),
+    "dictionary of lists": (
+        pa.ListArray.from_arrays(
+            pa.array(range(0, ROWS + 1, 100), pa.int32()),
+            pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), [BIG_TEXT]),
+        ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("memory_limit", [1 << 20, 1 << 30])
+@pytest.mark.parametrize("kind", EXPANDING)
+def test_a_row_group_that_expands_a_thousandfold_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, memory_limit: int
+) -> None:
+    values, written = EXPANDING[kind]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": values}), path, compression="zstd", **written)
+    assert path.stat().st_size < 6000
+    monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100_000)
+    rows = Pipeline(path, executor="threads", memory_limit=memory_limit, max_value_bytes=1000)
+    for chain in (rows.batch(2), rows.shuffle(10, seed=1), rows.filter([("x", "!=", "b")]).batch(2)):
+        with pytest.raises(DatasetError, match=r"a\.parquet, row group 0: .*1000 times.*pass a larger max_value_bytes"):
+            next(iter(chain))

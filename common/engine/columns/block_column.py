@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from ...layout.dataset import MAX_VALUE_BYTES
+from ...layout.row_groups import MAX_VALUE_BYTES
 from ...memory.arrow_views import as_numpy, is_number
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_string_like

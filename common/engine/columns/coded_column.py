@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
+from ...layout.row_groups import MOST_VALUES
 from ...native.jpeg import Box
 from ...process.forks import cached_property
 from ...schema.codec import DAMAGE, Codec, fits_shape
@@ -29,7 +30,6 @@ from .protocols import Describe
 from .shared_rows import Places, SharedRows
 
 _DECODER_COPIES = 4  # a decoder may need this many times the memory of a value
-_BATCH_VALUES = 16  # a batch may take as much memory as this many values of the largest size
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -214,7 +214,7 @@ class CodedColumn:
         sizes = np.prod(shapes, axis=1, dtype=np.int64)
         ends = np.cumsum(sizes)
         if len(rows):
-            total, limit = int(ends[-1]) * self._item_bytes, _BATCH_VALUES * self._max_bytes
+            total, limit = int(ends[-1]) * self._item_bytes, MOST_VALUES * self._max_bytes
             self._check_bytes(int(rows[0]), total, limit, f"a batch of {len(rows)} values from here on")
         values = np.empty(int(ends[-1]) if len(ends) else 0, delivered_dtype(field.dtype))
         places = [values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]

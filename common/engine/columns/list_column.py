@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ...errors import DecodeError
 from ...layout.nested import variable
+from ...layout.row_groups import most_bytes_of_many
 from ...memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from ...process.forks import cached_property
 from ...schema.dtypes import is_string_like
@@ -35,14 +36,22 @@ class SizeLimit:
         self._sizes = value_bytes(array) if _MOST_GROWTH * array.nbytes > max_value_bytes else None
 
     def check(self, rows: np.ndarray) -> None:
-        """Raises `DecodeError` if the value of one of the rows is too large."""
-        if self._sizes is None or not (wrong := self._sizes[rows] > self._limit).any():
+        """Raises `DecodeError` if the value of one of the rows is too large, or all of them together."""
+        if self._sizes is None:
             return
-        row = int(rows[np.argmax(wrong)])
-        raise DecodeError(
-            f"field '{self._field.name}', {self._describe(row)}: expected at most {self._limit} bytes, got a value of "
-            f"{self._sizes[row]}; max_value_bytes= allows more."
-        )
+        sizes = self._sizes[rows]
+        if (wrong := sizes > self._limit).any():
+            number = int(np.argmax(wrong))
+            raise self._too_large(int(rows[number]), self._limit, f"a value of {sizes[number]}")
+        total, limit = int(sizes.sum()), most_bytes_of_many(self._limit)
+        if total > limit:
+            raise self._too_large(
+                int(rows[0]), limit, f"a batch of {len(rows)} values from here on, which takes {total}"
+            )
+
+    def _too_large(self, row: int, limit: int, got: str) -> DecodeError:
+        place = f"field '{self._field.name}', {self._describe(row)}"
+        return DecodeError(f"{place}: expected at most {limit} bytes, got {got}; max_value_bytes= allows more.")
 
 
 class ListColumn:

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from ...layout.dataset import MAX_VALUE_BYTES
+from ...layout.row_groups import MAX_VALUE_BYTES
 from ...memory.arena import BLOCK_REGIONS, Heap, array_bytes
 from ...plan.program import ElementProgram
 from ...schema.element import Path
