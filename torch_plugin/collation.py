@@ -15,6 +15,7 @@ from torch.utils.data import default_convert
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .nested import NestedTensors
+from .runs import Run
 from .sent_batches import SentBatch
 
 Batch = TypeVar("Batch")
@@ -33,7 +34,7 @@ def as_is(batch: Batch) -> Batch:
 def convert(value: object) -> object:
     """Returns what ``default_convert(value)`` returns, without copying lists that hold nothing to convert."""
     kind = type(value)
-    if isinstance(value, SentBatch):
+    if isinstance(value, SentBatch | Run):  # both pass it on to their batches
         return value.collated(convert)
     if kind is torch.Tensor or kind in _LEAVES:
         return value

@@ -14,7 +14,7 @@ import logging
 import operator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -38,7 +38,8 @@ from .loader_passes import Announced, LoaderPosition, Pass
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
-from .relay import Meeting, Messages, RelayPlan, most_waiting
+from .relay import Meeting, Messages, RelayPlan, most_in_run, most_waiting
+from .runs import RunIterator
 from .trainer_sharding import TrainerSharding, length_for_trainer
 
 _LOG = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         part = self._part(placement)
         waited_for = in_loader or self._epochs.is_awaited  # the loader measures the wait, not the iterator
         counting = self._counting
+        relay = self._relay_plan(part, placement) if in_loader else None
         result: ElementIterator[Given] = ElementIterator(
             part,
             iteration=self._epochs.begin(),
@@ -146,7 +148,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             shared=self._sharing.of_worker(placement.worker, placement.workers, _sharable_bytes(part))
             if in_loader
             else None,
-            relay=self._relay_plan(part, placement) if in_loader else None,
+            relay=relay,
         )
         counting.iterates(result)
         if self._resume is not None:
@@ -155,6 +157,10 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._read_by_workers = self._mixed_by_workers = False
         self._progress = result.progress
         self._begun = copy.copy(result.progress)
+        if in_loader and self._meeting.in_runs:  # only the loader sees them
+            return cast(
+                ElementIterator[Given], RunIterator(result, placement.worker, relay.most_in_run if relay else 1)
+            )
         return result
 
     def __len__(self) -> int:
@@ -345,7 +351,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
         plain = type(self).__iter__ is ParquetIterable.__iter__  # a subclass may do something with the batches
-        self._meeting.announce(begun.workers, untouched=begun.untouched and plain)
+        self._meeting.announce(begun.workers, untouched=begun.untouched and plain, in_runs=begun.in_runs and plain)
         if begun.trainer_sharding is not None:
             own = shard_of(self._pipeline)
             shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)
@@ -414,7 +420,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         waiting, messages = most_waiting(part, at.workers), Messages(part, self._counting.of_worker())
         if not waiting:
             return None
-        return RelayPlan(name=name, is_producer=info.id == 0, messages=messages, most_waiting=waiting)
+        most = most_in_run(part, waiting) if self._meeting.in_runs else 1
+        return RelayPlan(name=name, is_producer=info.id == 0, messages=messages, most_waiting=waiting, most_in_run=most)
 
     # --- seeds and streams ---
 

@@ -188,6 +188,16 @@ class ElementIterator(Generic[Given]):
             self._steps.begin_at(replace(self._steps.cursor, start=self.progress.consumed))
         return batch
 
+    def received(self, most: int) -> list[SentBatch]:
+        """Returns further batches, at most ``most``, that another loader worker made and has already sent."""
+        with self._lock:
+            relay = None if self._relay_plan is None else self._relay
+            found: list[SentBatch] = []
+            while relay is not None and len(found) < most and (batch := relay.take_received()) is not None:
+                found.append(batch)
+                self.progress.consumed += 1
+            return found
+
     def _passed(self, position: int) -> None:
         """Notes that the elements before a position were returned, and releases their step."""
         self._step = None

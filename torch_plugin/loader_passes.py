@@ -28,6 +28,7 @@ from parquetry.common.order.cursor import SkipState
 from . import worker_failures
 from .collation import as_is, convert
 from .loader_state import check_state_of
+from .runs import Lanes
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
 
@@ -55,6 +56,7 @@ class Pass:
         stacks: whether the loader makes batches of several elements.
         untouched: whether workers pass on the elements of the dataset as they are.
         alone: whether the loader's processes do nothing but the work of the dataset.
+        in_runs: whether its items may be `Run`s.
     """
 
     loader: int
@@ -68,6 +70,7 @@ class Pass:
     stacks: bool = False
     untouched: bool = False
     alone: bool = False
+    in_runs: bool = False
 
 
 LoaderPosition: TypeAlias = tuple[int, int, SkipState]
@@ -108,6 +111,7 @@ def install() -> None:
         base.__init__ = _announcing_start(base.__init__)
         base._reset = _announcing_reset(base._reset)
         base._parquetry_told = ()
+        base._parquetry_lanes = None
         worker_failures.install()
         base.__next__ = _timed_next(base.__next__)
 
@@ -156,7 +160,8 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         begin = self._parquetry_since = time.perf_counter()
         positions = [dataset._position() for dataset in self._parquetry_told]
         try:
-            element = original(self)
+            lanes = self._parquetry_lanes
+            element = original(self) if lanes is None else lanes.following(functools.partial(_item, self, original))
         except (KeyboardInterrupt, SystemExit):
             for dataset, position in zip(self._parquetry_told, positions, strict=True):
                 dataset._back_at(position)
@@ -176,6 +181,11 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     return following
 
 
+def _item(iterator: Any, original: Callable[..., Any]) -> Any:
+    iterator._num_yielded = iterator._parquetry_lanes.taken - 1  # torch adds one, and warns if it is more than `len()`
+    return original(iterator)
+
+
 def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
     own = _own(loader)
@@ -185,6 +195,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
         if iterable and isinstance(own, Announced):
             check_state_of(loader)
         told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
+        iterator._parquetry_lanes = Lanes(loader.num_workers) if _may_have_runs(iterator, loader) else None
         for number, dataset in enumerate(told):
             passed_on = dataset is own and loader.collate_fn in _NO_WORK
             begun = Pass(
@@ -199,6 +210,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 stacks=loader.batch_size is not None and loader.batch_size > 1,
                 untouched=passed_on and loader.batch_size is None,
                 alone=passed_on and not loader.pin_memory,
+                in_runs=passed_on and iterator._parquetry_lanes is not None,
             )
             dataset.pass_begins(begun)
         iterator._parquetry_told = told
@@ -207,6 +219,12 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     except BaseException:
         iterator._shutdown = True  # no workers were started that __del__ would have to stop
         raise
+
+
+def _may_have_runs(iterator: object, loader: DataLoader) -> bool:
+    """Whether items come in order, and nobody between the workers and the loop counts them."""
+    plain = type(iterator) is getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
+    return plain and getattr(loader, "in_order", True)
 
 
 def _own(loader: DataLoader) -> object:

@@ -83,6 +83,11 @@ def most_waiting(pipeline: Pipeline, workers: int) -> int:
     return min(at_most, _MOST_WAITING)
 
 
+def most_in_run(pipeline: Pipeline, waiting: int) -> int:
+    """How many batches a worker may send as one item, if ``waiting`` of them may wait for it."""
+    return max(min(waiting, _SMALL_BYTES // pipeline.plan().step_bytes), 1)
+
+
 class Messages:
     """Opens the messages of a pipeline's batches."""
 
@@ -106,17 +111,21 @@ class Meeting:
 
     Attributes:
         name: of their meetings, which nobody else can guess; ``None`` if they do not meet.
+        in_runs: whether a worker may send several batches as one item.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
+        self.in_runs = False
 
-    def announce(self, workers: int, *, untouched: bool) -> None:
+    def announce(self, workers: int, *, untouched: bool, in_runs: bool) -> None:
         """Called in the training process when a loader begins a pass.
 
         Args:
             untouched: whether workers pass on the elements of the dataset as they are.
+            in_runs: see the attribute.
         """
+        self.in_runs = in_runs
         meets = untouched and workers > 0 and hasattr(socket, "SO_PEERCRED")
         self.name = secrets.token_hex(16) if meets else None
 
@@ -130,12 +139,14 @@ class RelayPlan:
         is_producer: whether this worker makes the batches.
         messages: makes the messages of all batches.
         most_waiting: how many batches of a worker may wait.
+        most_in_run: how many batches a worker may send as one item.
     """
 
     name: str
     is_producer: bool
     messages: Messages
     most_waiting: int
+    most_in_run: int = 1
 
     def join(self, cursor: Cursor, state: Callable[[], dict[str, Any]]) -> Relay | None:
         """Meets the other workers. Returns ``None`` if they do not come.
@@ -176,11 +187,16 @@ class Relay:
         self._close = weakref.finalize(self, _leave, self._inbox, cursor.worker)
         self._close.atexit = False
         self._counts = plan.most_waiting < _MOST_WAITING
+        self._failed = False
         self.ended = False
+
+    def take_received(self) -> SentBatch | None:
+        """As `take`, but returns ``None`` if it would have to wait."""
+        return self.take() if self._inbox.has_message() else None
 
     def take(self) -> SentBatch | None:
         """Returns the next batch, or ``None`` if there is none: then `ended` tells whether that was the last one."""
-        message = None if self.ended else self._inbox.message()
+        message = None if self.ended or self._failed else self._inbox.message()
         if not message:
             self.ended = self.ended or message == b""
             return None
@@ -188,6 +204,7 @@ class Relay:
         if self._counts:
             self._inbox.confirm()
         if None in own:
+            self._failed = True
             with contextlib.suppress(ParquetryError):  # the producer is gone
                 discard(message, self._worker)
             return None
@@ -250,6 +267,18 @@ class _Inbox:
         (size,) = _LENGTH.unpack(head)
         return b"" if size == _END else self._read(size)
 
+    def has_message(self) -> bool:
+        """Whether a whole message, or the end, is here."""
+        if self._is_whole():
+            return True
+        self._receive(socket.MSG_DONTWAIT)
+        return self._is_whole()
+
+    def _is_whole(self) -> bool:
+        return (
+            len(self._bytes) >= _LENGTH.size and len(self._bytes) - _LENGTH.size >= _LENGTH.unpack_from(self._bytes)[0]
+        )
+
     def descriptor(self) -> int | None:
         """Returns the next descriptor; ``None`` if it was lost."""
         return None if self._misses_some or not self._descriptors else self._descriptors.popleft()
@@ -261,20 +290,24 @@ class _Inbox:
 
     def _read(self, size: int) -> bytes | None:
         while len(self._bytes) < size:
-            try:
-                flags = socket.MSG_CMSG_CLOEXEC
-                data, descriptors, told, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
-            except OSError:
+            if not self._receive():
                 return None
-            self._descriptors += descriptors
-            if told & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
-                self._misses_some = True
-            if not data:
-                return None
-            self._bytes += data
         found = bytes(self._bytes[:size])
         del self._bytes[:size]
         return found
+
+    def _receive(self, flags: int = 0) -> bool:
+        """Returns whether more bytes came."""
+        try:
+            flags |= socket.MSG_CMSG_CLOEXEC
+            data, descriptors, told, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
+        except OSError:
+            return False
+        self._descriptors += descriptors
+        if told & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
+            self._misses_some = True
+        self._bytes += data
+        return bool(data)
 
     def close(self) -> None:
         """Closes the connection and all descriptors."""
