@@ -16,6 +16,8 @@ ENVIRONMENTS = (".venv", *(f".venv-{name}" for name in _PEERS))
 _IMAGES = ("a", "b", "b-large")
 _TABLES = ("d", "d-pack", "d-weigh", "d-wide")
 _EVERY_RATE = (*_IMAGES, "c-ndarray", "c-tensor", *_TABLES, "e", "f", "f-shuffled", "g", "j", "k", "k-bucket")
+_LONG_PASSES = tuple(key for key in _EVERY_RATE if key != "g")  # a pass of g is shorter than one graph call
+_SMALL_BATCHES = (*_TABLES, "e", "k", "k-bucket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,197 +50,73 @@ class Contender:
         return ROOT / self.environment / "bin" / "python"
 
 
-def _ours(name: str, title: str, module: str, variant: str, more: tuple[str, ...] = ("h",)) -> Contender:
-    workloads = (*_EVERY_RATE, *more)
+def _ours(name: str, title: str, module: str, variant: str, workloads: tuple[str, ...]) -> Contender:
     return Contender(name=name, title=title, module=module, variant=variant, workloads=workloads, ours=True)
+
+
+def _peer(name: str, title: str, place: str, workloads: str) -> Contender:
+    """Returns a contender of others; ``place`` is its environment, module and variant."""
+    environment, module, variant = (*place.split(), "")[:3]
+    return Contender(
+        name=name,
+        title=title,
+        module=module,
+        variant=variant,
+        environment=environment,
+        workloads=tuple(workloads.split()),
+    )
 
 
 _ALL = [
     Contender(name=LIMIT, title="the machine's limit", module="limit", workloads=(*_EVERY_RATE, "h", "i")),
-    _ours("threads", "Pipeline, threads", "ours_numpy", "threads", ("h", "i")),
-    _ours("sidecar", "Pipeline, sidecar", "ours_numpy", "sidecar"),
-    _ours("tf-eager", "ParquetDataset, eager", "ours_tf", "eager"),
-    Contender(
-        name="tf-graph",
-        title="ParquetDataset, graph",
-        module="ours_tf",
-        variant="graph",
-        workloads=tuple(key for key in _EVERY_RATE if key != "g"),  # a pass is shorter than one graph call
-        ours=True,
+    _ours("threads", "Pipeline, threads", "ours_numpy", "threads", (*_EVERY_RATE, "h", "i")),
+    _ours("sidecar", "Pipeline, sidecar", "ours_numpy", "sidecar", (*_EVERY_RATE, "h")),
+    _ours("tf-eager", "ParquetDataset, eager", "ours_tf", "eager", (*_EVERY_RATE, "h")),
+    _ours("tf-graph", "ParquetDataset, graph", "ours_tf", "graph", _LONG_PASSES),
+    _ours("tf-graph-64", "ParquetDataset, graph, 64 batches a call", "ours_tf", "graph-64", _SMALL_BATCHES),
+    _ours("pipe", "ParquetPipe", "ours_torch", "pipe", (*_EVERY_RATE, "h")),
+    _ours("pipe-loader", "ParquetPipe, loader workers", "ours_torch", "loader", _EVERY_RATE),
+    _ours("node", "ParquetNode", "ours_torch", "node", (*_EVERY_RATE, "h")),
+    _peer("tfrecord", "TFRecord, eager", ".venv tfrecord eager", "a b b-large c-ndarray d d-pack d-wide e f g h"),
+    _peer("tfrecord-graph", "TFRecord, graph", ".venv tfrecord graph", "a d d-pack d-wide e"),
+    _peer("torch-files", "torch DataLoader on files", ".venv-bench torch_files", "a b b-large c-ndarray f h"),
+    _peer(
+        "torch-parquet",
+        "hand-written IterableDataset on Parquet",
+        ".venv-bench torch_parquet",
+        "a b b-large c-ndarray c-tensor d d-pack d-wide e g h",
     ),
-    Contender(
-        name="tf-graph-64",
-        title="ParquetDataset, graph, 64 batches a call",
-        module="ours_tf",
-        variant="graph-64",
-        workloads=("d", "d-pack", "d-weigh", "d-wide", "e", "k", "k-bucket"),  # small batches
-        ours=True,
+    _peer(
+        "petastorm-reader",
+        "Petastorm, reader threads",
+        ".venv-bench-petastorm petastorm_peer reader",
+        "a c-ndarray d f g h",
     ),
-    _ours("pipe", "ParquetPipe", "ours_torch", "pipe"),
-    _ours("pipe-loader", "ParquetPipe, loader workers", "ours_torch", "loader", ()),
-    _ours("node", "ParquetNode", "ours_torch", "node"),
-    Contender(
-        name="tfrecord",
-        title="TFRecord, eager",
-        module="tfrecord",
-        variant="eager",
-        workloads=("a", "b", "b-large", "c-ndarray", "d", "d-pack", "d-wide", "e", "f", "g", "h"),
+    _peer(
+        "petastorm-torch", "Petastorm, torch loader", ".venv-bench-petastorm petastorm_peer torch", "a b c-ndarray d g"
     ),
-    Contender(
-        name="tfrecord-graph",
-        title="TFRecord, graph",
-        module="tfrecord",
-        variant="graph",
-        workloads=("a", "d", "d-pack", "d-wide", "e"),
+    _peer("petastorm-tf", "Petastorm, tf.data", ".venv-bench-petastorm petastorm_peer tf", "a c-ndarray d g"),
+    _peer(
+        "petastorm-tf-rebatch", "Petastorm, tf.data, rebatch", ".venv-bench-petastorm petastorm_peer tf-rebatch", "d"
     ),
-    Contender(
-        name="torch-files",
-        title="torch DataLoader on files",
-        module="torch_files",
-        environment=".venv-bench",
-        workloads=("a", "b", "b-large", "c-ndarray", "f", "h"),
+    _peer(
+        "huggingface",
+        "Hugging Face, streaming",
+        ".venv-bench huggingface",
+        "a b b-large c-ndarray c-tensor d d-wide e g h k",
     ),
-    Contender(
-        name="torch-parquet",
-        title="hand-written IterableDataset on Parquet",
-        module="torch_parquet",
-        environment=".venv-bench",
-        workloads=("a", "b", "b-large", "c-ndarray", "c-tensor", "d", "d-pack", "d-wide", "e", "g", "h"),
-    ),
-    Contender(
-        name="petastorm-reader",
-        title="Petastorm, reader threads",
-        module="petastorm_peer",
-        variant="reader",
-        environment=".venv-bench-petastorm",
-        workloads=("a", "c-ndarray", "d", "f", "g", "h"),
-    ),
-    Contender(
-        name="petastorm-torch",
-        title="Petastorm, torch loader",
-        module="petastorm_peer",
-        variant="torch",
-        environment=".venv-bench-petastorm",
-        workloads=("a", "b", "c-ndarray", "d", "g"),
-    ),
-    Contender(
-        name="petastorm-tf",
-        title="Petastorm, tf.data",
-        module="petastorm_peer",
-        variant="tf",
-        environment=".venv-bench-petastorm",
-        workloads=("a", "c-ndarray", "d", "g"),
-    ),
-    Contender(
-        name="petastorm-tf-rebatch",
-        title="Petastorm, tf.data, rebatch",
-        module="petastorm_peer",
-        variant="tf-rebatch",
-        environment=".venv-bench-petastorm",
-        workloads=("d",),
-    ),
-    Contender(
-        name="huggingface",
-        title="Hugging Face, streaming",
-        module="huggingface",
-        environment=".venv-bench",
-        workloads=("a", "b", "b-large", "c-ndarray", "c-tensor", "d", "d-wide", "e", "g", "h", "k"),
-    ),
-    Contender(
-        name="webdataset",
-        title="WebDataset",
-        module="webdataset_peer",
-        environment=".venv-bench",
-        workloads=("a", "b", "b-large", "c-ndarray", "g", "h", "j"),
-    ),
-    Contender(
-        name="litdata-parquet",
-        title="LitData, Parquet",
-        module="litdata_peer",
-        variant="parquet",
-        environment=".venv-bench",
-        workloads=("a", "d", "e"),
-    ),
-    Contender(
-        name="litdata",
-        title="LitData, optimized",
-        module="litdata_peer",
-        variant="optimized",
-        environment=".venv-bench",
-        workloads=("a", "b", "c-ndarray", "d-pack", "h"),
-    ),
-    Contender(
-        name="litdata-tokens",
-        title="LitData, TokensLoader",
-        module="litdata_peer",
-        variant="tokens",
-        environment=".venv-bench",
-        workloads=("k",),
-    ),
-    Contender(
-        name="mosaic",
-        title="Mosaic Streaming",
-        module="mosaic_peer",
-        environment=".venv-bench-mosaic",
-        workloads=("a", "b", "c-ndarray", "d-pack", "e", "h"),
-    ),
-    Contender(
-        name="grain",
-        title="Grain",
-        module="grain_peer",
-        environment=".venv-bench",
-        workloads=("a", "b", "b-large", "c-ndarray", "h", "k"),
-    ),
-    Contender(
-        name="spdl",
-        title="SPDL",
-        module="spdl_peer",
-        environment=".venv-bench",
-        workloads=("a", "b", "b-large", "c-ndarray", "d", "d-wide", "h"),
-    ),
-    Contender(
-        name="dali",
-        title="NVIDIA DALI, processor",
-        module="dali_peer",
-        environment=".venv-bench-dali",
-        workloads=("a", "b", "b-large"),
-    ),
-    Contender(
-        name="ray",
-        title="Ray Data",
-        module="ray_peer",
-        environment=".venv-bench-tables",
-        workloads=("a", "d", "d-wide", "e"),
-    ),
-    Contender(
-        name="daft",
-        title="Daft",
-        module="daft_peer",
-        environment=".venv-bench-tables",
-        workloads=("a", "d", "d-wide", "e"),
-    ),
-    Contender(
-        name="lance",
-        title="Lance, batches in random order",
-        module="lance_peer",
-        variant="batches",
-        environment=".venv-bench-tables",
-        workloads=("a", "d", "d-wide", "e"),
-    ),
-    Contender(
-        name="lance-take",
-        title="Lance, rows in random order",
-        module="lance_peer",
-        variant="take",
-        environment=".venv-bench-tables",
-        workloads=("a", "d", "e"),
-    ),
-    Contender(
-        name="tfio",
-        title="tensorflow-io, from_parquet",
-        module="tfio_peer",
-        environment=".venv-tf217",
-        workloads=("d",),
-    ),
+    _peer("webdataset", "WebDataset", ".venv-bench webdataset_peer", "a b b-large c-ndarray g h j"),
+    _peer("litdata-parquet", "LitData, Parquet", ".venv-bench litdata_peer parquet", "a d e"),
+    _peer("litdata", "LitData, optimized", ".venv-bench litdata_peer optimized", "a b c-ndarray d-pack h"),
+    _peer("litdata-tokens", "LitData, TokensLoader", ".venv-bench litdata_peer tokens", "k"),
+    _peer("mosaic", "Mosaic Streaming", ".venv-bench-mosaic mosaic_peer", "a b c-ndarray d-pack e h"),
+    _peer("grain", "Grain", ".venv-bench grain_peer", "a b b-large c-ndarray h k"),
+    _peer("spdl", "SPDL", ".venv-bench spdl_peer", "a b b-large c-ndarray d d-wide h"),
+    _peer("dali", "NVIDIA DALI, processor", ".venv-bench-dali dali_peer", "a b b-large"),
+    _peer("ray", "Ray Data", ".venv-bench-tables ray_peer", "a d d-wide e"),
+    _peer("daft", "Daft", ".venv-bench-tables daft_peer", "a d d-wide e"),
+    _peer("lance", "Lance, batches in random order", ".venv-bench-tables lance_peer batches", "a d d-wide e"),
+    _peer("lance-take", "Lance, rows in random order", ".venv-bench-tables lance_peer take", "a d e"),
+    _peer("tfio", "tensorflow-io, from_parquet", ".venv-tf217 tfio_peer", "d"),
 ]
 CONTENDERS = {contender.name: contender for contender in _ALL}

@@ -25,59 +25,26 @@ class Profile:
     span_s: float
 
 
+_ROWS = {  # of the profiles tiny, quick and full
+    "images": (256, 1_024, 4_096),
+    "rare": (512, 8_192, 32_768),
+    "large": (64, 256, 1_024),
+    "lidar": (32, 512, 2_048),
+    "table": (8_192, 524_288, 2_097_152),
+    "wide": (4_096, 131_072, 524_288),
+    "texts": (2_048, 65_536, 262_144),
+    "documents": (512, 65_536, 262_144),
+    "groups": (2_000, 1_000_000, 1_000_000),
+}
 PROFILES = {
-    profile.name: profile
-    for profile in [
-        Profile(
-            name="tiny",
-            rows={
-                "images": 256,
-                "rare": 512,
-                "large": 64,
-                "lidar": 32,
-                "table": 8_192,
-                "wide": 4_096,
-                "texts": 2_048,
-                "documents": 512,
-                "groups": 2_000,
-            },
-            rounds=1,
-            warm_s=0.05,
-            span_s=0.1,
-        ),
-        Profile(
-            name="quick",
-            rows={
-                "images": 1_024,
-                "rare": 8_192,
-                "large": 256,
-                "lidar": 512,
-                "table": 524_288,
-                "wide": 131_072,
-                "texts": 65_536,
-                "documents": 65_536,
-                "groups": 1_000_000,
-            },
-            rounds=3,
-            warm_s=0.3,
-            span_s=0.7,
-        ),
-        Profile(
-            name="full",
-            rows={
-                "images": 4_096,
-                "rare": 32_768,
-                "large": 1_024,
-                "lidar": 2_048,
-                "table": 2_097_152,
-                "wide": 524_288,
-                "texts": 262_144,
-                "documents": 262_144,
-                "groups": 1_000_000,
-            },
-            rounds=7,
-            warm_s=1.0,
-            span_s=2.5,
-        ),
-    ]
+    name: Profile(
+        name=name,
+        rows={folder: rows[number] for folder, rows in _ROWS.items()},
+        rounds=rounds,
+        warm_s=warm_s,
+        span_s=span_s,
+    )
+    for number, (name, rounds, warm_s, span_s) in enumerate(
+        [("tiny", 1, 0.05, 0.1), ("quick", 3, 0.3, 0.7), ("full", 7, 1.0, 2.5)]
+    )
 }
