@@ -192,9 +192,9 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
     return result
 
 
-def facts(values: Mapping[str, object], title: str | None = None) -> Table:
+def facts(values: Mapping[str, object]) -> Table:
     """Creates a table with one name and value per line. Values of ``None`` are skipped."""
-    result = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False, title_style="bold")
+    result = Table(box=None, pad_edge=False, show_header=False)
     result.add_column(style="bold")
     result.add_column(overflow="fold")
     for name, value in values.items():

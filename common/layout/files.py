@@ -26,7 +26,7 @@ from .patterns import Pattern, pattern_of
 from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .store_answers import ADVICE, StoreError, told
 from .stores import store_of
-from .table_logs import LOGS, above_partitions, check_no_table, is_log, logs_above, names_in
+from .table_logs import LOGS, above_partitions, check_no_table, is_hidden, is_log, logs_above, names_in
 from .whole_files import MOVING
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -353,11 +353,6 @@ def _below(path: str, root: str) -> str:
 def is_data_name(path: str) -> bool:
     """Whether a file has a name that writers give to data."""
     return path.lower().endswith(_SUFFIXES) or posixpath.basename(path).startswith("part-")
-
-
-def is_hidden(relative: str) -> bool:
-    """Whether a path below a dataset is not data: one of its parts begins with ``_`` or ``.``."""
-    return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))
 
 
 def partition_of(directory: str) -> tuple[tuple[str, str | None], ...]:

@@ -65,6 +65,11 @@ _KINDS = (
 )
 
 
+def is_hidden(relative: str) -> bool:
+    """Whether a path below a dataset is not data: one of its parts begins with ``_`` or ``.``."""
+    return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))
+
+
 def is_log(relative: str) -> bool:
     """Whether a file below a directory may belong to the log of a table."""
     *folders, name = relative.split("/")
@@ -84,7 +89,7 @@ def check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None 
     for name in names:
         for kind in _KINDS if is_log(name) else ():
             found = kind.log.fullmatch(name)
-            if found is None or _is_hidden(found["table"]):
+            if found is None or is_hidden(found["table"]):
                 continue
             if chosen is None or any(name.startswith(found["table"]) for name in chosen):
                 raise DatasetError(
@@ -156,7 +161,3 @@ def names_in(filesystem: pafs.FileSystem, directory: str) -> list[str]:
 
     infos = with_retries(filesystem, listed, f"directory {directory}", most=FEW_ATTEMPTS, is_listing=True)
     return [posixpath.basename(info.path) for info in infos if info.type == pafs.FileType.File]
-
-
-def _is_hidden(relative: str) -> bool:
-    return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))

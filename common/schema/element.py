@@ -138,15 +138,14 @@ class Element:
         return map(self.nest, zip(*columns, strict=True))
 
 
-def output_of(field: UnischemaField, *, window: int | None = None, offset: int | None = None) -> OutputField:
+def output_of(field: UnischemaField) -> OutputField:
     """Returns the output that a field becomes."""
     kind: Kind = "text" if is_text(field.dtype) else "bytes" if is_bytes(field.dtype) else "dense"
     return OutputField(
-        path=(field.name,) if offset is None else (offset, field.name),
+        path=(field.name,),
         kind=kind,
         dtype=delivered_dtype(field.dtype),
         shape=field.shape,
-        window=window,
         nullable=field.nullable,
         dims=field.dims,
         time=str(field.dtype) if isinstance(field.dtype, np.dtype) and field.dtype.kind in "mM" else None,

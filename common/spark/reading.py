@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, rows_of
+from ..engine.columns.null_elements import output_memory
 from ..engine.read.fetch import Fetcher
 from ..engine.run.block_loader import BlockLoader
 from ..layout.dataset import StoredDataset
@@ -243,7 +244,7 @@ def _decode_row_group(
         chosen = item_rows[first : first + step]
         yield (
             rows[chosen],
-            [block.column(n).gather(chosen, _out(field, len(chosen))) for n, field in enumerate(fields)],
+            [block.column(n).gather(chosen, output_memory(field, len(chosen))) for n, field in enumerate(fields)],
         )
 
 
@@ -251,9 +252,3 @@ def _row_bytes(field: UnischemaField) -> int:
     if not field.is_fixed or is_string_like(field.dtype):
         return _VARIABLE_BYTES if field.shape else 64
     return delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
-
-
-def _out(field: UnischemaField, count: int) -> np.ndarray | None:
-    if not field.is_fixed or is_string_like(field.dtype):
-        return None
-    return np.empty((count, *(axis or 0 for axis in field.shape)), delivered_dtype(field.dtype))

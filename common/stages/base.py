@@ -12,7 +12,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -38,6 +38,7 @@ Fill = Annotated[Any, "fill"]
 """A value that stands for missing ones: a number, text or bytes, or nested tuples of these. See `check_fill`."""
 _KINDS: dict[str, type[Stage]] = {}
 Same = TypeVar("Same", bound="Stage")
+Seeded = TypeVar("Seeded", bound="SeededStage")
 
 
 class Decision(Enum):
@@ -68,6 +69,8 @@ class Stage(PlainFields):
         makes_batches: whether its items are batches of rows, which may differ in size.
         reads_lengths: whether it needs only the lengths of the fields that it `reads`, and rejects nulls.
         makes_values: whether it runs a user function that returns the values of fields.
+        keeps_values: whether it only chooses, names or reads fields, and leaves the work on values to other stages.
+        selects: whether it only chooses stored fields or rows, so that a copy of these has the same elements.
     """
 
     verb: ClassVar[str]
@@ -76,6 +79,8 @@ class Stage(PlainFields):
     makes_batches: ClassVar[bool] = False
     reads_lengths: ClassVar[bool] = False
     makes_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -225,6 +230,25 @@ class Stage(PlainFields):
             if item.repr and value != item.default:
                 shown.append(f"{item.name}={value!r}")
         return f"{self.verb}({', '.join(shown)})"
+
+
+class SeededStage(Stage):
+    """Base of stages that draw random numbers; ``drawn`` marks a seed that the user did not give."""
+
+    seed: int
+    drawn: bool
+
+    @property
+    def drawn_seed(self) -> int | None:
+        return self.seed if self.drawn else None
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        """The seed, if the user gave none."""
+        return frozenset({"seed"} if self.drawn else ())
+
+    def with_seed(self: Seeded, seed: int) -> Seeded:
+        return replace(self, seed=seed) if self.drawn else self  # type: ignore[type-var]  # subclasses are dataclasses
 
 
 def _identity_of(value: object) -> Any:

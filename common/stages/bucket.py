@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DecodeError, NullValueError, PipelineError
+from ..layout.nested import is_list
 from ..process.forks import arrow_to_numpy, pc
 from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields
@@ -170,13 +171,9 @@ class Bucket(Stage):
 def _nulls(name: str, column: pa.ChunkedArray) -> list[Refusal]:
     """Returns the rows that are null. Raises `PipelineError` for a column whose values have no length."""
     _lengths(name, column.slice(0, 0))
-    if _holds_lists(column.type):
+    if is_list(column.type):
         return null_lists(name, column)
     return nulls_of(name, column, "a value with a length", error=NullValueError)
-
-
-def _holds_lists(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _lengths(name: str, column: pa.ChunkedArray) -> np.ndarray:
@@ -184,7 +181,7 @@ def _lengths(name: str, column: pa.ChunkedArray) -> np.ndarray:
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
-    if _holds_lists(kind):
+    if is_list(kind):
         return list_lengths(column)
     texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if not (texts or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)):

@@ -51,8 +51,24 @@ class CropOp(ImageOp):
         return self.height, self.width
 
 
+class Crop(ImageStage):
+    """Base of both: crops to a fixed size."""
+
+    size: Size
+
+    def check(self) -> None:
+        check_size(self.verb, self.size)
+
+    def operation(self, output: OutputField, key: Key | None) -> CropOp:
+        check_room(self.verb, self.size, output)
+        return CropOp(height=self.size[0], width=self.size[1], seed=key)
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        return self.size
+
+
 @dataclass(frozen=True)
-class CenterCrop(ImageStage):
+class CenterCrop(Crop):
     """Crops the middle of each image."""
 
     verb: ClassVar[str] = "center_crop"
@@ -63,19 +79,9 @@ class CenterCrop(ImageStage):
     def sample(cls) -> Stage:
         return cls(("x",), (1, 1))
 
-    def check(self) -> None:
-        check_size(self.verb, self.size)
-
-    def operation(self, output: OutputField, key: Key | None) -> CropOp:
-        check_room(self.verb, self.size, output)
-        return CropOp(height=self.size[0], width=self.size[1], seed=None)
-
-    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
-        return self.size
-
 
 @dataclass(frozen=True)
-class RandomCrop(RandomImageStage):
+class RandomCrop(RandomImageStage, Crop):
     """Crops each image at a random position."""
 
     verb: ClassVar[str] = "random_crop"
@@ -88,15 +94,5 @@ class RandomCrop(RandomImageStage):
     def sample(cls) -> Stage:
         return cls(("x",), (1, 1), 0)
 
-    def check(self) -> None:
-        check_size(self.verb, self.size)
-
     def check_columns(self, outputs: Sequence[OutputField]) -> None:
         check_alike(self.verb, outputs)
-
-    def operation(self, output: OutputField, key: Key | None) -> CropOp:
-        check_room(self.verb, self.size, output)
-        return CropOp(height=self.size[0], width=self.size[1], seed=key)
-
-    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
-        return self.size

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
 from ..schema.plain import plain
-from .base import Stage, is_integer, matches
+from .base import SeededStage, Stage, is_integer, matches
 from .columns import Columns
 from .steps import Step
 
@@ -171,28 +171,10 @@ class ImageStage(Stage):
             )
 
 
-Random = TypeVar("Random", bound="RandomImageStage")
-
-
-class RandomImageStage(ImageStage):
+class RandomImageStage(SeededStage, ImageStage):
     """An image stage that draws random numbers. Calls with the same explicit seed draw the same numbers; calls without
     a seed draw independently.
     """
-
-    seed: int
-    drawn: bool
-
-    @property
-    def drawn_seed(self) -> int | None:
-        return self.seed if self.drawn else None
-
-    @property
-    def unnamed(self) -> frozenset[str]:
-        """The seed, if the user gave none."""
-        return frozenset({"seed"} if self.drawn else ())
-
-    def with_seed(self: Random, seed: int) -> Random:
-        return replace(self, seed=seed) if self.drawn else self  # type: ignore[type-var]  # subclasses are dataclasses
 
     def _key(self, columns: Columns) -> Key:
         if not self.drawn:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..schema.plain import Seed
-from .base import Decision, Stage, positive_integer
+from .base import Decision, SeededStage, Stage, positive_integer
 
 
 @dataclass(frozen=True)
-class Shuffle(Stage):
+class Shuffle(SeededStage):
     """A new order in every epoch; ``drawn`` marks a seed that the user did not give, so other processes differ."""
 
     verb: ClassVar[str] = "shuffle"
@@ -28,10 +28,6 @@ class Shuffle(Stage):
 
     def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)
-
-    @property
-    def drawn_seed(self) -> int | None:
-        return self.seed if self.drawn else None
 
     @property
     def shortened_identity(self) -> str | None:

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..predicates.row_mask import row_values
 from ..process.forks import arrow_to_numpy, pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
-from .base import Decision, Stage, positive_integer
+from .base import Decision, SeededStage, Stage, positive_integer
 from .columns import ResolveFields
 from .measure import Measure
 from .names import STORED_PART, StoredExpression, StoredName
@@ -175,7 +175,7 @@ class RowWeights(Weights):
 
 
 @dataclass(frozen=True)
-class Weigh(Stage):
+class Weigh(SeededStage):
     """Draws rows by weight; ``drawn`` marks a seed that the user did not give and that follows the shuffle's seed."""
 
     verb: ClassVar[str] = "weigh"
@@ -208,17 +208,6 @@ class Weigh(Stage):
     @property
     def measure(self) -> Stage:
         return self.weights
-
-    @property
-    def drawn_seed(self) -> int | None:
-        return self.seed if self.drawn else None
-
-    def with_seed(self, seed: int) -> Weigh:
-        return replace(self, seed=seed) if self.drawn else self
-
-    @property
-    def unnamed(self) -> frozenset[str]:
-        return frozenset({"seed"} if self.drawn else ())
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:

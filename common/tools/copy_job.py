@@ -27,10 +27,11 @@ from tqdm import tqdm
 from ..errors import DatasetError, ParquetryError
 from ..layout.dataset import LABELS_KEY
 from ..layout.file_cache import COPY
-from ..layout.files import is_data_name, is_hidden, list_files
+from ..layout.files import is_data_name, list_files
 from ..layout.footers import read_footers
 from ..layout.patterns import WILDCARDS, Pattern
 from ..layout.stores import store_of
+from ..layout.table_logs import is_hidden
 from ..layout.whole_files import MOVING, release
 from ..process.locks import holder_of
 from ..schema.field import Unischema

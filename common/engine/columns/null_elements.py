@@ -46,7 +46,7 @@ class FlaggedColumn:
         self._columns = ((field, values), (flag, flags))
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
-        values, flags = (column.gather(rows, _place(field, len(rows))) for field, column in self._columns)
+        values, flags = (column.gather(rows, output_memory(field, len(rows))) for field, column in self._columns)
         present = values_of(flags)
         assert isinstance(present, Dense | Ragged)
         numbers = present.values
@@ -78,14 +78,14 @@ class KeptColumn:
         alone = self._array.take(as_arrow(np.array([row])))
         try:
             found = self._column_of(self._field, [alone], lambda _: self._describe(row)).gather(
-                np.zeros(1, np.int64), _place(self._field, 1)
+                np.zeros(1, np.int64), output_memory(self._field, 1)
             )
         except DecodeError:
             return alone[0].as_py()
         return rows_of(found, text=is_text(self._field.dtype))[0]
 
 
-def _place(field: UnischemaField, rows: int) -> np.ndarray | None:
+def output_memory(field: UnischemaField, rows: int) -> np.ndarray | None:
     """Allocates the output for numbers of one shape; ``None`` for other fields."""
     if not field.is_fixed or is_string_like(field.dtype):
         return None
