@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import ParquetryError, PipelineError
 from ..pipeline.pipeline import Pipeline
 from ..stages.base import Decision, Stage, stage_from_json
+from ..stages.shard import is_shard
 from ..transport.served.served_plan import check_sendable, sendable_verbs
 from .limits import ClientLimits
 
@@ -48,7 +49,7 @@ def accepted(pipeline: Pipeline) -> list[str]:
 
 
 def _fits(pipeline: Pipeline, verb: str) -> bool:
-    if verb == "shard":
+    if is_shard(verb):
         return not any(stage.decides is Decision.PART for stage in pipeline.stages)
     return pipeline.accepts(verb)
 

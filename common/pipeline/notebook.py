@@ -17,7 +17,7 @@ from ..errors import DecodeError
 from ..schema.element import Element, OutputField
 from ..schema.field import Unischema
 from ..stages.base import Decision
-from ..stages.nested import NestedToShow
+from ..stages.nested import with_lists_to_show
 from .step_iterator import Iterated, executor_of
 
 _ROWS = 3
@@ -47,8 +47,7 @@ Found = TypeVar("Found")
 def works_on_values(pipeline: ShownPipeline) -> bool:
     """Whether verbs work on stored values, or the fields are not those of one dataset in this process."""
     own = pipeline.mixture is None and pipeline.address is None
-    fields = [stage.verb for stage in pipeline.stages if stage.decides is Decision.FIELDS]
-    return not own or any(verb not in ("select", "nested") for verb in fields)
+    return not own or any(stage.decides is Decision.FIELDS and not stage.keeps_values for stage in pipeline.stages)
 
 
 def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
@@ -64,8 +63,7 @@ def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
         lists = tuple(re.escape(field.name) for field in pipeline.schema if field.is_list)
         if not lists:
             raise
-        stages = [stage for stage in pipeline.stages if stage.verb != "nested"]
-        return read(pipeline.with_stages((NestedToShow(lists), *stages)))
+        return read(pipeline.with_stages(with_lists_to_show(pipeline.stages, lists)))
 
 
 def notebook_html(shown: str, pipeline: ShownPipeline | None) -> str:

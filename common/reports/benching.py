@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from ..counting.loader_stats import DECODE, PARQUET, STORE, WORK, Chain, advice, bound_of
 from ..display.text import leaves
 from ..engine.read.fetch import Fetcher, fetch_threads
-from ..errors import PipelineError
+from ..errors import ParquetryError, PipelineError
 from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
 from ..pipeline.pipeline import Pipeline
@@ -32,7 +32,6 @@ from ..transport.source import usable_processors
 from .inspecting import Source, pipeline_of
 
 _SAMPLED_GROUPS = 100
-_KEPT_VERBS = frozenset({"select", "rename"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +146,24 @@ def bench(
 
 def _without_work(pipeline: Pipeline) -> Pipeline | None:
     """Returns the chain without the verbs that work on values, or ``None`` if it has none."""
-    off = (Decision.FIELDS, Decision.FORM)
-    kept = [stage for stage in pipeline.stages if stage.decides not in off or stage.verb in _KEPT_VERBS]
-    return (
-        pipeline.with_stages(kept)
-        if any(stage.decides is Decision.FIELDS and stage.verb not in _KEPT_VERBS for stage in pipeline.stages)
-        else None
-    )
+    if all(stage.decides is not Decision.FIELDS or stage.keeps_values for stage in pipeline.stages):
+        return None
+    plain = pipeline.with_stages([])
+    for stage in pipeline.stages:
+        if stage.decides in (Decision.FIELDS, Decision.FORM) and not stage.keeps_values:
+            continue
+        added = plain.with_stages([*plain.stages, stage])
+        if not stage.keeps_values or _has_fields(added):
+            plain = added
+    return plain
+
+
+def _has_fields(pipeline: Pipeline) -> bool:
+    """Whether there are all fields that the chain names; a verb that works on values may have made some of them."""
+    try:
+        return bool(pipeline.element.outputs)
+    except ParquetryError:
+        return False
 
 
 def _run(name: str, pipeline: Pipeline, seconds: float) -> tuple[Run, float, int]:

@@ -12,6 +12,7 @@ from ..engine.run.block_loader import loaders_of
 from ..engine.run.vocabularies import ready_program
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
+from ..stages.shard import is_shard
 from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.request_secrets import whole_pipeline
 from ..transport.sidecar.runners import Runner, make_runner
@@ -101,7 +102,6 @@ def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
     if "shard" in request:
         numbers = dict(zip(("num_shards", "index"), request["shard"], strict=True))
         described["stages"] = [
-            {**stage, **numbers} if stage["verb"] in ("shard", "shard_row_groups") else stage
-            for stage in described["stages"]
+            {**stage, **numbers} if is_shard(stage["verb"]) else stage for stage in described["stages"]
         ]
     return Pipeline.from_json(described)

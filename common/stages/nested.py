@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NoReturn
 
@@ -24,6 +25,7 @@ class Nested(Stage):
 
     verb: ClassVar[str] = "nested"
     sendable: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
     patterns: tuple[str, ...]
 
     @classmethod
@@ -88,3 +90,8 @@ class NestedToShow(Nested):
             output = columns.outputs[number]
             levels = max((axis for axis, size in enumerate(output.shape, 1) if size is None), default=0)
             fields[own] = fields[own].replace(codec=ReadListCodec(nulls="keep", levels=levels if levels > 1 else 0))
+
+
+def with_lists_to_show(stages: Iterable[Stage], patterns: tuple[str, ...]) -> list[Stage]:
+    """The stages with a `NestedToShow` of the fields in place of every `Nested`."""
+    return [NestedToShow(patterns), *(stage for stage in stages if not isinstance(stage, Nested))]

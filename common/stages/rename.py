@@ -21,6 +21,7 @@ class Rename(Stage):
 
     verb: ClassVar[str] = "rename"
     sendable: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
     changes_names: ClassVar[bool] = True
     names: tuple[tuple[str, str], ...]
 

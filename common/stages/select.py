@@ -40,6 +40,8 @@ class Select(Stage):
 
     verb: ClassVar[str] = "select"
     sendable: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
+    selects: ClassVar[bool] = True
     changes_names: ClassVar[bool] = True
     patterns: tuple[str, ...]
     declared: tuple[UnischemaField, ...] = ()  # a field in place of the base's property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from ..errors import PipelineError
-from .base import Decision, Stage, is_integer, positive_integer
+from .base import Decision, Stage, is_integer, kinds, positive_integer
 
 Even = Literal["pad", "drop", "none"]
 
@@ -68,3 +68,8 @@ class ShardRowGroups(Shard):
     sendable: ClassVar[bool] = False
     decides: ClassVar[Decision] = Decision.ROW_GROUPS
     shortened_identity: ClassVar[str | None] = None
+
+
+def is_shard(verb: str) -> bool:
+    """Whether the stage of a verb takes one rank's part."""
+    return issubclass(kinds()[verb], Shard)

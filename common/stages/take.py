@@ -13,6 +13,7 @@ class Cut(Stage):
     """Base of both: keeps the elements from ``start`` to ``stop``."""
 
     sendable: ClassVar[bool] = True
+    selects: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.CUT
     count: int
 

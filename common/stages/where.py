@@ -28,6 +28,7 @@ _NESTED = re.compile(rf"FieldRef\.Nested\(({_MEMBER.pattern}(?: {_MEMBER.pattern
 class Filter(Stage):
     """Base of the three forms of filter."""
 
+    selects: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.ITEMS
     called: ClassVar[str] = "where"
 

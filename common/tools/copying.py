@@ -42,7 +42,6 @@ from ..write.petastorm import petastorm_schema
 from ..write.writer import DatasetWriter
 from .copy_job import CopyJob
 
-_SELECTING = frozenset({"select", "where", "where_column", "where_function", "take", "skip"})
 STRIPE_BYTES = 512 << 20
 THREADS = 4
 """How many row groups are read at once."""
@@ -349,7 +348,7 @@ def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
 
 def check_selects(pipeline: Pipeline, what: str) -> None:
     """Raises `PipelineError` if a pipeline does more than select stored values of one dataset."""
-    others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
+    others = [stage.verb for stage in pipeline.stages if not stage.selects]
     if others or pipeline.mixture is not None or pipeline.address is not None:
         raise PipelineError(
             f"{what}: expected a pipeline over one dataset, with only select, where, take and skip, got "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import build
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import EmptySelectionError, PipelineError
 from parquetry.common.reports import bench, to_json
 from parquetry.common.reports.benching import Run, _parts
@@ -39,6 +40,17 @@ def test_every_kind_of_chain_runs_with_its_stages_switched_off(pipeline: Pipelin
     assert sum(part.share for part in found.parts) == pytest.approx(1.0)
     assert found.advice
     json.dumps(to_json(found))
+
+
+def _doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "twice": row["id"] * 2}
+
+
+def test_verbs_that_name_a_field_which_a_function_makes_are_switched_off_with_it(pipeline: Pipeline) -> None:
+    made = pipeline.select("id").transform(_doubled, output=[UnischemaField("twice", np.int64)])
+    for chain in (made.select("twice"), made.rename({"twice": "double"}), made.as_tuple("twice")):
+        found = bench(chain.batch(4), seconds=0.02)
+        assert "without work on values" in [run.name for run in found.runs]
 
 
 def test_a_part_is_what_its_stage_adds_to_the_time_of_a_row() -> None:

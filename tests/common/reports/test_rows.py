@@ -86,6 +86,8 @@ def test_nulls_inside_lists_are_shown_as_null(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path / "lists.parquet")
     assert preview(pipeline).to_json()["rows"] == table.to_pylist()
     assert preview(pipeline.batch(4)).to_json()["rows"] == [table.to_pydict()]
+    renamed = preview(pipeline.rename({"ids": "numbers"})).to_json()["rows"]
+    assert [row["numbers"] for row in renamed] == table["ids"].to_pylist()
     windows = preview(pipeline.ngram([*stored], length=2)).to_json()["rows"]
     assert windows == [table.slice(first, 2).to_pydict() for first in range(3)]
     assert "[[1], null, [2, null]]" in pipeline._repr_html_()
