@@ -111,13 +111,13 @@ FORKS := $(FORK_STORM) or test_a_forked_child_leaves_its_parents_sidecars_alone
 sanitize: sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks
 
 sanitize-client-memory: $(VENV)/.installed
-	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not ($(FORKS))"
+	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_sidecar_client.py -k "not ($(FORKS))"
 
 sanitize-client-threads: $(VENV)/.installed
-	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
+	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_sidecar_client.py -k "not $(FORK_STORM)"
 
 sanitize-client-forks: $(VENV)/.installed
-	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "$(FORKS)"
+	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_sidecar_client.py -k "$(FORKS)"
 
 sanitize-core: $(VENV)/.installed
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native

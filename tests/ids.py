@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from parquetry.common.pipeline.iteration import PipelineIterator
+
 
 def ids(elements: Iterable[Any]) -> list[int]:
     """Returns the ids of all elements in a flat list."""
@@ -16,3 +18,13 @@ def ids(elements: Iterable[Any]) -> list[int]:
 def ids_by_element(elements: Iterable[Any]) -> list[Any]:
     """Returns the ids of each element: a number for a row, a list for a batch."""
     return [np.asarray(element["id"]).tolist() for element in elements]
+
+
+def epoch_of(dataset: Any, epoch: int) -> list[Any]:
+    """Returns the ids of each element of one epoch, as the pipeline itself gives them."""
+    return ids_by_element(PipelineIterator(getattr(dataset, "pipeline", dataset), epoch))
+
+
+def flat(batches: Iterable[Any]) -> list[Any]:
+    """Returns the numbers of batches, and of single rows among them, in one list."""
+    return [number for batch in batches for number in (batch if isinstance(batch, list) else [batch])]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faces import installed_faces, plain_element
+from table_rows import plain
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import PipelineError
@@ -56,10 +57,6 @@ WANTED = {
     "list": [[1, -1], [-1, -1], [2, 3]],
     "words": [["a", "-"], ["-", "-"], ["b", "c"]],
 }
-
-
-def plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 @pytest.mark.parametrize("name", CHAINS)

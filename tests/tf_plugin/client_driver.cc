@@ -1,4 +1,4 @@
-// Runs the sidecar client without TensorFlow, one scenario a process; test_client.py reads what it prints.
+// Runs the sidecar client without TensorFlow, one scenario a process; test_sidecar_client.py reads what it prints.
 //
 //   client_driver SCENARIO REQUEST PROGRAM [ARGUMENT...]
 

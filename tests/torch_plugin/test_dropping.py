@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ids import flat
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torch.utils.data.graph_settings import apply_sharding
@@ -28,10 +29,6 @@ def make(url: str, face: Any = ParquetPipe, *, batch: int | None = 7, seed: int 
         made = made.shuffle(10, seed=seed)
     made = made.transform(two_of_three, drops=True)
     return made if batch is None else made.batch(batch)
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return [number for batch in batches for number in batch]
 
 
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])

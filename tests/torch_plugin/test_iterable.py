@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 import torch
+from ids import epoch_of
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, get_worker_info, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.errors import NullValueError, PipelineError
-from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, mix, rank_state
 from parquetry.torch_plugin.epochs import EpochCounter
@@ -35,10 +35,6 @@ LOADERS = [
 
 def ids(loader: Any) -> list[Any]:
     return [element["id"].tolist() if isinstance(element, dict) else element for element in loader]
-
-
-def epoch_of(dataset: Any, epoch: int) -> list[Any]:
-    return [element["id"].tolist() for element in PipelineIterator(dataset.pipeline, epoch)]
 
 
 def make(url: str, face: Any = ParquetIterable) -> Any:

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from builders import write_table
+from ids import epoch_of, flat
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import NdarrayCodec, UnischemaField
 from parquetry.common.errors import DatasetError
-from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
 
 LOADERS = [
@@ -27,14 +27,6 @@ LOADERS = [
     pytest.param({"num_workers": 2}, id="two-workers"),
     pytest.param({"num_workers": 2, "persistent_workers": True}, id="two-persistent-workers"),
 ]
-
-
-def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
-    return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return [number for batch in batches for number in batch]
 
 
 def make(url: str) -> ParquetPipe:

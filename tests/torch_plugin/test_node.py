@@ -6,16 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ids import epoch_of, flat
 from torchdata.nodes import BaseNode, Batcher, Loader, ParallelMapper, Prefetcher, Unbatcher
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import StateError
-from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
-
-
-def epoch_of(pipeline: Pipeline, epoch: int) -> list[Any]:
-    return [element["id"].tolist() for element in PipelineIterator(pipeline, epoch)]
 
 
 def id_of(element: dict[str, Any]) -> Any:
@@ -41,8 +37,7 @@ def test_a_loader_goes_through_the_epochs_and_resumes_where_it_was(url: str, gra
     rows = [epoch_of(make(url).pipeline, epoch) for epoch in range(4)]
     loader = Loader(graph(url))
     epochs = [list(loader) for _ in range(3)]
-    flat = [_flat(epoch) for epoch in epochs]
-    assert flat == rows[:3]
+    assert [flat(epoch) for epoch in epochs] == rows[:3]
     steps = len(epochs[1])
     for taken in (0, 1, steps // 2, steps - 1):
         loader = Loader(graph(url))
@@ -54,11 +49,7 @@ def test_a_loader_goes_through_the_epochs_and_resumes_where_it_was(url: str, gra
         fresh = Loader(graph(url))
         fresh.load_state_dict(state)
         assert list(fresh) == epochs[1][taken:]
-        assert _flat(list(fresh)) == rows[2]
-
-
-def _flat(epoch: list[Any]) -> list[int]:
-    return [number for item in epoch for number in (item if isinstance(item, list) else [item])]
+        assert flat(list(fresh)) == rows[2]
 
 
 def test_a_loader_saved_at_the_end_resumes_with_the_next_epoch(url: str) -> None:

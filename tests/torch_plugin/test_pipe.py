@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from ids import epoch_of
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import Batcher, IterableWrapper, Shuffler
@@ -17,11 +18,6 @@ from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.pipeline.pipeline import mix
 from parquetry.torch_plugin import ParquetPipe, read_parquet
-
-
-def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
-    """Returns the ids of one epoch from the framework-free pipeline."""
-    return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
 
 
 def id_is_even(element: dict[str, Any]) -> bool:

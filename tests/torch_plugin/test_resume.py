@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from ids import epoch_of, flat
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
@@ -18,19 +19,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import UnischemaField
 from parquetry.common.errors import StateError
-from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix, rank_state
 
 CANONICAL = 12
-
-
-def flat(batches: list[Any]) -> list[int]:
-    return [number for batch in batches for number in (batch if isinstance(batch, list) else [batch])]
-
-
-def epoch_of(pipe: Any, epoch: int) -> list[Any]:
-    return ids(PipelineIterator(pipe.pipeline, epoch))
 
 
 def make(url: str, batch: int = 7) -> ParquetPipe:

@@ -7,23 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from ids import epoch_of
 from ids import ids_by_element as ids
 from torch.utils.data.datapipes.datapipe import _IterDataPipeSerializationWrapper
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.errors import StateError
-from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, rank_state
 
 
 def make(url: str, *, batched: bool = True, seed: int | None = 5) -> ParquetPipe:
     pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=seed)
     return pipe.batch(7) if batched else pipe
-
-
-def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
-    return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
 
 
 def load(pipe: Any, workers: int, **options: Any) -> StatefulDataLoader:

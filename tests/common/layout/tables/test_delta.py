@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from memory_store import Store
+from table_rows import numbers, plain, rows_in, rows_of
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.errors import DatasetError, PipelineError, SchemaError, StateError
@@ -28,33 +29,10 @@ deltalake = pytest.importorskip("deltalake")
 UUID = bytes(range(16))
 
 
-def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
-    """Returns rows as sorted tuples of plain values; nulls first."""
-    rows = [tuple(_plain(row[name]) for name in names) for row in pipeline]
-    return sorted(rows, key=_key)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _key(row: tuple[Any, ...]) -> list[Any]:
-    return [(value is not None, value if value is not None else 0) for value in row]
-
-
-def table_rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=_key)
-
-
 def query_rows(path: Path, *names: str) -> list[tuple[Any, ...]]:
     """Returns the result of deltalake's own query engine, which supports deletion vectors and column mapping."""
     found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(path))).execute("select * from t")
-    return table_rows(pa.table(found.read_all()), *names)
-
-
-def numbers(first: int, stop: int) -> pa.Table:
-    names = pa.array([f"n{i}" for i in range(first, stop)], pa.string())
-    return pa.table({"id": pa.array(range(first, stop), pa.int64()), "name": names})
+    return rows_in(pa.table(found.read_all()), *names)
 
 
 def test_every_version_has_its_own_rows(tmp_path: Path) -> None:
@@ -65,7 +43,7 @@ def test_every_version_has_its_own_rows(tmp_path: Path) -> None:
     deltalake.write_deltalake(path, numbers(100, 102), mode="overwrite")
     for version in range(4):
         expected = deltalake.DeltaTable(path, version=version).to_pyarrow_table()
-        assert rows_of(Pipeline.from_delta(path, version), "id", "name") == table_rows(expected, "id", "name")
+        assert rows_of(Pipeline.from_delta(path, version), "id", "name") == rows_in(expected, "id", "name")
     assert rows_of(Pipeline.from_delta(Path(path)), "id") == [(100,), (101,)]
     assert rows_of(Pipeline.from_delta(f"file://{path}", 0), "id") == [(i,) for i in range(10)]
 
@@ -88,9 +66,7 @@ def test_partition_values_come_from_the_log(tmp_path: Path) -> None:
     pipeline = Pipeline.from_delta(path)
     assert list(pipeline.dataset.partitions) == columns
     names = ["id", "text", "flag", "price", "whole"]
-    expected = [
-        tuple(str(v) if isinstance(v, decimal.Decimal) else v for v in row) for row in table_rows(table, *names)
-    ]
+    expected = [tuple(str(v) if isinstance(v, decimal.Decimal) else v for v in row) for row in rows_in(table, *names)]
     assert [
         (*row[:3], str(decimal.Decimal(row[3]).quantize(decimal.Decimal("0.01"))), row[4])
         for row in rows_of(pipeline, *names)
@@ -110,7 +86,7 @@ def test_added_columns_are_null_in_older_files(tmp_path: Path) -> None:
     deltalake.write_deltalake(path, later, mode="append", schema_mode="merge")
     names = ("id", "name", "extra")
     pipeline = Pipeline.from_delta(path)
-    assert rows_of(pipeline, *names) == table_rows(deltalake.DeltaTable(path).to_pyarrow_table(), *names)
+    assert rows_of(pipeline, *names) == rows_in(deltalake.DeltaTable(path).to_pyarrow_table(), *names)
     assert rows_of(pipeline.where([("extra", ">", 2.0)]), "id") == [(4,)]
     assert "extra" not in Pipeline.from_delta(path, 0).schema
 
@@ -125,7 +101,7 @@ def test_nested_columns_and_lists_read_as_they_do_elsewhere(tmp_path: Path) -> N
         }
     )
     deltalake.write_deltalake(path, table)
-    rows = [{name: _plain(value) for name, value in row.items()} for row in Pipeline.from_delta(path)]
+    rows = [{name: plain(value) for name, value in row.items()} for row in Pipeline.from_delta(path)]
     assert [row["s.a"] for row in rows] == [1, None, None]
     assert [row["s.b.c"] for row in rows] == ["x", None, None]
     assert [row["l"] for row in rows] == [[1, 2], [], None]
@@ -264,7 +240,7 @@ def test_the_log_is_read_from_a_checkpoint_on(tmp_path: Path) -> None:
     for version in range(3):
         (path / "_delta_log" / f"{version:020d}.json").unlink()
     expected = deltalake.DeltaTable(str(path)).to_pyarrow_table()
-    assert rows_of(Pipeline.from_delta(path), "id") == table_rows(expected, "id")
+    assert rows_of(Pipeline.from_delta(path), "id") == rows_in(expected, "id")
     assert rows_of(Pipeline.from_delta(path), "id") == [(0,), (2,), (7,), (8,)]
 
 

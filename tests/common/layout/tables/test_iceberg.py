@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_rows import numbers, plain, rows_in, rows_of, sorted_rows
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
@@ -58,26 +59,8 @@ from pyiceberg.types import (
 )
 
 
-def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
-    """Returns rows as sorted tuples of plain values; nulls first."""
-    return _sorted(tuple(_plain(row[name]) for name in names) for row in pipeline)
-
-
 def scanned(table: Any, *names: str, **options: Any) -> list[tuple[Any, ...]]:
-    return _sorted(tuple(row[name] for name in names) for row in table.scan(**options).to_arrow().to_pylist())
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _sorted(rows: Any) -> list[tuple[Any, ...]]:
-    return sorted(rows, key=lambda row: [(value is not None, value if value is not None else 0) for value in row])
-
-
-def numbers(first: int, stop: int) -> pa.Table:
-    names = pa.array([f"n{i}" for i in range(first, stop)], pa.string())
-    return pa.table({"id": pa.array(range(first, stop), pa.int64()), "name": names})
+    return rows_in(table.scan(**options).to_arrow(), *names)
 
 
 @pytest.fixture
@@ -164,7 +147,7 @@ def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
     )
     table.append(second)
     pipeline = Pipeline.from_iceberg(table)
-    rows = {row["number"]: {name: _plain(value) for name, value in row.items()} for row in pipeline}
+    rows = {row["number"]: {name: plain(value) for name, value in row.items()} for row in pipeline}
     expected = {row["number"]: row for row in table.scan().to_arrow().to_pylist()}
     for number, row in expected.items():
         inner = row["s"] or {}
@@ -192,7 +175,7 @@ def test_the_default_of_a_member_counts_only_where_its_struct_has_a_value(tmp_pa
         change.add_column("late", StructType(new))
         change.add_column(("s", "later"), StructType(new))
     names = ["id", "s.a", "s.b", "s.t.u", "s.t.c", "s.later.d", "top", "late.d"]
-    rows = [{name: _plain(row[name]) for name in names} for row in Pipeline.from_iceberg(table)]
+    rows = [{name: plain(row[name]) for name in names} for row in Pipeline.from_iceberg(table)]
     assert rows == [_flat(row, names) for row in table.scan().to_arrow().to_pylist()]
     assert [row["s.b"] for row in rows] == [None, 7, 7, None]
     assert [row["s.t.c"] for row in rows] == [None, None, 8, None]
@@ -352,7 +335,7 @@ def test_rows_that_equality_deletes_name_are_gone_from_older_files_only(table: A
     table.append(numbers(20, 22))  # newer than the deletes
     pipeline = Pipeline.from_iceberg(table)
     assert rows_of(pipeline, "id") == [(i,) for i in [*range(15), 20, 21] if i not in (3, 5, 11)]
-    assert rows_of(pipeline.select("name"), "name") == _sorted(
+    assert rows_of(pipeline.select("name"), "name") == sorted_rows(
         (f"n{i}",) for i in [*range(15), 20, 21] if i not in (3, 5, 11)
     )
     with_sidecar = Pipeline.from_json(pipeline.to_json()).with_options(executor="sidecar")
@@ -473,7 +456,7 @@ def test_every_type_reads_as_it_does_elsewhere(tmp_path: Path) -> None:
     )
     table = hand.catalog_in(tmp_path).create_table("n.t", data.schema)
     table.append(data)
-    first, second = ({name: _plain(value) for name, value in row.items()} for row in Pipeline.from_iceberg(table))
+    first, second = ({name: plain(value) for name, value in row.items()} for row in Pipeline.from_iceberg(table))
     moment = int(datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000
     assert first == {
         "flag": True,
@@ -665,7 +648,7 @@ def test_the_value_of_a_partition_reads_as_if_the_file_held_it(rows: list[dict[s
                     path = f"{folder}/{part}-{number}.parquet"
                     pq.write_table(data, path)
                     added.append_data_file(_described(f"file://{path}", 1, *values))
-        found = [{name: repr(_plain(value)) for name, value in row.items()} for row in Pipeline.from_iceberg(table)]
+        found = [{name: repr(plain(value)) for name, value in row.items()} for row in Pipeline.from_iceberg(table)]
     assert found[: len(rows)] == found[len(rows) :]
 
 
@@ -680,7 +663,7 @@ def test_an_initial_default_reads_as_if_the_file_held_it(row: dict[str, Any]) ->
                 change.add_column(name, kind, default_value=row[name])
         table.append(_in_arrow({"id": 1, **row}, table.schema().as_arrow()))
         first, second = (
-            {name: repr(_plain(value)) for name, value in row.items() if name != "id"}
+            {name: repr(plain(value)) for name, value in row.items() if name != "id"}
             for row in sorted(Pipeline.from_iceberg(table), key=lambda row: int(row["id"]))
         )
     assert first == second
