@@ -42,12 +42,14 @@ class Chain:
     """What is known about a chain of verbs.
 
     Attributes:
-        verbs: the names of the verbs.
+        cached: whether what is read is cached.
+        resizes: whether images are scaled.
         remote: whether the files are on a remote store.
         costly: whether fields are costly to decode, as images are.
     """
 
-    verbs: frozenset[str] = frozenset()
+    cached: bool = False
+    resizes: bool = False
     remote: bool = False
     costly: bool = False
 
@@ -329,14 +331,14 @@ def advice(bound: str, chain: Chain) -> list[str]:
     if bound == STORE:
         cache = ["Cache what is read on a local disk: cache(directory)."]
         faster = "Read fewer columns (select), or move the files to a faster disk or a nearer store."
-        return [*(cache if chain.remote and "cache" not in chain.verbs else []), faster]
+        return [*(cache if chain.remote and not chain.cached else []), faster]
     if bound == PARQUET:
         return ["Read fewer columns (select), and run parquetry lint to check row groups and compression."]
     if bound == DECODE:
         found = ["Most of this is copying: read fewer columns (select), or make larger batches."]
         if chain.costly:
             found = ["Decode fewer or smaller values: store images at the size that you train on."]
-        if chain.verbs & {"resize", "random_resized_crop"}:
+        if chain.resizes:
             found.append('With interpolation="area", JPEGs are decoded no larger than needed.')
         return found
     if bound == UNEXPLAINED:

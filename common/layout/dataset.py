@@ -408,7 +408,7 @@ class StoredDataset:
 
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
     declared = _declared_schema(replace(dataset._listing, filesystem=dataset.filesystem))
-    schemas = _distinct_schemas(dataset) if declared is None else [_arrow_schema(dataset, 0)]
+    schemas = _distinct_schemas(dataset) if declared is None else [first_schema(dataset)]
     directories = {key for file in dataset.files for key, _ in file.partition}
     if declared is not None and not directories.isdisjoint(schemas[0][1].names):  # other files may lack the column
         schemas = _distinct_schemas(dataset)
@@ -429,10 +429,11 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
     return schema, refused, partitions
 
 
-def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
-    path = dataset.files[file].shown_path
+def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:
+    """Returns the path and the Arrow schema of the first file."""
+    path = dataset.files[0].shown_path
     with _naming(path):
-        return path, footer_schema(dataset.footer(file))
+        return path, footer_schema(dataset.footer(0))
 
 
 @contextmanager

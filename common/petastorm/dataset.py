@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..layout.dataset import StoredDataset, _arrow_schema, read_key_values
+from ..layout.dataset import StoredDataset, first_schema, read_key_values
 from ..layout.partitions import partition_columns
 from ..process.forks import cached_property
 from ..schema.field import Unischema
@@ -76,7 +76,7 @@ class PetastormDataset(StoredDataset):
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of the first file."""
-        return _arrow_schema(self, 0)[1]
+        return first_schema(self)[1]
 
     @cached_property
     def key_values(self) -> dict[bytes, bytes]:

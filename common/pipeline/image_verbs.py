@@ -154,7 +154,7 @@ class ImageVerbs(FieldVerbs):
         Raises:
             PipelineError: a field is not an image, mean or std does not fit its channels, or the dtype is unsupported.
         """
-        numbers = as_numbers("normalize", "mean", mean), as_numbers("normalize", "std", std)
+        numbers = as_numbers("mean", mean), as_numbers("std", std)
         name: Any = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype
         return self._with_stage(Normalize(required_names("normalize", field), *numbers, name, scale))
 

@@ -25,7 +25,7 @@ from ..plan.options import Options
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import Element
-from ..stages.base import Stage
+from ..stages.base import Decision, Stage
 from ..transport.open import open_source
 from ..transport.served.address import ServerAddress
 from ..transport.sidecar.channel import memory_file
@@ -327,12 +327,13 @@ class StepIterator(Generic[Source]):
 
 def chain_of(pipeline: Iterated) -> Chain:
     """The facts about a planned pipeline that performance advice is based on."""
-    verbs = frozenset(stage.verb for stage in pipeline.stages)
+    cached = any(stage.decides is Decision.BYTES for stage in pipeline.stages)
+    resizes = any(stage.resizes for stage in pipeline.stages)
     if pipeline.address is not None:
-        return Chain(verbs=verbs)
+        return Chain(cached=cached, resizes=resizes)
     plan = pipeline.plan()
     costly = any(field.storage.costly for part in plan.parts for field in part.program.fields)
-    return Chain(verbs=verbs, remote=plan.remote, costly=costly)
+    return Chain(cached=cached, resizes=resizes, remote=plan.remote, costly=costly)
 
 
 def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:

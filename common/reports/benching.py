@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from ..counting.loader_stats import DECODE, PARQUET, STORE, WORK, Chain, advice, bound_of
+from ..counting.loader_stats import DECODE, PARQUET, STORE, WORK, advice, bound_of
 from ..display.text import leaves
 from ..engine.read.fetch import Fetcher, fetch_threads
 from ..errors import ParquetryError, PipelineError
 from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
 from ..pipeline.pipeline import Pipeline
+from ..pipeline.step_iterator import chain_of
 from ..plan.plan import Plan
 from ..schema.ragged import NestedArray, RaggedArray
 from ..selection.statistics import column_bytes
@@ -140,7 +141,7 @@ def bench(
         runs=tuple(runs),
         parts=parts,
         bound=bound,
-        advice=tuple(_advice(bound, pipeline, plan, whole, planning_s)),
+        advice=tuple(_advice(bound, pipeline, whole, planning_s)),
     )
 
 
@@ -292,16 +293,14 @@ def _parts(whole: Run, runs: list[Run], *, has_work: bool) -> tuple[StageShare, 
     return tuple(reversed(parts))
 
 
-def _advice(bound: str, pipeline: Pipeline, plan: Plan, whole: Run, planning_s: float) -> Iterator[str]:
-    verbs = {stage.verb for stage in pipeline.stages}
+def _advice(bound: str, pipeline: Pipeline, whole: Run, planning_s: float) -> Iterator[str]:
     processors = usable_processors()
-    costly = any(field.storage.costly for field in plan.program.fields)
-    yield from advice(bound, Chain(verbs=frozenset(verbs), remote=plan.remote, costly=costly))
+    yield from advice(bound, chain_of(pipeline))
     if whole.processors > 0.85 * processors:
         yield f"All {processors} processors are busy. More processors would help; more workers would not."
     elif (pipeline.workers or processors) <= processors and whole.processors < 0.6 * processors:
         yield f"Only {whole.processors:.1f} of {processors} processors are busy. Try more workers, or larger batches."
-    if "batch" not in verbs and "bucket" not in verbs:
+    if not pipeline.element.batched:
         yield "Without batch(), rows are handed over one at a time."
     if planning_s > 10:
         yield f"Planning took {planning_s:.0f} s. Run parquetry cache warm before the job, and parquetry index."

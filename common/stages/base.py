@@ -69,6 +69,7 @@ class Stage(PlainFields):
         makes_batches: whether its items are batches of rows, which may differ in size.
         reads_lengths: whether it needs only the lengths of the fields that it `reads`, and rejects nulls.
         makes_values: whether it runs a user function that returns the values of fields.
+        resizes: whether it scales images.
         keeps_values: whether it only chooses, names or reads fields, and leaves the work on values to other stages.
         selects: whether it only chooses stored fields or rows, so that a copy of these has the same elements.
     """
@@ -79,6 +80,7 @@ class Stage(PlainFields):
     makes_batches: ClassVar[bool] = False
     reads_lengths: ClassVar[bool] = False
     makes_values: ClassVar[bool] = False
+    resizes: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = False
     selects: ClassVar[bool] = False
 
@@ -409,7 +411,7 @@ def positive_integer(verb: str, name: str, value: Any) -> None:
         raise PipelineError(f"{verb}: expected {name} to be an integer >= 1, got {value!r}.")
 
 
-def count_or_zero(verb: str, name: str, value: Any) -> None:
+def count_or_zero(verb: str, value: Any) -> None:
     """Raises `PipelineError` unless a plain value is an integer of at least 0."""
     if not is_integer(value) or value < 0:
-        raise PipelineError(f"{verb}: expected {name} to be an integer >= 0, got {value!r}.")
+        raise PipelineError(f"{verb}: expected count to be an integer >= 0, got {value!r}.")

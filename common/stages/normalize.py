@@ -69,7 +69,7 @@ class Normalize(ImageStage):
         return output.shape[:2]
 
 
-def as_numbers(verb: str, name: str, values: object) -> tuple[float, ...]:
+def as_numbers(name: str, values: object) -> tuple[float, ...]:
     """Converts one or more numbers to a tuple of floats.
 
     Raises:
@@ -78,5 +78,5 @@ def as_numbers(verb: str, name: str, values: object) -> tuple[float, ...]:
     given = plain(values)
     listed = given if isinstance(given, tuple) else (given,)
     if not all(is_number(value) for value in listed):
-        raise PipelineError(f"{verb}: expected {name} to be a number or a sequence of numbers, got {values!r}.")
+        raise PipelineError(f"normalize: expected {name} to be a number or a sequence of numbers, got {values!r}.")
     return tuple(float(value) for value in listed)

@@ -60,6 +60,7 @@ class RandomResizedCrop(RandomImageStage):
     """Crops images to a random area and aspect ratio, then resizes them."""
 
     verb: ClassVar[str] = "random_resized_crop"
+    resizes: ClassVar[bool] = True
     patterns: tuple[str, ...]
     size: Size
     seed: Seed

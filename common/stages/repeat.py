@@ -23,7 +23,7 @@ class Repeat(Stage):
 
     def check(self) -> None:
         if self.count is not None:
-            count_or_zero("repeat", "count", self.count)
+            count_or_zero("repeat", self.count)
 
     def endless_after(self, endless: bool) -> bool:
         return endless or self.count is None

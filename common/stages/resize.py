@@ -49,6 +49,7 @@ class Resize(ImageStage):
     """Resizes images to a size, or, if ``size`` is an integer, scales the shorter side to that length."""
 
     verb: ClassVar[str] = "resize"
+    resizes: ClassVar[bool] = True
     patterns: tuple[str, ...]
     size: int | Size
     interpolation: Interpolations = "bilinear"

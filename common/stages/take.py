@@ -22,7 +22,7 @@ class Cut(Stage):
         return cls(1)
 
     def check(self) -> None:
-        count_or_zero(self.verb, "count", self.count)
+        count_or_zero(self.verb, self.count)
 
     @property
     def bounds(self) -> tuple[int, int | None]:

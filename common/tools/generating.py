@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import DatasetError, SchemaError
-from ..layout.dataset import StoredDataset, _arrow_schema
+from ..layout.dataset import StoredDataset, first_schema
 from ..schema.field import Unischema, schema_to_metadata
 from .metadata_file import read_metadata, write_metadata
 
@@ -43,7 +43,7 @@ def generate_metadata(
             f"dataset {root}: expected none, but _common_metadata already has a schema. Pass overwrite=True to replace "
             "it, or use migrate for a Petastorm schema."
         )
-    arrow = _arrow_schema(dataset, 0)[1]
+    arrow = first_schema(dataset)[1]
     if schema is None:
         dataset.match(None)
         schema = dataset.schema

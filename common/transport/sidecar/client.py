@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import ctypes
 import json
-import logging
 import mmap
 import os
 import socket
@@ -31,7 +30,6 @@ from .request import may_share_process
 from .slots import read_table
 from .stalls import StallWatch, is_stopped
 
-_LOGGER = logging.getLogger(__name__)
 _DEATH_S = 2.0
 _TAIL_CHARACTERS = 8192
 

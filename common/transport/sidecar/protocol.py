@@ -313,8 +313,3 @@ def _taken_apart(kind: MessageType, form: struct.Struct, body: bytes, *, texts: 
 def _whole_characters(text: bytes) -> bytes:
     """Removes partial characters from both ends of truncated UTF-8."""
     return text.decode(errors="ignore").encode()
-
-
-def signed(value: int) -> int:
-    """Reads a 64-bit field as i64."""
-    return value - (1 << 64) if value >= 1 << 63 else value

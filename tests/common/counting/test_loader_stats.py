@@ -63,9 +63,9 @@ def test_it_is_json_and_reads_as_lines() -> None:
 
 
 def test_advice_knows_the_chain() -> None:
-    remote = Chain(verbs=frozenset({"resize"}), remote=True, costly=True)
+    remote = Chain(resizes=True, remote=True, costly=True)
     assert "cache(directory)" in advice(STORE, remote)[0]
-    assert "cache" not in advice(STORE, Chain(verbs=frozenset({"cache"}), remote=True))[0]
+    assert "cache" not in advice(STORE, Chain(cached=True, remote=True))[0]
     assert 'interpolation="area"' in advice(DECODE, remote)[1]
     assert "copying" in advice(DECODE, Chain())[0]
     assert all(advice(stage, Chain()) for stage in (PARQUET, WORK, HAND_OVER))
