@@ -1,4 +1,4 @@
-"""`locked_within` and `lock_file`: locks with a limit on how long to wait.
+"""`locked_within`, `set_byte_lock` and `lock_file`: locks with a limit on how long to wait.
 
 A stopped process keeps its locks, and whoever can open a file can lock it. So every wait for a lock has a limit.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from ..progress import pause, warning_seconds
 PATIENCE_S = 30.0
 """How long to wait for a lock that others should hold only for moments."""
 _POLL_S, _LONGEST_POLL_S = 0.001, 0.05
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
 _given_up: set[str] = set()
 """The locks that did not become free in time, by path. This process does not wait for them a second time."""
 
@@ -38,6 +40,19 @@ def locked_within(
             return False
         sleep(min(poll_s, left_s))
         poll_s = min(2 * poll_s, _LONGEST_POLL_S)
+
+
+def set_byte_lock(descriptor: int, kind: int, start: int) -> None:
+    """Locks or unlocks one byte for an open file description (``F_OFD_SETLK``, see fcntl(2)).
+
+    Args:
+        kind: ``fcntl.F_WRLCK`` or ``fcntl.F_UNLCK``.
+
+    Raises:
+        BlockingIOError: another open file holds the lock.
+        OSError: locks do not work here.
+    """
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
 
 
 def lock_file(descriptor: int, path: str) -> None:

@@ -15,18 +15,15 @@ import contextlib
 import fcntl
 import logging
 import os
-import struct
 import time
 from collections.abc import Iterator
 
 from ...counting.counters import waited_for_another
 from ...layout.file_cache import CLAIMS
 from ...layout.kept_directories import make_directory, open_lock
-from ...progress import pause
+from ...process.locks import locked_within, set_byte_lock
 
 _LOGGER = logging.getLogger(__name__)
-_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
-_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
 PATIENCE_S = 60.0
 """How long to wait for another reader's entry before fetching it as well, plus the time that a slow store needs."""
 _SLOWEST_BYTES_PER_S = 1 << 20
@@ -73,7 +70,7 @@ class Claims:
         finally:
             if is_held:  # closing is not enough: a process forked in the meantime has this description, too
                 with contextlib.suppress(OSError):
-                    _set(descriptor, fcntl.F_UNLCK, start)
+                    set_byte_lock(descriptor, fcntl.F_UNLCK, start)
             os.close(descriptor)
 
     def _opened(self) -> int | None:
@@ -88,15 +85,12 @@ class Claims:
             return None
 
     def _wait(self, descriptor: int, start: int, patience_s: float) -> None:
-        poll_s, begin = _POLL_S, time.monotonic()
-        while time.monotonic() < begin + patience_s:
-            pause(poll_s)
-            poll_s = min(2 * poll_s, _LONGEST_POLL_S)
-            if self._lock(descriptor, start):
-                with contextlib.suppress(OSError):
-                    _set(descriptor, fcntl.F_UNLCK, start)
-                waited_for_another(time.monotonic() - begin)
-                return
+        begin = time.monotonic()
+        if self._lock(descriptor, start, patience_s):
+            with contextlib.suppress(OSError):
+                set_byte_lock(descriptor, fcntl.F_UNLCK, start)
+            waited_for_another(time.monotonic() - begin)
+            return
         self._expired += 1
         _LOGGER.warning(
             "cache %s: another process has been fetching a row group for %.0f s; fetching it here, too.",
@@ -106,16 +100,10 @@ class Claims:
         if self._expired >= _MOST_EXPIRED:
             self._setlk = None
 
-    def _lock(self, descriptor: int, start: int) -> bool:
-        """Returns whether the byte is locked now. Where locks do not work, it counts as locked."""
+    def _lock(self, descriptor: int, start: int, patience_s: float = 0.0) -> bool:
+        """Returns whether the byte could be locked in this time. Where locks do not work, it counts as locked."""
         try:
-            _set(descriptor, fcntl.F_WRLCK, start)
-        except BlockingIOError:
-            return False
+            return locked_within(lambda: set_byte_lock(descriptor, fcntl.F_WRLCK, start), patience_s)
         except OSError:
             self._setlk = None
-        return True
-
-
-def _set(descriptor: int, kind: int, start: int) -> None:
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
+            return True

@@ -16,7 +16,6 @@ import hashlib
 import logging
 import mmap
 import os
-import struct
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -28,7 +27,7 @@ import pyarrow as pa
 
 from ...memory.arrow_views import from_stream, stream_bytes, write_stream
 from ...process.forks import ForkLock
-from ...process.locks import PATIENCE_S, locked_within
+from ...process.locks import PATIENCE_S, locked_within, set_byte_lock
 from .claims import Claims
 
 _LOGGER = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ _BITS = 63  # of the number that says which readers took a table; readers beyond
 _CONTENTS = "parquetry-contents"
 _CONTENTS_BYTES = _SLOT.itemsize * _SLOTS
 _BUSY = 1 << 61  # the byte to lock while using the table of contents; claims lock smaller ones
-_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
 _DIGEST_BYTES = 16
 _FAILURES = (OSError, ValueError, MemoryError, pa.ArrowException)
 _FEWEST_READERS = 2
@@ -222,10 +220,10 @@ class SharedTables:
                 self._let_go()
                 yield self._slots
             finally:
-                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
+                set_byte_lock(self._descriptor, fcntl.F_UNLCK, _BUSY)
 
     def _lock_contents(self) -> None:
-        lock = partial(fcntl.fcntl, self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+        lock = partial(set_byte_lock, self._descriptor, fcntl.F_WRLCK, _BUSY)
         if locked_within(lock, 0 if self._gave_up else PATIENCE_S):
             return
         if not self._gave_up:
@@ -342,7 +340,3 @@ def _digest(key: str) -> bytes:
 
 def _key(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "little")
-
-
-def _flock(kind: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, _BUSY, 1, 0)
