@@ -14,19 +14,46 @@ import pytest
 from builders import Built, built_once
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ClientLimits, ServerAddress, listener, serve, variants
+from parquetry.common.arrow_stream import ClientLimits, ServerAddress, limits, listener, serve, variants
 from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.limits import check_pattern, within
 from parquetry.common.arrow_stream.sending import own_steps, send_stream
 from parquetry.common.errors import PipelineError, SidecarError
 from parquetry.common.order.cursor import Cursor
+from parquetry.common.schema.plain import hints_of
+from parquetry.common.stages.base import kinds
 from parquetry.common.transport.served import security
 from parquetry.common.transport.served.client import Connection, ask_once, open_stream
+from parquetry.common.transport.served.served_plan import sendable_verbs
 from parquetry.common.transport.served.wire import ERROR_KEY, SocketReader
 
 from .served import elements, socket_url
 
 built = built_once([[20, 30]], names=("id", "image"))
+
+
+NEED_NO_LIMIT = {
+    *(
+        "even",
+        "pad_to",
+        "policy",
+        "drop_remainder",
+        "reshuffle_each_iteration",
+        "drawn",
+        "elements",
+        "lengths",
+    ),  # choices
+    *("index", "seed", "value", "pad_value"),  # any number takes the same time
+    *("field", "dtype", "dims"),  # one of those that exist
+    *("boundaries", "shape", "declared"),  # no longer than the request; `check_element` limits what they lead to
+}
+"""The parameters of stages that cost a server nothing, whatever a client sends."""
+
+
+def test_every_parameter_that_a_client_may_send_has_a_limit_or_needs_none() -> None:
+    limited = {*limits._SHARDS, *limits._BATCHES, *limits._ROWS, *limits._NAMES, *limits._PATTERNS}
+    sent = {name for verb in sendable_verbs() for name in hints_of(kinds()[verb])}
+    assert sent - limited == NEED_NO_LIMIT
 
 
 @pytest.mark.parametrize(
