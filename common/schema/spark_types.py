@@ -2,12 +2,13 @@
 
 Spark has no unsigned integers, no half-precision floats, no fixed-size lists, and no time unit other than microseconds.
 A column that goes through Spark is therefore stored in the next wider type. Readers get the field's own dtype back.
-Only `pyspark_types` imports pyspark.
+Only `require_pyspark` imports pyspark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -40,17 +41,21 @@ SPARK_TYPES = {
 }
 
 
-def pyspark_types(what: str) -> Any:
-    """Imports the module ``pyspark.sql.types``.
+def require_pyspark(what: str, module: str = "pyspark") -> Any:
+    """Imports ``pyspark``, or a module of it.
 
     Raises:
         CodecUnavailableError: pyspark is not installed.
     """
     try:
-        from pyspark.sql import types
+        return import_module(module)
     except ImportError as error:
         raise CodecUnavailableError(f"{what}: {missing_package(error, 'pyspark', 'spark')}") from error
-    return types
+
+
+def pyspark_types(what: str) -> Any:
+    """Imports the module ``pyspark.sql.types``. Raises like `require_pyspark`."""
+    return require_pyspark(what, "pyspark.sql.types")
 
 
 def spark_schema(schema: Iterable[CodedField]) -> Any:

@@ -26,9 +26,9 @@ from ..schema.codecs import ListCodec
 from ..schema.dtypes import is_string_like
 from ..schema.encoding import encode_columns, encode_rows
 from ..schema.field import Unischema, UnischemaField
-from ..schema.spark_types import spark_arrow_type, spark_schema, to_spark
+from ..schema.spark_types import require_pyspark, spark_arrow_type, spark_schema, to_spark
 from ..write.file_format import core_schema
-from .session import require_pyspark, session_of
+from .session import session_of
 from .vectors import vectors_to_arrays
 
 if TYPE_CHECKING:

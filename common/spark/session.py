@@ -7,25 +7,13 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from ..errors import CodecUnavailableError, ParquetryError, PipelineError, missing_package
+from ..errors import ParquetryError, PipelineError
 from ..layout.filesystem import local_path
+from ..schema.spark_types import require_pyspark
 from ..stages.functions import pickle_with_files
 
 _Item = TypeVar("_Item")
 _LEAST_WAVE = 64
-
-
-def require_pyspark(what: str) -> Any:
-    """Returns the ``pyspark`` package.
-
-    Raises:
-        CodecUnavailableError: pyspark is not installed.
-    """
-    try:
-        import pyspark
-    except ImportError as error:
-        raise CodecUnavailableError(f"{what}: {missing_package(error, 'pyspark', 'spark')}") from error
-    return pyspark
 
 
 def context_of(spark: object, what: str) -> Any:
