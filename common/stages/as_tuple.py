@@ -23,16 +23,13 @@ class AsTuple(Stage):
     decides: ClassVar[Decision] = Decision.FORM
     decides_order: ClassVar[bool] = False
     changes_names: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("tuple", "x"),)
     form: Any
 
     @classmethod
     def of(cls, parts: Sequence[object]) -> AsTuple:
         """Creates the stage from field names, and tuples, lists and dicts of them."""
         return cls(("tuple", *(_form_of(part) for part in parts)))
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("tuple", "x"))
 
     def check(self) -> None:
         if not leaves_of(self.form):

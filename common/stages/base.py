@@ -64,6 +64,7 @@ class Stage(PlainFields):
 
     Attributes:
         verb: the stage's name in JSON and in messages.
+        sample_arguments: the arguments of `sample`.
         sendable: whether a client may add it to a pipeline that a server holds. Such a stage must carry no code.
         repeatable: whether its JSON says exactly what it selects, so that another process may use a stored result.
         makes_batches: whether its items are batches of rows, which may differ in size.
@@ -75,6 +76,7 @@ class Stage(PlainFields):
     """
 
     verb: ClassVar[str]
+    sample_arguments: ClassVar[tuple[object, ...]] = ()
     sendable: ClassVar[bool] = False
     repeatable: ClassVar[bool] = True
     makes_batches: ClassVar[bool] = False
@@ -92,7 +94,7 @@ class Stage(PlainFields):
     @classmethod
     def sample(cls) -> Stage:
         """A stage with minimal arguments, used to check whether the verb may follow other stages."""
-        raise NotImplementedError
+        return cls(*cls.sample_arguments)
 
     # --- what the stage decides ---
 

@@ -17,12 +17,9 @@ class Batch(Stage):
     sendable: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.BATCHES
     unnamed: ClassVar[frozenset[str]] = frozenset({"batch_size"})
+    sample_arguments: ClassVar[tuple[object, ...]] = (1,)
     batch_size: int
     drop_remainder: bool = False
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(1)
 
     def check(self) -> None:
         positive_integer("batch", "batch_size", self.batch_size)

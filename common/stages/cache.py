@@ -14,12 +14,9 @@ class Cache(Stage):
 
     verb: ClassVar[str] = "cache"
     decides: ClassVar[Decision] = Decision.BYTES
+    sample_arguments: ClassVar[tuple[object, ...]] = ("x",)
     directory: str
     max_bytes: int | None = None
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls("x")
 
     def check(self) -> None:
         if self.max_bytes is not None:

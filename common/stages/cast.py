@@ -39,6 +39,7 @@ class Cast(Stage):
 
     verb: ClassVar[str] = "cast"
     sendable: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = ("int64", ("x",))
     dtype: str
     patterns: tuple[str, ...]
 
@@ -46,10 +47,6 @@ class Cast(Stage):
     def of(cls, dtype: DTypeLike, names: Iterable[FieldNames]) -> Cast:
         """Creates the stage; ``dtype`` is anything numpy accepts as a dtype."""
         return cls(_dtype_of(dtype), required_names("cast", names))
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls("int64", ("x",))
 
     def check(self) -> None:
         _dtype_of(self.dtype)

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from ..schema.element import OutputField
 from ..schema.plain import Seed
-from .base import Stage
 from .image_base import (
     CROPS,
     ImageOp,
@@ -72,12 +71,9 @@ class CenterCrop(Crop):
     """Crops the middle of each image."""
 
     verb: ClassVar[str] = "center_crop"
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (1, 1))
     patterns: tuple[str, ...]
     size: Size
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), (1, 1))
 
 
 @dataclass(frozen=True)
@@ -85,14 +81,11 @@ class RandomCrop(RandomImageStage, Crop):
     """Crops each image at a random position."""
 
     verb: ClassVar[str] = "random_crop"
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (1, 1), 0)
     patterns: tuple[str, ...]
     size: Size
     seed: Seed
     drawn: bool = field(default=False, compare=False, repr=False)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), (1, 1), 0)
 
     def check_columns(self, outputs: Sequence[OutputField]) -> None:
         check_alike(self.verb, outputs)

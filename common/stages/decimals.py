@@ -24,12 +24,9 @@ class Decimals(Stage):
 
     verb: ClassVar[str] = "decimals"
     sendable: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = ("text", ("x",))
     form: Literal["text", "float64", "scaled"]
     patterns: tuple[str, ...]
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls("text", ("x",))
 
     def changes(self, name: str) -> bool:
         return self.form != "text" and matches(self.patterns, name)

@@ -43,6 +43,7 @@ class Encode(Stage):
 
     verb: ClassVar[str] = "encode"
     shortened_identity: ClassVar[str | None] = None
+    sample_arguments: ClassVar[tuple[object, ...]] = ("x", ("x",))
     field: StoredName
     vocabulary: tuple[Any, ...] | None = None
     unknown: int | Literal["error"] = "error"
@@ -58,10 +59,6 @@ class Encode(Stage):
             raise PipelineError(f"{who}: expected a list, whose order gives the codes, got a set. Pass sorted(values).")
         values = None if vocabulary is None else tuple(Vocabulary.of(vocabulary, who).values.to_pylist())
         return cls(name, values, unknown)  # type: ignore[arg-type]  # checked there
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls("x", ("x",))
 
     def check(self) -> None:
         if not isinstance(self.field, str) or not self.field:

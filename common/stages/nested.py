@@ -26,11 +26,8 @@ class Nested(Stage):
     verb: ClassVar[str] = "nested"
     sendable: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",),)
     patterns: tuple[str, ...]
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",))
 
     def apply(self, columns: Columns) -> None:
         fields = columns.open()

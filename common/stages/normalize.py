@@ -11,7 +11,6 @@ import numpy as np
 from ..errors import PipelineError
 from ..schema.element import OutputField
 from ..schema.plain import plain
-from .base import Stage
 from .image_base import ImageOp, ImageStage, Key, is_number
 
 
@@ -30,15 +29,12 @@ class Normalize(ImageStage):
     """Computes ``(value * scale - mean) / std`` for each channel."""
 
     verb: ClassVar[str] = "normalize"
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (0.0,), (1.0,))
     patterns: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dtype: Literal["float32", "float16"] = "float32"
     scale: float = 1 / 255
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), (0.0,), (1.0,))
 
     def check(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std), ("scale", (self.scale,))):

@@ -50,14 +50,11 @@ class Nulls(Stage):
 
     verb: ClassVar[str] = "nulls"
     sendable: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = ("error", ("x",))
     policy: Literal["error", "drop", "fill", "mask"]
     patterns: tuple[StoredPattern, ...]
     value: Fill = None
     elements: bool = False
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls("error", ("x",))
 
     def check(self) -> None:
         if self.policy not in ("error", "drop", "fill", "mask"):

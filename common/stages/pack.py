@@ -65,6 +65,7 @@ class Pack(Stage):
 
     verb: ClassVar[str] = "pack"
     changes_names: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = ("x", ("x",))
     name: str
     patterns: tuple[str, ...]
     dtype: str | None = None
@@ -75,10 +76,6 @@ class Pack(Stage):
         """Creates the stage; ``dtype`` is anything numpy accepts as a dtype."""
         wanted = None if dtype is None else numeric_dtype(f"pack '{name}'", dtype)
         return cls(name, required_names("pack", fields), wanted, keep)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls("x", ("x",))
 
     def check(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -60,14 +60,11 @@ class Pad(Stage):
 
     verb: ClassVar[str] = "pad"
     sendable: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",),)
     patterns: tuple[str, ...]
     shape: tuple[int | None, ...] | None = None
     value: Fill = None
     lengths: bool = True
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",))
 
     @property
     def called(self) -> str:

@@ -29,12 +29,9 @@ class Permute(Stage):
 
     verb: ClassVar[str] = "permute"
     sendable: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), ("x",))
     patterns: tuple[str, ...]
     dims: tuple[str, ...]
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), ("x",))
 
     def apply(self, columns: Columns) -> None:
         columns.open()

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from ..errors import PipelineError
 from ..schema.element import OutputField
 from ..schema.plain import Seed
-from .base import Stage
 from .image_base import FLIPS, ImageOp, Key, RandomImageStage, is_number
 
 
@@ -32,15 +31,12 @@ class RandomFlip(RandomImageStage):
     """Mirrors images with a given probability."""
 
     verb: ClassVar[str] = "random_flip"
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), 0)
     patterns: tuple[str, ...]
     seed: Seed
     axis: Literal["horizontal", "vertical"] = "horizontal"
     probability: float = 0.5
     drawn: bool = field(default=False, compare=False, repr=False)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), 0)
 
     def check(self) -> None:
         if not is_number(self.probability) or not 0 <= self.probability <= 1:

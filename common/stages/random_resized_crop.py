@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from ..errors import PipelineError
 from ..schema.element import OutputField
 from ..schema.plain import Seed
-from .base import Stage
 from .image_base import (
     CROPS,
     ImageOp,
@@ -61,6 +60,7 @@ class RandomResizedCrop(RandomImageStage):
 
     verb: ClassVar[str] = "random_resized_crop"
     resizes: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (1, 1), 0)
     patterns: tuple[str, ...]
     size: Size
     seed: Seed
@@ -68,10 +68,6 @@ class RandomResizedCrop(RandomImageStage):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolations = "bilinear"
     drawn: bool = field(default=False, compare=False, repr=False)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), (1, 1), 0)
 
     def check(self) -> None:
         check_size(self.verb, self.size)

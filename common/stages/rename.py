@@ -23,6 +23,7 @@ class Rename(Stage):
     sendable: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     changes_names: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = ((("x", "y"),),)
     names: tuple[tuple[str, str], ...]
 
     @classmethod
@@ -31,10 +32,6 @@ class Rename(Stage):
         if not isinstance(names, Mapping):
             raise PipelineError(f"rename: expected {{old: new}}, got {names!r}.")
         return cls(tuple((plain(old), plain(new)) for old, new in names.items()))
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls((("x", "y"),))
 
     def check(self) -> None:
         if not self.names or not all(isinstance(name, str) and name for pair in self.names for name in pair):

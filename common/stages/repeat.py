@@ -17,10 +17,6 @@ class Repeat(Stage):
     decides: ClassVar[Decision] = Decision.PASSES
     count: int | None = None
 
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls()
-
     def check(self) -> None:
         if self.count is not None:
             count_or_zero("repeat", self.count)

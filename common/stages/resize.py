@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..schema.element import OutputField
-from .base import Stage
 from .image_base import (
     ImageOp,
     ImageStage,
@@ -50,13 +49,10 @@ class Resize(ImageStage):
 
     verb: ClassVar[str] = "resize"
     resizes: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",), (1, 1))
     patterns: tuple[str, ...]
     size: int | Size
     interpolation: Interpolations = "bilinear"
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",), (1, 1))
 
     def check(self) -> None:
         check_size(self.verb, self.size if isinstance(self.size, tuple) else (self.size, self.size))

@@ -43,6 +43,7 @@ class Select(Stage):
     keeps_values: ClassVar[bool] = True
     selects: ClassVar[bool] = True
     changes_names: ClassVar[bool] = True
+    sample_arguments: ClassVar[tuple[object, ...]] = (("x",),)
     patterns: tuple[str, ...]
     declared: tuple[UnischemaField, ...] = ()  # a field in place of the base's property
 
@@ -52,10 +53,6 @@ class Select(Stage):
         given = listed("select", fields)
         declared = tuple(item for item in given if isinstance(item, UnischemaField))
         return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(("x",))
 
     def check(self) -> None:
         if not self.patterns or not all(isinstance(name, str) for name in self.patterns):

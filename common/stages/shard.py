@@ -25,6 +25,7 @@ class Shard(Stage):
     sendable: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.PART
     unnamed: ClassVar[frozenset[str]] = frozenset({"num_shards", "index", "canonical_shards"})
+    sample_arguments: ClassVar[tuple[object, ...]] = (1, 0)
     num_shards: int
     index: int
     even: Even = "pad"
@@ -38,10 +39,6 @@ class Shard(Stage):
         if policy != "global":
             raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
         return Shard(num_shards, index, even, canonical_shards)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(1, 0)
 
     def check(self) -> None:
         positive_integer("shard", "num_shards", self.num_shards)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..schema.plain import Seed
-from .base import Decision, SeededStage, Stage, positive_integer
+from .base import Decision, SeededStage, positive_integer
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,11 @@ class Shuffle(SeededStage):
     sendable: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.ORDER
     unnamed: ClassVar[frozenset[str]] = frozenset({"seed"})
+    sample_arguments: ClassVar[tuple[object, ...]] = (1, 0)
     buffer_size: int
     seed: Seed
     reshuffle_each_iteration: bool = True
     drawn: bool = field(default=False, compare=False, repr=False)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(1, 0)
 
     def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)

@@ -15,11 +15,8 @@ class Cut(Stage):
     sendable: ClassVar[bool] = True
     selects: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.CUT
+    sample_arguments: ClassVar[tuple[object, ...]] = (1,)
     count: int
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(1)
 
     def check(self) -> None:
         count_or_zero(self.verb, self.count)

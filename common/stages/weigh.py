@@ -181,14 +181,11 @@ class Weigh(SeededStage):
     verb: ClassVar[str] = "weigh"
     decides: ClassVar[Decision] = Decision.WEIGHTS
     shortened_identity: ClassVar[str | None] = None
+    sample_arguments: ClassVar[tuple[object, ...]] = (FieldWeights("x"),)
     weights: Annotated[Weights, STORED_PART]
     num_items: int | None = None
     seed: Seed = 0
     drawn: bool = field(default=False, compare=False, repr=False)
-
-    @classmethod
-    def sample(cls) -> Stage:
-        return cls(FieldWeights("x"))
 
     def check(self) -> None:
         if self.num_items is not None:
