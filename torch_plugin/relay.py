@@ -59,7 +59,7 @@ _READ_BYTES = 1 << 16
 _LONGEST_LAG = 2  # by how many elements a worker may be behind another one
 _OPEN_REGIONS = 256  # more than a worker has in use
 _MOST_DESCRIPTORS = 64
-_MOST_WAITING = 8  # about how many batches a socket holds
+_MOST_WAITING = 16  # about how many batches a socket holds
 _SMALL_BYTES = 1 << 21
 _SHARE_OF_MEMORY = 4  # batches that wait in sockets take at most this fraction of the memory limit
 
