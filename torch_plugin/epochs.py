@@ -174,12 +174,14 @@ class EpochCounter:
         return epoch
 
     def set(self, epoch: int) -> None:
-        """Makes the next iterator epoch ``epoch``."""
+        """Makes the next iterator epoch ``epoch``; a pass that is awaited remains so."""
+        awaited = None if self._awaited is None else epoch
         if not self.is_owner:
             self._known = self._upcoming_pass() or self._known
         elif self._memory is not None:
             self._memory.take()
         self._count_from(epoch)
+        self._awaited = awaited
 
     def _count_from(self, epoch: int) -> None:
         self._next, self._awaited, self._in_workers = epoch, None, None

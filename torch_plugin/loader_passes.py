@@ -228,7 +228,10 @@ def _may_have_runs(iterator: object, loader: DataLoader) -> bool:
 
 
 def _own(loader: DataLoader) -> object:
-    return getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
+    found: object = loader.dataset
+    while (inner := getattr(found, "_datapipe", None)) is not None:
+        found = inner  # a loader wraps a DataPipe; Accelerate makes a loader from a loader
+    return found
 
 
 def announced_in(dataset: object) -> Iterator[Announced]:

@@ -50,29 +50,41 @@ def check_state_of(loader: DataLoader) -> None:
     """Checks that a state which a ``StatefulDataLoader`` is about to restore fits its number of workers.
 
     Raises:
-        StateError: the state is for another number of workers.
+        StateError: the state is for another number of workers, or holds no position of the dataset.
     """
     state = getattr(loader, "next_iter_state", None)
     if not state:
         return
     snapshot = state.get("_snapshot")
-    saved = 0 if snapshot is None else len(snapshot.get("_worker_snapshots", ()))
-    if saved != loader.num_workers:
+    workers = [] if snapshot is None else [*snapshot.get("_worker_snapshots", {}).values()]
+    if len(workers) != loader.num_workers:
         raise StateError(
-            f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {saved}. Load it into "
-            "the dataset, not the loader, before the loader starts: dataset.load_state_dict(rank_state(state)), with "
-            "parquetry.torch_plugin.rank_state."
+            f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {len(workers)}. Load it "
+            "into the dataset, not the loader, before the loader starts: dataset.load_state_dict(rank_state(state)), "
+            "with parquetry.torch_plugin.rank_state."
+        )
+    steps = state.get("_num_yielded") if snapshot is None else snapshot.get("_snapshot_step")
+    if steps and all(_position_in(found) is None for found in workers or [state]):
+        raise StateError(
+            f"StatefulDataLoader: expected a state with the position in its dataset, got one without, after {steps} "
+            "steps. Accelerate saves such states with dispatch_batches=False on several ranks, and the epoch would "
+            f"begin again. Resume with skip_first_batches(loader, {steps})."
         )
 
 
 def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    found = (state.get("fetcher_state") or {}).get("dataset_iter_state")
-    if not isinstance(found, dict) or "fingerprint" not in found:
+    found = _position_in(state)
+    if found is None:
         raise StateError(
             "rank_state: expected the state of a StatefulDataLoader over a parquetry dataset, got the keys "
             f"{sorted(state)}."
         )
     return found
+
+
+def _position_in(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = (state.get("fetcher_state") or {}).get("dataset_iter_state")
+    return found if isinstance(found, dict) and "fingerprint" in found else None
 
 
 def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -41,12 +41,14 @@ class TrainerSharding:
         collates: whether the loader makes batches with torch's own function.
         rows: how many elements it takes from one loader worker before the next; ``None`` = batches as they are.
         processes: number of ranks it deals to.
+        saves_ahead: whether the state that it saves counts batches that no rank has received yet.
     """
 
     dispatches: bool
     collates: bool
     rows: int | None
     processes: int
+    saves_ahead: bool = False
 
     def check(self, pipeline: Pipeline, num_shards: int, workers: int) -> None:
         """Checks that a dataset can be dealt; called on every rank before any of them reads.
@@ -60,6 +62,7 @@ class TrainerSharding:
         """
         for refused in (
             self._refused_shard(num_shards),
+            self._refused_state(),
             self._refused_batches(pipeline, workers),
             self._refused_fields(pipeline),
         ):
@@ -76,6 +79,17 @@ class TrainerSharding:
         return (
             f"expected every row on each of {self.processes} ranks, because it splits them, got a pipeline with "
             "shard(). Leave out shard()."
+        )
+
+    def _refused_state(self) -> str | None:
+        if not self.saves_ahead or self.processes == 1:
+            return None
+        return (
+            f"expected a loader whose state counts the batches that the {self.processes} ranks received, got "
+            "use_stateful_dataloader=True with dispatch_batches=True and split_batches=False. That state counts up to "
+            f"{self.processes - 1} more, whose rows would be lost. Write split_batches=True and batches "
+            f"{self.processes} times as large, which gives the same rows; or leave out use_stateful_dataloader and "
+            "resume with skip_first_batches(loader, steps)."
         )
 
     def _refused_batches(self, pipeline: Pipeline, workers: int) -> str | None:
@@ -145,7 +159,13 @@ def trainer_sharding_of(loader: Any) -> TrainerSharding | None:
         trainer = _self_of(frame)
         reads = getattr(trainer, "base_dataloader", None) if _is(trainer, "DataLoaderDispatcher") else None
         if reads is not None and id(reads) == id(loader):
-            return TrainerSharding(dispatches=True, collates=collates, rows=loader.batch_size, processes=rank_here()[0])
+            return TrainerSharding(
+                dispatches=True,
+                collates=collates,
+                rows=loader.batch_size,
+                processes=rank_here()[0],
+                saves_ahead=hasattr(loader, "state_dict") and not _splits_batches(trainer, frame),
+            )
     return None
 
 
@@ -181,6 +201,14 @@ def trainer_epoch() -> TrainerEpoch | None:
             trainer = loop.trainer
             return TrainerEpoch(number=int(trainer.current_epoch), trainer=weakref.ref(trainer), cycling=cycling)
     return None
+
+
+def _splits_batches(dispatcher: Any, frame: FrameType) -> bool:
+    """Whether a dispatcher splits each batch of its loader, also while ``frame`` is part of its constructor."""
+    known = vars(dispatcher).get("split_batches")
+    if known is None and frame.f_back is not None:
+        known = frame.f_back.f_locals.get("split_batches")
+    return bool(known)
 
 
 def _rows_per_turn(shard: Any) -> int | None:

@@ -14,11 +14,13 @@ import torch
 from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, IterableDataset
-from two_ranks import in_two_ranks
+from two_ranks import in_ranks, in_two_ranks
 
+from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
+DISPATCH = (None, True, False)  # dispatch_batches
 FILTERED = range(23, 60)  # 37 rows: not divisible by any number of ranks, workers or batches
 
 
@@ -52,8 +54,8 @@ def rows_of(url: str, face: str, numbers: range, batch_size: int | None) -> Any:
     return dataset.batch(4) if batch_size is None else dataset
 
 
-def prepared(dataset: Any, dispatch: bool | None, split: bool, **options: Any) -> Any:
-    config = DataLoaderConfiguration(dispatch_batches=dispatch, split_batches=split)
+def prepared(dataset: Any, dispatch: bool | None, split: bool, stateful: bool = False, **options: Any) -> Any:
+    config = DataLoaderConfiguration(dispatch_batches=dispatch, split_batches=split, use_stateful_dataloader=stateful)
     return Accelerator(cpu=True, dataloader_config=config).prepare(DataLoader(dataset, **options))
 
 
@@ -73,7 +75,7 @@ def seen(loader: Any, epochs: int = 1) -> dict[str, Any]:
 
 CASES = list(
     itertools.product(
-        [None, False],  # dispatch_batches
+        DISPATCH,
         [False, True],  # split_batches
         [0, 2],  # workers
         [False, True],  # drop_last
@@ -81,12 +83,13 @@ CASES = list(
         FACES,
     )
 )
-SHUFFLED = [(dispatch, workers) for dispatch in (None, False) for workers in (0, 2)]
+SHUFFLED = [(dispatch, workers) for dispatch in DISPATCH for workers in (0, 2)]
 REFUSED = {
     "shard": "expected every row on each of 2 ranks, because it splits them.* Leave out shard",
     "text": r"expected fields of one shape.* got \['text'\].*DataLoaderConfiguration\(dispatch_batches=False\)",
     "forgotten": "expected rows for a loader that makes batches, got batches.* batch_size=None",
     "batches": r"which dispatch_batches=False deals to ranks, got batches. Leave out batch\(\)",
+    "ahead": r"got use_stateful_dataloader=True with dispatch_batches=True.* Write split_batches=True and batches 2 times",
     "dropped": r"got transform\(drops=True\). Write DataLoader\(..., num_workers=1\)",
 }
 
@@ -120,6 +123,14 @@ def measure(url: str) -> dict[Any, Any]:
     return found
 
 
+def refused_at_once(rows: Any) -> dict[str, Any]:
+    """Accelerate asks a stateful loader for its state at once, which begins a pass."""
+    try:
+        return seen(prepared(rows, None, False, stateful=True, batch_size=4))
+    except PipelineError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
 def measure_errors(url: str) -> dict[Any, Any]:
     rows = ParquetPipe(url, ["id"])
     return {
@@ -127,6 +138,7 @@ def measure_errors(url: str) -> dict[Any, Any]:
         ("refused", "text"): seen(prepared(ParquetIterable(url), None, False, batch_size=4)),
         ("refused", "forgotten"): seen(prepared(rows.batch(4), None, False)),
         ("refused", "batches"): seen(prepared(rows.batch(4), False, False, batch_size=None)),
+        ("refused", "ahead"): refused_at_once(rows),
         ("refused", "dropped"): seen(
             prepared(rows.transform(drop_odd, drops=True), None, False, batch_size=4, num_workers=2)
         ),
@@ -207,6 +219,85 @@ def test_settings_that_would_lose_rows_or_hang_are_refused_on_every_rank(ranks: 
 def test_text_reaches_ranks_that_read_for_themselves(ranks: list[Any]) -> None:
     texts = [text for rank in ranks for batch in rank["text"] for text in batch]
     assert sorted(texts) == sorted(f"row {number}" for number in range(60))
+
+
+TOGETHER, STOP, EPOCH = 6, 4, 1  # rows of all ranks in a step; the step and the epoch in which the run stops
+RESUMED = list(itertools.product(DISPATCH, [False, True], [0, 2], FACES))
+STATEFUL = [case for case in RESUMED if (case[0] is False) != case[1]]  # a loader of one process, or one that splits
+
+
+def resumable(url: str, case: Any, ranks: int, stateful: bool) -> Any:
+    dispatch, split, workers, face = case
+    size = TOGETHER if split else TOGETHER // ranks
+    dataset = FACES[face](url, ["id"]).shuffle(20, seed=3)
+    return prepared(dataset, dispatch, split, stateful, batch_size=size, num_workers=workers)
+
+
+def begun(loader: Any) -> list[list[int]]:
+    for _ in range(EPOCH):
+        seen(loader)
+    return [batch["id"].tolist() for batch in itertools.islice(loader, STOP)]
+
+
+def stop(url: str) -> dict[Any, Any]:
+    """Returns what one of two ranks sees until it stops in the middle of an epoch."""
+    found: dict[Any, Any] = {(case, "steps"): begun(resumable(url, case, 2, False)) for case in RESUMED}
+    for case in STATEFUL:
+        loader = resumable(url, case, 2, True)
+        found[case, "state"] = begun(loader), loader.state_dict()
+    return found
+
+
+def resume(url: str, ranks: int, states: dict[Any, Any]) -> dict[Any, Any]:
+    """Returns what one of some ranks sees in the rest of the epoch."""
+    found = {}
+    for case in RESUMED:
+        again = skip_first_batches(resumable(url, case, ranks, False), STOP)
+        again.set_epoch(EPOCH)
+        found[case, "steps"] = seen(again)
+    for case, state in states.items():
+        loader = resumable(url, case, ranks, True)
+        loader.load_state_dict(state)
+        loader.set_epoch(EPOCH)
+        found[case, "state"] = seen(loader)
+    return found
+
+
+@pytest.fixture(scope="module")
+def stopped(url: str) -> list[dict[Any, Any]]:
+    return in_two_ranks(stop, url)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def resumed(url: str, stopped: list[dict[Any, Any]], request: pytest.FixtureRequest) -> list[dict[Any, Any]]:
+    return in_ranks(
+        request.param, resume, url, request.param, {case: stopped[0][case, "state"][1] for case in STATEFUL}
+    )
+
+
+@pytest.mark.parametrize("case", RESUMED, ids=str)
+def test_any_number_of_ranks_continues_the_epoch_of_two(stopped: list[Any], resumed: list[Any], case: Any) -> None:
+    dispatch, _, workers, _ = case
+    if len(resumed) == 1 and dispatch is False and workers:
+        pytest.skip("one rank alone has torch's loader, whose workers fill batches with rows of their own")
+    rest = [rank[case, "steps"] for rank in resumed]
+    assert len({len(rank["epochs"][0]) for rank in rest}) == 1
+    taken = Counter(row for rank in stopped for batch in rank[case, "steps"] for row in batch)
+    assert taken + rows_in(rest) == Counter(range(60))
+
+
+@pytest.mark.parametrize("case", STATEFUL, ids=str)
+def test_the_state_of_two_ranks_continues_their_epoch_or_is_refused(
+    stopped: list[Any], resumed: list[Any], case: Any
+) -> None:
+    rest = [rank[case, "state"] for rank in resumed]
+    if len(resumed) == 1 and case[0] is False:
+        assert "StateError: StatefulDataLoader: expected a state with the position" in rest[0]["error"]
+        assert rest[0]["error"].endswith(f"Resume with skip_first_batches(loader, {STOP}).")
+        return
+    assert len({len(rank["epochs"][0]) for rank in rest}) == 1
+    taken = Counter(row for rank in stopped for batch in rank[case, "state"][0] for row in batch)
+    assert taken + rows_in(rest) == Counter(range(60))
 
 
 @pytest.mark.parametrize("face", FACES)

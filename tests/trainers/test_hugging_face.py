@@ -70,8 +70,13 @@ def measure(url: str, directory: str) -> dict[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def ranks(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    return in_two_ranks(measure, url, str(tmp_path_factory.mktemp("trainer")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trainer")
+
+
+@pytest.fixture(scope="module")
+def ranks(url: str, folder: Path) -> list[dict[Any, Any]]:
+    return in_two_ranks(measure, url, str(folder))
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -91,6 +96,14 @@ def test_two_ranks_resume_in_the_middle_of_an_epoch(ranks: list[Any]) -> None:
     for rank in ranks:
         whole, rest = rank["resumed"]
         assert rest == whole[8 * BATCH :]
+
+
+def test_one_process_continues_the_epoch_of_two(ranks: list[Any], url: str, folder: Path) -> None:
+    checkpoint = str(folder / "saved" / "checkpoint-8")
+    _, rest = trained(url, folder / "alone", resume=checkpoint, per_device_train_batch_size=2 * BATCH)
+    wholes = [rank["resumed"][0] for rank in ranks]
+    assert Counter(row for whole in wholes for row in whole[6 * BATCH :]) == Counter(range(60))  # the second epoch
+    assert Counter(rest.seen) == Counter(row for whole in wholes for row in whole[8 * BATCH :])
 
 
 @pytest.mark.parametrize("face", FACES)
