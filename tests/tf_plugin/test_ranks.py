@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     schema = Unischema("rows", [UnischemaField("id", np.int64)])
     write_dataset(str(target), schema, [{"id": n} for n in range(40)], row_group_rows=5, files=2)
     return str(target)
+
+
+def of_cluster(size: int) -> list[dict[str, Any] | None]:
+    """Returns the TF_CONFIG of each worker."""
+    addresses = [f"localhost:{port}" for port in free_ports(size)]
+    return [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(size)]
 
 
 def run_ranks(kind: str, url: str, configs: list[dict[str, Any] | None], directory: Path) -> list[Any]:
@@ -74,14 +81,30 @@ def test_mirrored_replicas_get_every_row_once(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(method="thread")
 def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str, tmp_path: Path) -> None:
-    addresses = [f"localhost:{port}" for port in free_ports(2)]
-    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
-    ranks = run_ranks("workers", url, configs, tmp_path)
+    ranks = run_ranks("workers", url, of_cluster(2), tmp_path)
     for mine, theirs in zip(*ranks, strict=True):
         found = ids_of(mine) + ids_of(theirs)
         assert len(found) == len(set(found)) == ROWS - ROWS % 2
         assert [step["sum"] for step in mine] == [step["sum"] for step in theirs]
         assert len(mine) == 4
+
+
+@pytest.mark.timeout(method="thread")
+def test_tensorflow_shards_rows_as_each_policy_says(url: str, tmp_path: Path) -> None:
+    mine, theirs = run_ranks("policies", url, of_cluster(2), tmp_path)
+    for policy, times in {"AUTO": 1, "DATA": 1, "HINT": 1, "OFF": 2}.items():
+        assert Counter(ids_of(mine[policy]) + ids_of(theirs[policy])) == dict.fromkeys(range(ROWS), times), policy
+        assert [step["sum"] for step in mine[policy]] == [step["sum"] for step in theirs[policy]]
+
+
+@pytest.mark.timeout(method="thread")
+def test_one_worker_continues_the_epoch_of_two(url: str, tmp_path: Path) -> None:
+    begun = run_ranks("2", url, of_cluster(2), tmp_path)
+    taken = [number for steps, _ in begun for number in ids_of(steps)]
+    (alone,) = run_ranks(json.dumps(begun[0][1]), url, of_cluster(1), tmp_path)
+    seen = taken + ids_of(alone[0])
+    assert len(seen) == len(set(seen)) == ROWS - ROWS % 2
+    assert len(ids_of(alone[1])) == ROWS
 
 
 def test_a_state_of_two_ranks_resumes_with_any_number(url: str) -> None:
