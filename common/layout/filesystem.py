@@ -19,7 +19,8 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
 from ..urls import clean_cause, url_without_secrets, user_of, without_secrets
-from .store_answers import CREDENTIALS, SCHEMES, is_refusal
+from .retries import is_transient
+from .store_answers import ADVICE, CREDENTIALS, SCHEMES, is_refusal
 from .stores import ForkSafeHandler, has_plain_handler, with_few_attempts
 
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
@@ -145,9 +146,10 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
         reason = without_secrets(str(error)).partition("\n")[0]  # libhdfs lists every place it searched
         advice = _HADOOP if scheme in ("hdfs", "viewfs") else credentials_advice(text, error).removeprefix(".")
+        other = "Correct the URL, pass storage_options=... to go through fsspec, or pass a ready filesystem=..."
         raise DatasetError(
             f"file system of '{url_without_secrets(text)}': pyarrow could not set up '{scheme}' ({reason}). "
-            f"Correct the URL, pass storage_options=... to go through fsspec, or pass a ready filesystem=...{advice}"
+            f"{ADVICE if is_transient(error) else other}{advice}"
         ) from clean_cause(error)
     return filesystem, _trimmed(path)
 

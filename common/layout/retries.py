@@ -40,6 +40,7 @@ _BUSY = re.compile(
     r"slow.?down|too.?many.?requests|throttl|internal.?(server.?)?(error|failure)|service.?unavailable|bad.?gateway"
     r"|timed?.?out|network.?connection|connection.{0,20}(reset|refused|aborted|closed|lost)|broken.?pipe"
     r"|Status\((UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|INTERNAL)\b"  # Google Cloud's client
+    r"|(network|host) is unreachable|no route to host|temporary failure in name resolution"
     r"|server.?disconnected|connector.?error|remote.?(protocol|disconnected)|status:? (408|425|429|50[0234])\b",
     re.IGNORECASE,
 )

@@ -89,6 +89,11 @@ BUSY: dict[str, Fault] = {
     "503 that fsspec calls missing": lambda: _caused(FileNotFoundError("part"), AnswerError(503)),
     "time-out": lambda: TimeoutError(),
     "reset": lambda: ConnectionResetError(104, "Connection reset by peer"),
+    "no route": lambda: OSError(errno.ENETUNREACH, "Network is unreachable"),
+    "no name for a moment, which fsspec calls missing": lambda: _caused(
+        FileNotFoundError("part"),
+        OSError("Cannot connect to host a:443 ssl:default [Temporary failure in name resolution]"),
+    ),
     "503": lambda: AnswerError(503),
     "SlowDown": lambda: OSError(
         "An error occurred (SlowDown) when calling GetObject: Please reduce your request rate."
