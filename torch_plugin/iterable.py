@@ -221,6 +221,14 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """
         return self._counting.stats(self._part(self._placement()))
 
+    def _check_begun(self) -> None:
+        if self._resume is not None and not self._resume_announced and not self._epochs.is_awaited:
+            raise StateError(
+                "load_state_dict: expected a state before the loader begins its pass, got one after. iter(loader) "
+                "begins a pass, and so does the state_dict() of a StatefulDataLoader, which "
+                "torch.distributed.checkpoint calls before it loads. Make a new loader after load_state_dict()."
+            )
+
     def _waited(self, begin: float, end: float) -> None:
         """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)

@@ -90,6 +90,9 @@ class Announced:
         """Called in the training process when a loader is about to iterate this."""
         raise NotImplementedError
 
+    def _check_begun(self) -> None:
+        """Called in the training process before the loader gives the first element of a pass."""
+
     def _waited(self, begin: float, end: float) -> None:
         """Called when the consumer of the loader waited for an element from ``begin`` to ``end``."""
 
@@ -112,6 +115,7 @@ def install() -> None:
         base._reset = _announcing_reset(base._reset)
         base._parquetry_told = ()
         base._parquetry_lanes = None
+        base._parquetry_fresh = False
         worker_failures.install()
         base.__next__ = _timed_next(base.__next__)
 
@@ -157,6 +161,10 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     def following(self: Any) -> Any:
         if not self._parquetry_told:
             return original(self)
+        if self._parquetry_fresh:
+            for dataset in self._parquetry_told:
+                dataset._check_begun()
+            self._parquetry_fresh = False
         begin = self._parquetry_since = time.perf_counter()
         positions = [dataset._position() for dataset in self._parquetry_told]
         try:
@@ -213,7 +221,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 in_runs=passed_on and iterator._parquetry_lanes is not None,
             )
             dataset.pass_begins(begun)
-        iterator._parquetry_told = told
+        iterator._parquetry_told, iterator._parquetry_fresh = told, True
         if told and loader.num_workers:
             follow(iterator)
     except BaseException:

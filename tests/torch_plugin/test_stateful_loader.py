@@ -61,6 +61,18 @@ def test_a_finished_epoch_is_followed_by_the_next(url: str, workers: int) -> Non
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_that_comes_after_the_pass_began_is_refused(url: str, workers: int) -> None:
+    state = state_after(load(make(url), workers), 3)
+    pipe = make(url)
+    loader = load(pipe, workers)
+    loader.state_dict()
+    pipe.load_state_dict(rank_state(state))
+    with pytest.raises(StateError, match=r"got one after\..* Make a new loader after load_state_dict\(\)"):
+        next(iter(loader))
+    assert ids(load(pipe, workers)) == epoch_of(pipe, 0)[3:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_taken_before_the_first_step_is_the_beginning(url: str, workers: int) -> None:
     loader = load(make(url), workers)
     state = loader.state_dict()
