@@ -116,7 +116,7 @@ class StageOrder:
         """Notes how to decode a stored field. After other stages that work on fields, a field without a codec says
         nothing about storage: `Stage.apply` compares it with what they make.
         """
-        working = (done for done in self.fields if done.decides is Decision.FIELDS and done.verb != stage.verb)
+        working = (done for done in self.fields if done.decides is Decision.FIELDS and type(done) is not type(stage))
         if item.codec is not None:
             working = (done for done in working if done.hides(item.name))
         before = "mix" if self.mixed else next((done.called for done in working), None)
@@ -287,7 +287,7 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
 
 def check_skippable(order: StageOrder) -> None:
     """Raises `PipelineError` for stages whose elements cannot use later rows in place of rows that fail."""
-    after = next((view for view in order.batch_views if view.verb != "take"), None)
+    after = next((view for view in order.batch_views if not view.keeps_first), None)
     if after is not None:
         raise PipelineError(
             f"on_error='skip': cannot be combined with {after.verb}() after batch(). Call it before batch(), where it "

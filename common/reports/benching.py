@@ -36,7 +36,7 @@ _SAMPLED_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MeasuredRun:
     """The result of one run.
 
     Attributes:
@@ -84,8 +84,8 @@ class Bench:
     element_bytes: int
     stored_row_bytes: float
     workers: int
-    whole: Run
-    runs: tuple[Run, ...]
+    whole: MeasuredRun
+    runs: tuple[MeasuredRun, ...]
     parts: tuple[StageShare, ...]
     bound: str
     advice: tuple[str, ...]
@@ -167,7 +167,7 @@ def _has_fields(pipeline: Pipeline) -> bool:
         return False
 
 
-def _run(name: str, pipeline: Pipeline, seconds: float) -> tuple[Run, float, int]:
+def _run(name: str, pipeline: Pipeline, seconds: float) -> tuple[MeasuredRun, float, int]:
     """Returns a run, the time to its first element, and the size of that element in bytes."""
     element = pipeline.element
     begin = time.perf_counter()
@@ -198,8 +198,8 @@ def _endless(pipeline: Pipeline) -> Iterator[Any]:
             )
 
 
-def _measured(name: str, rows: int, took: float, size: float, busy: float) -> Run:
-    return Run(
+def _measured(name: str, rows: int, took: float, size: float, busy: float) -> MeasuredRun:
+    return MeasuredRun(
         name=name,
         rows=rows,
         seconds=took,
@@ -258,7 +258,7 @@ class _EpochReader:
         source.seek(start or chunk.data_page_offset)
         source.read(chunk.total_compressed_size)
 
-    def run(self, name: str, read: Callable[[int], None], seconds: float) -> Run:
+    def run(self, name: str, read: Callable[[int], None], seconds: float) -> MeasuredRun:
         """Reads the row groups in order, repeatedly, in as many threads as the chain uses."""
         rows = 0
         begin, busy = time.perf_counter(), time.process_time()
@@ -281,7 +281,7 @@ class _EpochReader:
         return _measured(name, rows, took, rows * self.row_bytes, busy)
 
 
-def _parts(whole: Run, runs: list[Run], *, has_work: bool) -> tuple[StageShare, ...]:
+def _parts(whole: MeasuredRun, runs: list[MeasuredRun], *, has_work: bool) -> tuple[StageShare, ...]:
     """Computes the time that each stage adds to a row."""
     times = [1e6 / max(run.rows_per_s, 1e-9) for run in (whole, *runs)]
     names = [*([WORK] if has_work else []), DECODE, PARQUET, STORE]
@@ -293,7 +293,7 @@ def _parts(whole: Run, runs: list[Run], *, has_work: bool) -> tuple[StageShare, 
     return tuple(reversed(parts))
 
 
-def _advice(bound: str, pipeline: Pipeline, whole: Run, planning_s: float) -> Iterator[str]:
+def _advice(bound: str, pipeline: Pipeline, whole: MeasuredRun, planning_s: float) -> Iterator[str]:
     processors = usable_processors()
     yield from advice(bound, chain_of(pipeline))
     if whole.processors > 0.85 * processors:

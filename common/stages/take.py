@@ -32,6 +32,7 @@ class Take(Cut):
     """Keeps only the first elements."""
 
     verb: ClassVar[str] = "take"
+    keeps_first: ClassVar[bool] = True
 
     @property
     def bounds(self) -> tuple[int, int | None]:
