@@ -13,7 +13,7 @@ from builders import build
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import EmptySelectionError, PipelineError
 from parquetry.common.reports import bench, to_json
-from parquetry.common.reports.benching import Run, _parts
+from parquetry.common.reports.benching import MeasuredRun, _parts
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,8 @@ def test_verbs_that_name_a_field_which_a_function_makes_are_switched_off_with_it
 
 def test_a_part_is_what_its_stage_adds_to_the_time_of_a_row() -> None:
     runs = [
-        Run(name="", rows=1, seconds=1.0, rows_per_s=rate, mib_per_s=0, processors=0) for rate in (100, 200, 1000, 500)
+        MeasuredRun(name="", rows=1, seconds=1.0, rows_per_s=rate, mib_per_s=0, processors=0)
+        for rate in (100, 200, 1000, 500)
     ]
     parts = {part.stage: part.microseconds for part in _parts(runs[0], runs[1:], has_work=True)}
     assert parts == pytest.approx({"work on values": 5000, "decode": 4000, "parquet": 0, "store": 2000})
