@@ -206,6 +206,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
         iterator._parquetry_lanes = Lanes(loader.num_workers) if _may_have_runs(iterator, loader) else None
         for number, dataset in enumerate(told):
             passed_on = dataset is own and loader.collate_fn in _NO_WORK
+            untouched = passed_on and loader.batch_size is None
             begun = Pass(
                 loader=iterator._parquetry_loader,
                 workers=loader.num_workers,
@@ -216,9 +217,9 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
                 stacks=loader.batch_size is not None and loader.batch_size > 1,
-                untouched=passed_on and loader.batch_size is None,
+                untouched=untouched,
                 alone=passed_on and not loader.pin_memory,
-                in_runs=passed_on and iterator._parquetry_lanes is not None,
+                in_runs=untouched and iterator._parquetry_lanes is not None,
             )
             dataset.pass_begins(begun)
         iterator._parquetry_told, iterator._parquetry_fresh = told, True

@@ -21,7 +21,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, dataloader
 
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
 from parquetry.torch_plugin.relay import most_in_run
 from parquetry.torch_plugin.runs import Lanes, Run, RunIterator
 
@@ -134,6 +134,15 @@ def test_a_later_pass_begins_with_nothing_of_the_one_before(url: str) -> None:
             if number == taken:
                 break
     assert ids(loader) == list(range(5 * BATCHES))
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+def test_a_loader_that_gathers_elements_gathers_single_ones(url: str, rows: int | None) -> None:
+    pipe = ParquetPipe(url) if rows is None else ParquetPipe(url).batch(rows)
+    loader = DataLoader(pipe, batch_size=4, collate_fn=as_is, num_workers=2)
+    found = [element for elements in loader for element in elements]
+    assert {type(element) for element in found} == {dict}
+    assert sorted(ids(found)) == list(range(5 * BATCHES))
 
 
 @needs_relay
