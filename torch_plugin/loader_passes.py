@@ -165,11 +165,17 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             for dataset in self._parquetry_told:
                 dataset._check_begun()
             self._parquetry_fresh = False
+        lanes = self._parquetry_lanes
+
+        def item() -> Any:
+            if lanes is not None:
+                self._num_yielded = lanes.taken - 1  # torch adds one, and warns if it is more than `len()`
+            return original(self)
+
         begin = self._parquetry_since = time.perf_counter()
         positions = [dataset._position() for dataset in self._parquetry_told]
         try:
-            lanes = self._parquetry_lanes
-            element = original(self) if lanes is None else lanes.following(functools.partial(_item, self, original))
+            element = item() if lanes is None else lanes.following(item)
         except (KeyboardInterrupt, SystemExit):
             for dataset, position in zip(self._parquetry_told, positions, strict=True):
                 dataset._back_at(position)
@@ -187,11 +193,6 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         return element
 
     return following
-
-
-def _item(iterator: Any, original: Callable[..., Any]) -> Any:
-    iterator._num_yielded = iterator._parquetry_lanes.taken - 1  # torch adds one, and warns if it is more than `len()`
-    return original(iterator)
 
 
 def _announce(iterator: Any, loader: DataLoader) -> None:
