@@ -12,9 +12,10 @@ import hashlib
 import json
 import logging
 import operator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -134,7 +135,6 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         part = self._part(placement)
         waited_for = in_loader or self._epochs.is_awaited  # the loader measures the wait, not the iterator
         counting = self._counting
-        relay = self._relay_plan(part, placement) if in_loader else None
         result: ElementIterator[Given] = ElementIterator(
             part,
             iteration=self._epochs.begin(),
@@ -148,7 +148,6 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             shared=self._sharing.of_worker(placement.worker, placement.workers, _sharable_bytes(part))
             if in_loader
             else None,
-            relay=relay,
         )
         counting.iterates(result)
         if self._resume is not None:
@@ -157,11 +156,18 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._read_by_workers = self._mixed_by_workers = False
         self._progress = result.progress
         self._begun = copy.copy(result.progress)
-        if in_loader and self._meeting.in_runs:  # only the loader sees them
-            return cast(
-                ElementIterator[Given], RunIterator(result, placement.worker, relay.most_in_run if relay else 1)
-            )
         return result
+
+    def _as_sent(self, elements: Iterator[Any]) -> Iterator[Any]:
+        if get_worker_info() is None or not isinstance(elements, ElementIterator):
+            return elements
+        placement = self._placement()
+        relay = self._relay_plan(self._part(placement), placement)
+        if relay is not None:
+            elements.take_part(relay)
+        if not self._meeting.in_runs:
+            return elements
+        return RunIterator(elements, placement.worker, 1 if relay is None else relay.most_in_run)
 
     def __len__(self) -> int:
         """Returns the exact number of elements in the next iterator.
@@ -333,6 +339,10 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     # --- called by loaders ---
 
+    @property
+    def _is_plain(self) -> bool:  # type: ignore[override]
+        return type(self).__iter__ is ParquetIterable.__iter__
+
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass epoch ``epoch`` (counted from 0), in running workers too.
 
@@ -358,8 +368,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
-        plain = type(self).__iter__ is ParquetIterable.__iter__  # a subclass may do something with the batches
-        self._meeting.announce(begun.workers, untouched=begun.untouched and plain, in_runs=begun.in_runs and plain)
+        self._meeting.announce(begun.workers, untouched=begun.untouched and self._is_plain, in_runs=begun.in_runs)
         if begun.trainer_sharding is not None:
             own = shard_of(self._pipeline)
             shards, _ = self._mesh_part or (own.num_shards if self._is_fixed and own else 1, 0)

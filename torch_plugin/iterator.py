@@ -81,7 +81,6 @@ class ElementIterator(Generic[Given]):
         counters: the counters of the pass; new ones unless given.
         waits: whether to count the consumer's time here as waiting; ``False`` in a loader, which is timed itself.
         shared: row groups that loader workers share.
-        relay: how to let one loader worker make the batches of all.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class ElementIterator(Generic[Given]):
         counters: Counters | None = None,
         waits: bool = True,
         shared: SharedTables | None = None,
-        relay: RelayPlan | None = None,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, cursor=Cursor(iteration=iteration, worker=worker, workers=workers))
         self.begun = False
@@ -110,7 +108,7 @@ class ElementIterator(Generic[Given]):
         self._counters = counters or Counters()
         self._waits = waits
         self._shared = shared
-        self._relay_plan = relay if self._maps else None
+        self._relay_plan: RelayPlan | None = None
         self._relay: Relay | None = None
         self._steps = self._open(worker, workers)
         self._step: tuple[int, Any] | None = None
@@ -187,6 +185,13 @@ class ElementIterator(Generic[Given]):
                 self._relay.close()
             self._steps.begin_at(replace(self._steps.cursor, start=self.progress.consumed))
         return batch
+
+    def take_part(self, plan: RelayPlan) -> None:
+        """In a loader worker, before the first element: lets one worker make the batches of all, if they are mapped.
+
+        Elements may then be `SentBatch`es, which only the loader may see.
+        """
+        self._relay_plan = plan if self._maps else None
 
     def received(self, most: int) -> list[SentBatch]:
         """Returns further batches, at most ``most``, that another loader worker made and has already sent."""

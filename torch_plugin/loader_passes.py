@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy.random  # noqa: F401  # loader workers need it; a thread importing it during a fork would block them
 import torch
 from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate, default_convert
+from torch.utils.data._utils import fetch
 
 from parquetry.common import Pipeline
 from parquetry.common.order.cursor import SkipState
@@ -56,7 +57,7 @@ class Pass:
         stacks: whether the loader makes batches of several elements.
         untouched: whether workers pass on the elements of the dataset as they are.
         alone: whether the loader's processes do nothing but the work of the dataset.
-        in_runs: whether its items may be `Run`s.
+        in_runs: whether the workers may send `Run`s.
     """
 
     loader: int
@@ -85,6 +86,8 @@ class Announced:
     """
 
     by_number = False
+    _is_plain = False
+    """Whether its iterators are those of this package, not of a subclass that may do something with the elements."""
 
     def pass_begins(self, begun: Pass) -> None:
         """Called in the training process when a loader is about to iterate this."""
@@ -92,6 +95,10 @@ class Announced:
 
     def _check_begun(self) -> None:
         """Called in the training process before the loader gives the first element of a pass."""
+
+    def _as_sent(self, elements: Iterator[Any]) -> Iterator[Any]:
+        """In a loader worker: returns what the worker sends of the elements that torch has begun to iterate."""
+        return elements
 
     def _waited(self, begin: float, end: float) -> None:
         """Called when the consumer of the loader waited for an element from ``begin`` to ``end``."""
@@ -116,6 +123,8 @@ def install() -> None:
         base._parquetry_told = ()
         base._parquetry_lanes = None
         base._parquetry_fresh = False
+        if (fetcher := _fetcher()) is not None:
+            fetcher.__init__ = _sending_start(fetcher.__init__)
         worker_failures.install()
         base.__next__ = _timed_next(base.__next__)
 
@@ -126,13 +135,35 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         _watch(type(self))
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
-        if isinstance(_own(loader), Announced) and getattr(self, "_collate_fn", None) is default_convert:
+        self._parquetry_in_runs = _may_have_runs(self, loader)  # its workers do not change what they send
+        if isinstance(_own(loader.dataset), Announced) and getattr(self, "_collate_fn", None) is default_convert:
             self._collate_fn = convert
         try:
             _announce(self, loader)
         except BaseException:
             self._shutdown = True  # torch's __del__ has nothing to shut down yet
             raise
+
+    return start
+
+
+class _Fetcher(Protocol):
+    """Torch's, of an iterable dataset."""
+
+    dataset_iter: Iterator[Any]
+
+
+def _fetcher() -> Any:
+    return getattr(fetch, "_IterableDatasetFetcher", None)
+
+
+def _sending_start(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def start(self: _Fetcher, dataset: object, *args: object, **options: object) -> None:
+        original(self, dataset, *args, **options)
+        own = _own(dataset)
+        if isinstance(own, Announced):
+            self.dataset_iter = own._as_sent(self.dataset_iter)
 
     return start
 
@@ -197,14 +228,14 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
-    own = _own(loader)
+    own = _own(loader.dataset)
     seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
     trainer_sharding = trainer_sharding_of(loader) if iterable else None
     try:
         if iterable and isinstance(own, Announced):
             check_state_of(loader)
         told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
-        iterator._parquetry_lanes = Lanes(loader.num_workers) if _may_have_runs(iterator, loader) else None
+        iterator._parquetry_lanes = Lanes(iterator._num_workers) if iterator._parquetry_in_runs else None
         for number, dataset in enumerate(told):
             passed_on = dataset is own and loader.collate_fn in _NO_WORK
             untouched = passed_on and loader.batch_size is None
@@ -220,7 +251,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 stacks=loader.batch_size is not None and loader.batch_size > 1,
                 untouched=untouched,
                 alone=passed_on and not loader.pin_memory,
-                in_runs=untouched and iterator._parquetry_lanes is not None,
+                in_runs=untouched and iterator._parquetry_in_runs,
             )
             dataset.pass_begins(begun)
         iterator._parquetry_told, iterator._parquetry_fresh = told, True
@@ -232,16 +263,18 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
 
 
 def _may_have_runs(iterator: object, loader: DataLoader) -> bool:
-    """Whether items come in order, and nobody between the workers and the loop counts them."""
-    plain = type(iterator) is getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-    return plain and getattr(loader, "in_order", True)
+    """Whether elements of a dataset of this package come in order, and nobody before the loop sees or counts them."""
+    plain = type(iterator) is getattr(dataloader, "_MultiProcessingDataLoaderIter", None) and _fetcher() is not None
+    if not plain or loader.batch_size is not None or not getattr(loader, "in_order", True):
+        return False
+    own = _own(loader.dataset)
+    return isinstance(own, Announced) and own._is_plain and loader.collate_fn in _NO_WORK
 
 
-def _own(loader: DataLoader) -> object:
-    found: object = loader.dataset
-    while (inner := getattr(found, "_datapipe", None)) is not None:
-        found = inner  # a loader wraps a DataPipe; Accelerate makes a loader from a loader
-    return found
+def _own(dataset: object) -> object:
+    while (inner := getattr(dataset, "_datapipe", None)) is not None:
+        dataset = inner  # a loader wraps a DataPipe; Accelerate makes a loader from a loader
+    return dataset
 
 
 def announced_in(dataset: object) -> Iterator[Announced]:

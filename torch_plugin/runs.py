@@ -32,7 +32,8 @@ class Run:
 
     Args:
         worker: the number of the worker.
-        batches: the batches; in the worker, each may be a `SentBatch`.
+        batches: the batches; in the worker, each may be a `SentBatch`, and in the training process, an error in place
+            of one that could not be copied.
         error: what the worker raised after them.
         is_last: whether the worker has no more.
     """
@@ -53,10 +54,17 @@ class Run:
 
     def pin_memory(self) -> Run:
         """Copies the batches to page-locked memory; called by ``DataLoader(pin_memory=True)``."""
-        return Run(self.worker, list(map(pin_memory, self.batches)), self.error, self.is_last)
+        return Run(self.worker, list(map(_pinned, self.batches)), self.error, self.is_last)
 
     def __reduce__(self) -> Any:
         return Run, (self.worker, self.batches, self.error, self.is_last)
+
+
+def _pinned(batch: object) -> object:
+    try:
+        return pin_memory(batch)
+    except Exception:
+        return ExceptionWrapper(where="in pin memory thread")  # as torch does
 
 
 class RunIterator(Generic[Given]):
@@ -119,7 +127,13 @@ class Lanes:
         while True:
             waiting = self._waiting[self._turns[0]] if self._turns else None
             if not waiting:
-                run = item()
+                try:
+                    run = item()
+                except StopIteration:
+                    if not self._turns:
+                        raise
+                    self._turns.popleft()  # an interrupt lost what this worker sent last
+                    continue
                 if not isinstance(run, Run):
                     self.taken += 1
                     return run
@@ -136,9 +150,5 @@ class Lanes:
             return batch
 
     def _add(self, run: Run) -> None:
-        waiting = self._waiting[run.worker]
-        waiting.extend(run.batches)
-        if run.error is not None:
-            waiting.append(run.error)
-        if run.is_last:
-            waiting.append(_END)
+        rest = [] if run.error is None else [run.error]
+        self._waiting[run.worker] += [*run.batches, *rest, *([_END] if run.is_last else [])]  # one step: no interrupt

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ids import ids, ids_by_element
 from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader, dataloader
+from torch.utils.data import DataLoader, IterableDataset, dataloader, default_convert, get_worker_info
 
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
@@ -48,6 +48,38 @@ def items(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "_process_data", noting)  # type: ignore[attr-defined]
     return found
+
+
+class Source:
+    """A dataset that no loader finds: a function of a user's module gets at it by a name."""
+
+    pipe: ClassVar[Any]
+
+
+class Kinds(IterableDataset[str]):
+    """The classes of the elements of `Source`."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (type(batch).__name__ for batch in Source.pipe)
+
+
+class Short(IterableDataset[Any]):
+    """A dataset that has one element more than it says."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return BATCHES - 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.source)
+
+
+def look_at_a_batch(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert isinstance(next(iter(info.dataset)), dict)
 
 
 def wrapped(text: str) -> ExceptionWrapper:
@@ -185,3 +217,55 @@ def test_the_batches_of_a_run_are_pinned(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run.batches[1][0].tolist() == [2]
     assert run.batches[1][1] == ["text"]
     assert (run.worker, run.is_last) == (1, True)
+
+
+def test_a_batch_that_cannot_be_pinned_is_an_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.item() == 1:
+            raise ValueError("too much")
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
+    runs = iter([Run(0, [torch.tensor(each) for each in range(3)]).pin_memory(), Run(0, [], None, True)])
+    lanes = Lanes(1)
+    found = list(outcomes(lambda: lanes.following(lambda: next(runs))))
+    assert found == [torch.tensor(0), "error ValueError: too much", torch.tensor(2)]
+
+
+def test_a_worker_whose_end_was_lost_does_not_take_the_batches_of_others_with_it() -> None:
+    runs = iter([Run(0, ["a"]), Run(1, ["b", "c", "d"]), Run(1, [], None, True)])
+    lanes = Lanes(2)
+    assert list(outcomes(lambda: lanes.following(lambda: next(runs)))) == ["a", "b", "c", "d"]
+
+
+@needs_relay
+@pytest.mark.parametrize("collate", [as_is, default_convert])
+def test_a_loader_that_makes_lists_of_elements_gets_single_ones(url: str, collate: Any) -> None:
+    loader = DataLoader(ParquetPipe(url).batch(5), batch_size=2, collate_fn=collate, num_workers=1)
+    assert [[batch["id"][0].item() for batch in pair] for pair in loader] == [
+        [first, first + 5] for first in range(0, 5 * BATCHES, 10)
+    ]
+
+
+@needs_relay
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetIterable])
+def test_only_the_loader_gets_runs_and_messages(url: str, face: Any) -> None:
+    Source.pipe = face(url).batch(5)
+    loader = DataLoader(Source.pipe, batch_size=None, num_workers=1, worker_init_fn=look_at_a_batch)
+    assert ids(loader) == list(range(5 * BATCHES))
+    assert set(DataLoader(Kinds(), batch_size=None, num_workers=1)) == {"dict"}
+
+
+@needs_relay
+def test_a_running_worker_keeps_to_what_the_loader_said_when_it_started(url: str) -> None:
+    loader = DataLoader(ParquetPipe(url).batch(5), batch_size=None, num_workers=2, persistent_workers=True)
+    for _ in range(2):
+        assert ids(loader) == list(range(5 * BATCHES))
+        loader.collate_fn, loader.num_workers = list, 3
+
+
+def test_torch_warns_of_one_element_too_many(url: str) -> None:
+    loader = DataLoader(Short(ParquetPipe(url).batch(5)), batch_size=None, num_workers=1)
+    assert len(loader) == BATCHES - 1
+    with pytest.warns(UserWarning, match="Length of IterableDataset"):
+        assert ids(loader) == list(range(5 * BATCHES))
