@@ -29,7 +29,7 @@ from parquetry.common.order.cursor import SkipState
 from . import worker_failures
 from .collation import as_is, convert
 from .loader_state import check_state_of
-from .runs import Lanes
+from .runs import Lanes, Run
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
 
@@ -125,6 +125,8 @@ def install() -> None:
         base._parquetry_fresh = False
         if (fetcher := _fetcher()) is not None:
             fetcher.__init__ = _sending_start(fetcher.__init__)
+        if (parallel := _parallel()) is not None:
+            parallel._process_data = _keeping(parallel._process_data)
         worker_failures.install()
         base.__next__ = _timed_next(base.__next__)
 
@@ -153,6 +155,12 @@ class _Fetcher(Protocol):
     dataset_iter: Iterator[Any]
 
 
+class _Iterator(Protocol):
+    """Torch's, of a loader."""
+
+    _parquetry_lanes: Lanes | None
+
+
 def _fetcher() -> Any:
     return getattr(fetch, "_IterableDatasetFetcher", None)
 
@@ -166,6 +174,22 @@ def _sending_start(original: Callable[..., None]) -> Callable[..., None]:
             self.dataset_iter = own._as_sent(self.dataset_iter)
 
     return start
+
+
+def _parallel() -> Any:
+    found = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
+    return found if hasattr(found, "_process_data") else None
+
+
+def _keeping(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def process(self: _Iterator, *args: object, **options: object) -> object:
+        item = original(self, *args, **options)
+        if isinstance(item, Run) and self._parquetry_lanes is not None:
+            self._parquetry_lanes.add(item)  # an interrupt of torch's next step would lose all of its batches
+        return item
+
+    return process
 
 
 def _watch(kind: type) -> None:
@@ -264,7 +288,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
 
 def _may_have_runs(iterator: object, loader: DataLoader) -> bool:
     """Whether elements of a dataset of this package come in order, and nobody before the loop sees or counts them."""
-    plain = type(iterator) is getattr(dataloader, "_MultiProcessingDataLoaderIter", None) and _fetcher() is not None
+    plain = type(iterator) is _parallel() and _fetcher() is not None
     if not plain or loader.batch_size is not None or not getattr(loader, "in_order", True):
         return False
     own = _own(loader.dataset)

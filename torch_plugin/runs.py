@@ -118,7 +118,7 @@ class Lanes:
         """Returns the next batch, or the next item if the pass has no runs.
 
         Args:
-            item: returns the loader's next item.
+            item: returns the loader's next item, and has called `add` if that is a run.
 
         Raises:
             StopIteration: there are no more.
@@ -137,7 +137,6 @@ class Lanes:
                 if not isinstance(run, Run):
                     self.taken += 1
                     return run
-                self._add(run)
                 continue
             batch = waiting.popleft()
             if batch is _END:
@@ -149,6 +148,7 @@ class Lanes:
             self.taken += 1
             return batch
 
-    def _add(self, run: Run) -> None:
+    def add(self, run: Run) -> None:
+        """Takes the batches of a run."""
         rest = [] if run.error is None else [run.error]
         self._waiting[run.worker] += [*run.batches, *rest, *([_END] if run.is_last else [])]  # one step: no interrupt

@@ -100,6 +100,17 @@ def outcomes(following: Callable[[], Any]) -> Iterator[Any]:
             yield "error " + str(error).splitlines()[-1]
 
 
+def dealing(lanes: Lanes, runs: Iterator[Run]) -> Callable[[], Any]:
+    """Returns a function that gives the next of the runs' batches."""
+
+    def item() -> Run:
+        run = next(runs)
+        lanes.add(run)
+        return run
+
+    return lambda: lanes.following(item)
+
+
 def one_by_one(workers: list[list[Any]]) -> Iterator[Any]:
     """Yields the elements of workers as torch does: one of each in turn, of those that have not ended."""
     left = deque(deque(elements) for elements in workers)
@@ -132,7 +143,7 @@ def test_runs_of_any_length_are_dealt_as_torch_would_deal_their_batches(data: st
     of_torch = one_by_one(runs)
 
     lanes = Lanes(len(workers))
-    found = [each.replace("ValueError: ", "") for each in outcomes(lambda: lanes.following(lambda: next(of_torch)))]
+    found = [each.replace("ValueError: ", "") for each in outcomes(dealing(lanes, of_torch))]
     assert found == list(one_by_one(named))
     assert lanes.taken == sum(element.startswith("batch") for elements in named for element in elements)
 
@@ -228,14 +239,14 @@ def test_a_batch_that_cannot_be_pinned_is_an_error_in_its_place(monkeypatch: pyt
     monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
     runs = iter([Run(0, [torch.tensor(each) for each in range(3)]).pin_memory(), Run(0, [], None, True)])
     lanes = Lanes(1)
-    found = list(outcomes(lambda: lanes.following(lambda: next(runs))))
+    found = list(outcomes(dealing(lanes, runs)))
     assert found == [torch.tensor(0), "error ValueError: too much", torch.tensor(2)]
 
 
 def test_a_worker_whose_end_was_lost_does_not_take_the_batches_of_others_with_it() -> None:
     runs = iter([Run(0, ["a"]), Run(1, ["b", "c", "d"]), Run(1, [], None, True)])
     lanes = Lanes(2)
-    assert list(outcomes(lambda: lanes.following(lambda: next(runs)))) == ["a", "b", "c", "d"]
+    assert list(outcomes(dealing(lanes, runs))) == ["a", "b", "c", "d"]
 
 
 @needs_relay
@@ -269,3 +280,31 @@ def test_torch_warns_of_one_element_too_many(url: str) -> None:
     assert len(loader) == BATCHES - 1
     with pytest.warns(UserWarning, match="Length of IterableDataset"):
         assert ids(loader) == list(range(5 * BATCHES))
+
+
+@needs_relay
+def test_an_interrupt_after_a_run_has_arrived_loses_none_of_its_batches(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(torch.autograd.profiler.record_function):
+        """Torch's record of its next step, which ends after the step has an item."""
+
+        left = 4
+
+        def __exit__(self, *given: Any) -> None:
+            super().__exit__(*given)
+            Interrupting.left -= 1
+            if Interrupting.left in (0, 2):
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.autograd.profiler, "record_function", Interrupting)
+    iterator = iter(DataLoader(ParquetPipe(url).batch(5), batch_size=None, num_workers=2))
+    found, interrupts = [], 0
+    while len(found) < BATCHES:
+        time.sleep(0.002)
+        try:
+            found.append(next(iterator)["id"].tolist())
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert found == [list(range(first, first + 5)) for first in range(0, 5 * BATCHES, 5)]
+    assert interrupts == 2
