@@ -42,7 +42,7 @@ from parquetry.common.layout.file_versions import current_version
 from parquetry.common.layout.footer_check import check_footer
 from parquetry.common.layout.index_file import IndexFile
 from parquetry.common.layout.index_format import BASE, METADATA_KEY
-from parquetry.common.layout.page_header import page_checksum
+from parquetry.common.layout.page_header import page_checksum, page_totals
 from parquetry.common.layout.pages import MemoryBytes, find_values
 from parquetry.common.layout.table import TableColumn
 from parquetry.common.layout.tables.delta import _files, _vector
@@ -114,10 +114,13 @@ def pages(data: bytes) -> None:
 
 @_target(IndexError, KeyError, TypeError, ValueError)
 def page_headers(data: bytes) -> None:
-    """The header of one page; its reader says which errors it raises."""
+    """The headers of pages; their reader says which errors it raises."""
     view = memoryview(data)
     _, end = page_checksum(lambda first, last: view[first:last], 0, len(data))
     assert end <= len(data)
+    totals = page_totals(lambda first, last: view[first:last], len(data), 3)
+    assert totals.values >= 3
+    assert totals.uncompressed_bytes >= 0
 
 
 @_target(ValueError)

@@ -41,6 +41,7 @@ _PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
 _MOST_GROWTH = 1000  # of large columns, from the file to memory
 _MOST_SCHEMAS = 64  # of files that were read last
+_MOST_FITTING = 1 << 16  # of row groups and columns that were read last
 _LEVEL_ENCODINGS = frozenset({"RLE", "BIT_PACKED"})
 _RARE_ENCODINGS = frozenset({"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"})
 
@@ -77,16 +78,20 @@ def read_group(
 
     def read() -> pa.Table:
         with _opened_group(dataset, row_group, choose, advice, options) as opened:
-            _check_size(dataset, opened, room_bytes, place)
-            table = _read_table(opened, checked=dataset.verify != "never")
+            if room_bytes is not None and _size_of(opened, opened.columns, room_bytes) > room_bytes:
+                raise TooLargeError
+            table = _read_table(dataset, opened, place)
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
             return as_stored(table)
 
     return retry_if_damaged(dataset.filesystem, read, place)
 
 
-def _read_table(opened: _OpenGroup, *, checked: bool) -> pa.Table:
-    """Reads the columns of a row group, with the compiled core where it can, and with Arrow otherwise."""
+def _read_table(dataset: StoredFiles, opened: _OpenGroup, place: str) -> pa.Table:
+    """Reads the columns of a row group, with the compiled core where it can, and with Arrow otherwise.
+
+    What the core reads is never much larger than in the file.
+    """
     found = read_by_core(
         opened.source,
         opened.footer,
@@ -95,9 +100,11 @@ def _read_table(opened: _OpenGroup, *, checked: bool) -> pa.Table:
         opened.leaves,
         path=opened.path,
         key=opened.key,
-        checked=checked,
+        checked=dataset.verify != "never",
     )
     others = [name for name in opened.columns if name not in found]
+    if others:
+        _check_size(dataset, opened, others, place)
     if not found:
         return opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
     fields = [opened.schema.field(name) for name in found]
@@ -134,7 +141,7 @@ def read_slices(
         if not wanted:
             yield from ((min(_SLICE_ROWS, rows - first), pa.table({})) for first in range(0, rows, _SLICE_ROWS))
             return
-        _check_size(dataset, opened, None, describe_row_group(dataset, row_group))
+        _check_size(dataset, opened, wanted, describe_row_group(dataset, row_group))
         leaves = _leaves(reader.metadata, wanted)
         count = slice_rows(opened.source, reader, group, leaves, slice_bytes=slice_bytes)
         most, size = most_bytes_of_many(dataset.max_value_bytes), 0
@@ -148,6 +155,18 @@ def read_slices(
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
             raise _short(describe_row_group(dataset, row_group), name, rows, min(found, counts[name]))
+
+
+def count_rows(dataset: StoredFiles, row_group: int, *, advice: str) -> int:
+    """Reads every column of a row group with Arrow and compares all checksums. Returns how many rows there are.
+
+    Raises:
+        DatasetError: as for `read_group`, except that a wrong number of rows is not an error.
+    """
+    options = {"pre_buffer": False, "page_checksum_verification": True}
+    with _opened_group(dataset, row_group, lambda schema: schema.names, advice, options) as opened:
+        _check_size(dataset, opened, opened.columns, describe_row_group(dataset, row_group))
+        return int(opened.reader.read_row_group(opened.group, use_threads=False).num_rows)
 
 
 class _OpenGroup:
@@ -228,7 +247,7 @@ def _opened_group(
     file = int(dataset.row_groups.file[row_group])
     place = describe_row_group(dataset, row_group)
     footer, group = dataset.group_footer(row_group)
-    options = {**options, "page_checksum_verification": dataset.verify != "never"}
+    options = {"page_checksum_verification": dataset.verify != "never", **options}
     wanted: Sequence[str] = ()
     stored: dict[str, Any] = {}
     try:
@@ -272,14 +291,23 @@ def _opened_group(
         ) from clean_cause(error)
 
 
-def _check_size(dataset: StoredFiles, opened: _OpenGroup, room_bytes: int | None, place: str) -> None:
-    """Raises `TooLargeError` if there is no room, `DatasetError` if the columns are far larger than in their file."""
+def _check_size(dataset: StoredFiles, opened: _OpenGroup, columns: Sequence[str], place: str) -> None:
+    """Raises `DatasetError` if the columns are far larger than in their file. Remembers those that are not.
+
+    Raises:
+        ValueError: a page header is malformed.
+    """
     most = most_bytes_of_many(dataset.max_value_bytes)
-    size = _size_of(opened, most if room_bytes is None else min(room_bytes, most))
-    if room_bytes is not None and size > room_bytes:
-        raise TooLargeError
-    if size > most and _size_of(opened, grown := _most_grown(opened, most)) > grown:
+    key = opened.key, tuple(columns), most
+    if _fitting.get(key):
+        return
+    size = _size_of(opened, columns, most, by_pages=True)
+    if size > most and _size_of(opened, columns, grown := _most_grown(opened, most), by_pages=True) > grown:
         raise _grown(place, grown)
+    _fitting.keep(key, True)
+
+
+_fitting: RecentValues[tuple[str, tuple[str, ...], int], bool] = RecentValues(_MOST_FITTING)
 
 
 def _most_grown(opened: _OpenGroup, most: int) -> int:
@@ -295,11 +323,11 @@ def _grown(place: str, most: int) -> DatasetError:
     )
 
 
-def _size_of(opened: _OpenGroup, enough: int) -> int:
-    """Returns the bytes of the columns in memory, or more; see `most_bytes`."""
+def _size_of(opened: _OpenGroup, columns: Sequence[str], enough: int, *, by_pages: bool = False) -> int:
+    """Returns the bytes of columns in memory, or more; see `most_bytes`."""
     rows = int(opened.footer.row_group(opened.group).num_rows)
     total, others = 0, []
-    for name in opened.columns:
+    for name in columns:
         place = opened.schema.get_field_index(name)
         kind = opened.schema.field(place).type if place >= 0 else None
         if kind is not None and pa.types.is_primitive(kind):
@@ -309,7 +337,8 @@ def _size_of(opened: _OpenGroup, enough: int) -> int:
     total //= _BITS
     if others:
         leaves = _leaves(opened.footer, others)
-        total += most_bytes(opened.source, opened.reader, opened.group, leaves, enough=enough - total)
+        rest = enough - total
+        total += most_bytes(opened.source, opened.reader, opened.group, leaves, enough=rest, by_pages=by_pages)
     return int(total)
 
 

@@ -12,9 +12,18 @@ from typing import Any
 
 from .thrift import Wanted, parse_struct, unsigned
 
-__all__ = ["DataPage", "DictionaryPage", "data_page", "dictionary_page", "page_checksum", "unsigned"]
+__all__ = [
+    "DataPage",
+    "DictionaryPage",
+    "PageTotals",
+    "data_page",
+    "dictionary_page",
+    "page_checksum",
+    "page_totals",
+    "unsigned",
+]
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_PLAIN, _RLE = 0, 3
+_PLAIN, _RLE, _PREFIXES = 0, 3, 7
 _HEADER_BYTES = 512
 
 # The field numbers of PageHeader, DataPageHeader and DataPageHeaderV2 in parquet.thrift.
@@ -117,6 +126,52 @@ def page_checksum(read: Callable[[int, int], memoryview], position: int, size_by
     if not begin <= end <= size_bytes:
         raise ValueError(f"expected a page of at most {size_bytes - begin} bytes, got {header[_COMPRESSED]}")
     return _checksum(header), end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTotals:
+    """What the page headers of a column chunk say together.
+
+    Attributes:
+        values: the number of levels; see `DataPage`.
+        uncompressed_bytes: the decompressed size of all pages.
+        has_dictionary: whether there is a dictionary page.
+        has_prefixes: whether values have the encoding DELTA_BYTE_ARRAY.
+    """
+
+    values: int
+    uncompressed_bytes: int
+    has_dictionary: bool
+    has_prefixes: bool
+
+
+def page_totals(read: Callable[[int, int], memoryview], size_bytes: int, values: int) -> PageTotals:
+    """Adds up the page headers of a chunk, from its beginning until there are as many values as its footer says.
+
+    Arrow stops there, too. The last of these pages may have more values.
+
+    Raises:
+        IndexError, KeyError, TypeError, ValueError: there are fewer values, or a malformed header.
+    """
+    position = found = uncompressed = 0
+    has_dictionary = has_prefixes = False
+    while found < values:
+        header, begin = _page_header(read, position, size_bytes)
+        end = begin + header[_COMPRESSED]
+        if not begin <= end <= size_bytes:
+            raise ValueError(f"expected a page of at most {size_bytes - begin} bytes, got {header[_COMPRESSED]}")
+        uncompressed += max(header[_UNCOMPRESSED], 0)
+        kind = header[_TYPE]
+        has_dictionary |= kind == _DICTIONARY_PAGE
+        if kind in (_DATA_PAGE, _DATA_PAGE_V2):
+            second = kind == _DATA_PAGE_V2
+            page = header[_V2 if second else _V1]
+            found += max(page[_V2_VALUES if second else _V1_VALUES], 0)
+            has_prefixes |= page[_V2_ENCODING if second else _V1_ENCODING] == _PREFIXES
+        position = end
+    return PageTotals(
+        values=found, uncompressed_bytes=uncompressed, has_dictionary=has_dictionary, has_prefixes=has_prefixes
+    )
 
 
 def _checksum(header: dict[int, Any]) -> int | None:

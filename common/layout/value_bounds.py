@@ -3,13 +3,14 @@
 A footer says how large the decompressed pages are. With dictionaries, run lengths or prefixes, values may be larger
 than their pages by any factor. So the bound is computed from the number of values, their width, and the longest entry
 of a dictionary. If the bound is too large, the values are read in slices until all are counted or the count is too
-large. Source of the rules: "Encodings" of the Parquet format.
+large. A footer may say less than its pages hold, so `measured` adds up the page headers, which Arrow goes by.
+Source of the rules: "Encodings" of the Parquet format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ..native.parquet import longest_value
 from .nested import with_whole_extensions
-from .page_header import dictionary_page
+from .page_header import PageTotals, dictionary_page, page_totals
 
 _OFFSET_BYTES = 8
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
@@ -31,25 +32,35 @@ _SLICE_BYTES = 8 << 20
 _MOST_SLICE_ROWS = 1 << 16
 _FIRST_ROWS = 64
 _PREFIX_MARGIN = 4
+_MOST_PREFIX_ROWS = 1 << 10  # of values that may be much longer than the first ones
 _DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError)  # Arrow reports it better
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column chunk, as far as it says how large its values are."""
+    """A column chunk, as far as it says how large its values are.
+
+    Attributes:
+        rows: how many the row group has.
+        totals: what the page headers say; ``None`` if only the footer was read.
+    """
 
     column: pq.ColumnSchema
     metadata: pq.ColumnChunkMetaData
+    rows: int
+    totals: PageTotals | None = None
 
     @property
     def values(self) -> int:
         """The number of values, nulls and empty lists."""
-        return max(int(self.metadata.num_values), 0)
+        read = 0 if self.totals is None else self.totals.values
+        return max(int(self.metadata.num_values), self.rows, read)
 
     @property
     def stored_bytes(self) -> int:
         """The size of the decompressed pages."""
-        return max(int(self.metadata.total_uncompressed_size), 0)
+        read = 0 if self.totals is None else self.totals.uncompressed_bytes
+        return max(int(self.metadata.total_uncompressed_size), read)
 
     @property
     def width(self) -> int | None:
@@ -64,12 +75,14 @@ class Chunk:
     @property
     def has_dictionary(self) -> bool:
         """Whether values may be entries of a dictionary."""
+        if self.totals is not None and self.totals.has_dictionary:
+            return True
         return bool(self.metadata.has_dictionary_page) or not _DICTIONARIES.isdisjoint(self.metadata.encodings)
 
     @property
     def has_prefixes(self) -> bool:
         """Whether values may begin like the values before them."""
-        return _PREFIXES in self.metadata.encodings
+        return _PREFIXES in self.metadata.encodings or (self.totals is not None and self.totals.has_prefixes)
 
     @property
     def expands(self) -> bool:
@@ -85,19 +98,52 @@ class Chunk:
 def chunks_of(footer: pq.FileMetaData, group: int, columns: Iterable[int]) -> list[Chunk]:
     """Returns the column chunks of the given leaf columns, by number."""
     row_group, schema = footer.row_group(group), footer.schema
-    return [Chunk(schema.column(number), row_group.column(number)) for number in columns]
+    rows = max(int(row_group.num_rows), 0)
+    return [Chunk(schema.column(number), row_group.column(number), rows) for number in columns]
+
+
+def measured(source: pa.NativeFile, chunk: Chunk) -> Chunk:
+    """Returns a chunk with the `page_totals` of its pages.
+
+    Raises:
+        ValueError: a page header is malformed, or there are fewer values than the footer says.
+    """
+    metadata = chunk.metadata
+    first = metadata.dictionary_page_offset if metadata.has_dictionary_page else None
+    begin = metadata.data_page_offset if first is None else min(first, metadata.data_page_offset)
+
+    def read(start: int, end: int) -> memoryview:
+        return memoryview(source.read_at(end - start, begin + start))
+
+    try:
+        totals = page_totals(read, metadata.total_compressed_size, int(metadata.num_values))
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"malformed page headers ({error})") from error
+    return replace(chunk, totals=totals)
 
 
 def most_bytes(
-    source: pa.NativeFile, reader: pq.ParquetFile, group: int, columns: Iterable[int], *, enough: int
+    source: pa.NativeFile,
+    reader: pq.ParquetFile,
+    group: int,
+    columns: Iterable[int],
+    *,
+    enough: int,
+    by_pages: bool = False,
 ) -> int:
     """Returns the bytes that the values of the given leaf columns of a row group take, or more.
 
     Args:
         source: the file that ``reader`` reads.
         enough: the size to compare with. The search ends when the values are known to take no more, or to take more.
+        by_pages: whether to go by the page headers, not by the footer alone, which may say less.
+
+    Raises:
+        ValueError: see `measured`.
     """
     chunks = chunks_of(reader.metadata, group, columns)
+    if by_pages:
+        chunks = [measured(source, chunk) for chunk in chunks]
     certain = sum(chunk.plain_bytes for chunk in chunks)
     expanding = [chunk for chunk in chunks if chunk.expands]
     total = certain + sum(chunk.values * chunk.stored_bytes for chunk in expanding)
@@ -105,13 +151,13 @@ def most_bytes(
         return total
     longest = [_longest(source, reader, group, chunk) for chunk in expanding]
     total = certain + sum(chunk.values * length for chunk, length in zip(expanding, longest, strict=True))
-    if total <= enough:
+    if total <= enough and not (by_pages and any(chunk.has_prefixes for chunk in expanding)):
         return total
     total = certain - sum(chunk.plain_bytes for chunk in expanding)
     for chunk, length in zip(expanding, longest, strict=True):
-        total += _counted(reader, group, chunk, length, enough - total)
         if total > enough:
             break
+        total += _counted(source, reader, group, chunk, length, enough - total)
     return total
 
 
@@ -122,18 +168,26 @@ def slice_rows(
     chunks = chunks_of(reader.metadata, group, columns)
     size = sum(chunk.plain_bytes for chunk in chunks)
     size += sum(chunk.values * _longest(source, reader, group, chunk) for chunk in chunks if chunk.expands)
-    return min(max(slice_bytes * _rows(reader, group) // max(size, 1), 1), _MOST_SLICE_ROWS)
+    most = _MOST_PREFIX_ROWS if any(chunk.has_prefixes for chunk in chunks) else _MOST_SLICE_ROWS
+    return min(max(slice_bytes * _rows(reader, group) // max(size, 1), 1), most)
 
 
 def _rows(reader: pq.ParquetFile, group: int) -> int:
     return max(int(reader.metadata.row_group(group).num_rows), 1)
 
 
-def _counted(reader: pq.ParquetFile, group: int, chunk: Chunk, longest: int, enough: int) -> int:
-    """Reads values in slices and counts their bytes, until there are more than ``enough``."""
-    per_row = longest * -(-chunk.values // _rows(reader, group))
+def _counted(source: pa.NativeFile, reader: pq.ParquetFile, group: int, chunk: Chunk, longest: int, enough: int) -> int:
+    """Reads values in slices and counts their bytes, until there are more than ``enough``.
+
+    Entries of a dictionary are read once, so that even a row of many long values takes little memory.
+    """
+    most, each = _MOST_PREFIX_ROWS, longest
+    if not chunk.has_prefixes:
+        most, each = _MOST_SLICE_ROWS, _OFFSET_BYTES
+        reader = pq.ParquetFile(source, metadata=reader.metadata, read_dictionary=[chunk.metadata.path_in_schema])
+    per_row = each * -(-chunk.values // _rows(reader, group))
     total = 0
-    for found in _sizes(reader, group, chunk, min(max(_SLICE_BYTES // max(per_row, 1), 1), _MOST_SLICE_ROWS)):
+    for found in _sizes(reader, group, chunk, min(max(_SLICE_BYTES // max(per_row, 1), 1), most)):
         total += found
         if total > enough:
             break

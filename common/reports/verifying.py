@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..engine.read.fetch import Fetcher, fetch_threads
 from ..errors import ELEMENT_ERRORS, DatasetError, ParquetryError, SchemaError
+from ..layout.arrow_read import count_rows
 from ..layout.dataset import StoredDataset
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
@@ -35,6 +35,7 @@ from .values import scalar_value
 _ROWS_AT_A_TIME = 64
 _MOST_TOLD = 1000  # damages of a row group that are reported one by one; a column may fail in every row
 _MOST_RANGES = 100
+_ADVICE = "Write the file again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +188,7 @@ class _Checker:
         meta = self._dataset.footer(file).row_group(group)
         size = sum(meta.column(number).total_compressed_size for number in range(meta.num_columns))
         try:
-            rows = self._read_pages(file, group)
+            rows = count_rows(self._dataset, row_group, advice=_ADVICE)
             if rows != int(groups.rows[row_group]):
                 found("rows", f"expected {int(groups.rows[row_group])} rows as the footer says, got {rows}.")
         except (pa.ArrowException, OSError, ParquetryError) as error:
@@ -238,10 +239,6 @@ class _Checker:
                 yield from self._decode_runs(middle, stop)
         except ParquetryError as error:
             yield start, error
-
-    def _read_pages(self, file: int, group: int) -> int:
-        with self._dataset.open(file) as source:
-            return int(pq.ParquetFile(source, page_checksum_verification=True).read_row_group(group).num_rows)
 
     def _outside(self, row_group: int) -> Iterator[str]:
         """Describes columns whose values contradict the footer."""

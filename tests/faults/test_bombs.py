@@ -25,6 +25,8 @@ from parquetry.common import (
 from parquetry.common.engine.columns.list_column import SizeLimit
 from parquetry.common.errors import DatasetError, DecodeError, ParquetryError, SchemaError
 from parquetry.common.layout import row_groups
+from parquetry.common.layout.value_bounds import most_bytes
+from parquetry.common.reports.verifying import verify
 from parquetry.common.schema import images
 from parquetry.common.schema.codec import Codec
 from parquetry.common.schema.field import schema_to_metadata
@@ -277,3 +279,89 @@ def test_a_row_group_that_expands_a_thousandfold_is_refused(
     for chain in (rows.batch(2), rows.shuffle(10, seed=1), rows.filter([("x", "!=", "b")]).batch(2)):
         with pytest.raises(DatasetError, match=r"a\.parquet, row group 0: .*1000 times.*pass a larger max_value_bytes"):
             next(iter(chain))
+
+
+def varint(number: int, size: int = 1) -> bytes:
+    """Returns a zigzag number of Thrift, in at least so many bytes."""
+    left, found = number << 1, []
+    while left or len(found) < size:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found[:-1], found[-1] & 0x7F])
+
+
+def claim(path: Path, field: bytes, true: int, claimed: int) -> None:
+    """Changes numbers in the footer of a file, without changing its length."""
+    content = path.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    before = field + varint(true)
+    assert content.count(before, begin) == 1
+    after = content[begin:].replace(before, field + varint(claimed, len(before) - 1))
+    path.write_bytes(content[:begin] + after)
+
+
+VALUES_FIELD = b"\x16"  # a 64-bit integer, one field after the one before it
+LATE = pa.array(["b"] * 100 + [BIG_TEXT] * 300)
+ONE_ROW = {
+    "a dictionary": (pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), [BIG_TEXT]), {}),
+    "plain text": (pa.array([BIG_TEXT] * 300), {"use_dictionary": False}),
+    "shared beginnings": (pa.array([BIG_TEXT] * 300), {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}),
+    "numbers": (pa.array(np.zeros(5_000_000, np.int64)), {}),
+}
+
+
+@pytest.mark.parametrize("memory_limit", [1 << 20, 1 << 30])
+@pytest.mark.parametrize("kind", ONE_ROW)
+def test_a_footer_that_claims_one_value_where_pages_have_many_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, memory_limit: int
+) -> None:
+    values, written = ONE_ROW[kind]
+    path = tmp_path / "a.parquet"
+    column = pa.ListArray.from_arrays([0, len(values)], values)
+    pq.write_table(
+        pa.table({"x": column}), path, compression="zstd", data_page_size=1 << 30, max_rows_per_page=1 << 40, **written
+    )
+    claim(path, VALUES_FIELD, len(values), 1)
+    assert pq.read_metadata(path).row_group(0).column(0).num_values == 1
+    monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100_000)
+    rows = Pipeline(path, executor="threads", memory_limit=memory_limit, max_value_bytes=1000)
+    with pytest.raises(DatasetError, match=r"a\.parquet, row group 0: .*1000 times"):
+        next(iter(rows.batch(1)))
+
+
+@pytest.mark.parametrize("memory_limit", [1 << 20, 1 << 30])
+def test_beginnings_that_grow_late_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, memory_limit: int
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"x": LATE}), path, compression="zstd", use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY"
+    )
+    monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100_000)
+    rows = Pipeline(path, executor="threads", memory_limit=memory_limit, max_value_bytes=1000)
+    with pytest.raises(DatasetError, match=r"a\.parquet, row group 0: .*1000 times"):
+        next(iter(rows.batch(1)))
+
+
+def test_one_row_with_all_uses_of_a_dictionary_is_counted_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), [BIG_TEXT])
+    pq.write_table(pa.table({"x": pa.ListArray.from_arrays([0, ROWS], values)}), path, store_schema=False)
+    pool = pa.system_memory_pool()
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        with pa.OSFile(str(path)) as source, pq.ParquetFile(source) as reader:
+            assert most_bytes(source, reader, 0, [0], enough=1 << 30) > 1 << 30
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 100 << 20
+
+
+def test_verify_reports_a_row_group_that_expands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    values, _ = EXPANDING["a dictionary"]
+    pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", store_schema=False)
+    monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100_000)
+    (damage,) = verify(Pipeline(tmp_path, max_value_bytes=1000)).damages
+    assert damage.check == "bytes"
+    assert "1000 times" in damage.what
