@@ -20,6 +20,8 @@ from parquetry.common.errors import PipelineError, limit_reached
 from parquetry.common.memory.arena import LEAST_PAGES_BYTES, private_memory
 from parquetry.common.process.exit_watch import wait_for_end
 
+from .worker_failures import check_workers
+
 HEAD_BYTES = 512
 TOKEN = 0  # the words of the head, int64
 RETURNED = 1
@@ -73,6 +75,10 @@ class _Mappings:
         """Returns the memory that a message names.
 
         The first message carries ``descriptor`` if this process cannot see the worker's files.
+
+        Raises:
+            PipelineError: the memory cannot be mapped.
+            RuntimeError: because a loader worker has died. It is torch's own error, with the explanation.
         """
         with self._lock:
             known = self._mapped.get((named.worker, named.region))
@@ -119,6 +125,7 @@ def _map(named: RegionMemory, descriptor: Any) -> _Mapped:
         finally:
             os.close(opened)
     except (OSError, ValueError) as error:
+        check_workers()
         raise PipelineError(
             f"loader worker {named.worker}: expected to map {named.size_bytes} bytes of its memory, got: {error}. "
             f"{limit_reached(error) or 'It has exited, or runs as another user.'}"

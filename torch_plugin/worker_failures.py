@@ -27,6 +27,8 @@ from parquetry.common.transport.sidecar.stalls import state_of
 
 _LOGGER = logging.getLogger(__name__)
 _PROCESSES = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
+_DYING_S = 1.0
+_LOOK_S = 0.01
 _loaders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -46,6 +48,21 @@ def install() -> None:
 def follow(iterator: Any) -> None:
     """Registers a loader's iterator whose workers read a dataset of this package."""
     _loaders.add(iterator)
+
+
+def check_workers() -> None:
+    """Raises torch's error if a loader worker of this process has died, or does so within a second.
+
+    A worker that is killed loses its files a moment before torch can see that it has ended.
+    """
+    signal_handling = getattr(torch.utils.data._utils, "signal_handling", None)
+    check = getattr(signal_handling, "_error_if_any_worker_fails", None)
+    end = time.monotonic() + _DYING_S
+    while check is not None:
+        check()
+        if time.monotonic() >= end:
+            return
+        time.sleep(_LOOK_S)
 
 
 def explain(error: RuntimeError) -> None:

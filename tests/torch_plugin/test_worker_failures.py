@@ -11,7 +11,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from parquetry.common.transport import children
-from parquetry.torch_plugin import ParquetIterable, as_is, worker_failures
+from parquetry.torch_plugin import ParquetIterable, as_is, mapped_regions, worker_failures
+from parquetry.torch_plugin.mapped_regions import RegionMemory
 
 DEADLY = 7
 
@@ -51,6 +52,17 @@ def test_one_that_dies_while_the_loop_computes_is_explained_too(url: str) -> Non
 
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid(?s:.*)parquetry: loader worker . of 2 .*SIGKILL"):
         train()
+
+
+def test_one_that_dies_before_its_batch_is_mapped_is_explained_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(named: RegionMemory, detach: object) -> int:
+        os.kill(named.worker, signal.SIGKILL)
+        raise FileNotFoundError(named.descriptor)
+
+    monkeypatch.setattr(mapped_regions, "_opened", opened)
+    rows = ParquetIterable(url, ["id"], executor="threads").batch(2)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid(?s:.*)parquetry: loader worker 0 of 1 .*SIGKILL"):
+        list(DataLoader(rows, batch_size=None, num_workers=1, collate_fn=as_is))
 
 
 def test_errors_about_other_things_stay_unchanged() -> None:
