@@ -33,7 +33,8 @@ because several requests run at once.
 MOST_RANGE_BYTES = 64 << 20
 """The largest range to join chunks to. Several requests at once are faster than one larger request."""
 _MOST_REQUESTS_AT_ONCE = 8
-_PADDING_BYTES = 100  # Arrow reads this far beyond chunks of old parquet-mr files (PARQUET-816)
+PADDING_BYTES = 100
+"""How far Arrow reads beyond chunks of old parquet-mr files, whose sizes leave out a page header (PARQUET-816)."""
 
 Range = tuple[int, int]
 
@@ -50,7 +51,7 @@ def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], fi
         end = min(first + chunk.total_compressed_size, file_bytes)
         if 0 <= first < end:
             ranges.append((first, end))
-    return [(first, min(end + _PADDING_BYTES, file_bytes)) for first, end in few_ranges(coalesced(ranges))]
+    return [(first, min(end + PADDING_BYTES, file_bytes)) for first, end in few_ranges(coalesced(ranges))]
 
 
 def coalesced(ranges: Sequence[Range]) -> list[Range]:

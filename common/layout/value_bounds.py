@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..native.parquet import longest_value
+from .chunk_ranges import PADDING_BYTES
 from .nested import with_whole_extensions
 from .page_header import PageTotals, dictionary_page, page_totals
 
@@ -116,7 +117,8 @@ def measured(source: pa.NativeFile, chunk: Chunk) -> Chunk:
         return memoryview(source.read_at(end - start, begin + start))
 
     try:
-        totals = page_totals(read, metadata.total_compressed_size, int(metadata.num_values))
+        size = min(metadata.total_compressed_size + PADDING_BYTES, source.size() - begin)
+        totals = page_totals(read, size, int(metadata.num_values))
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"malformed page headers ({error})") from error
     return replace(chunk, totals=totals)

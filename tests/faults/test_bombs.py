@@ -290,13 +290,13 @@ def varint(number: int, size: int = 1) -> bytes:
     return bytes([*found[:-1], found[-1] & 0x7F])
 
 
-def claim(path: Path, field: bytes, true: int, claimed: int) -> None:
-    """Changes numbers in the footer of a file, without changing its length."""
+def claim(path: Path, field: bytes, true: int, claimed: int, *, places: int = 1) -> None:
+    """Changes the first of some equal numbers in the footer of a file, without changing its length."""
     content = path.read_bytes()
     begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     before = field + varint(true)
-    assert content.count(before, begin) == 1
-    after = content[begin:].replace(before, field + varint(claimed, len(before) - 1))
+    assert content.count(before, begin) == places
+    after = content[begin:].replace(before, field + varint(claimed, len(before) - 1), 1)
     path.write_bytes(content[:begin] + after)
 
 
@@ -365,3 +365,15 @@ def test_verify_reports_a_row_group_that_expands(monkeypatch: pytest.MonkeyPatch
     (damage,) = verify(Pipeline(tmp_path, max_value_bytes=1000)).damages
     assert damage.check == "bytes"
     assert "1000 times" in damage.what
+
+
+def test_chunks_of_old_writers_may_be_longer_than_their_footer_says(tmp_path: Path) -> None:
+    """Until 1.2.8, parquet-mr left out the header of the dictionary page (PARQUET-816)."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": ["a"] * 10}), path, compression="gzip", store_schema=False)
+    column = pq.read_metadata(path).row_group(0).column(0)
+    claim(path, VALUES_FIELD, column.total_compressed_size, column.total_compressed_size - 14, places=2)
+    content, writer = path.read_bytes(), pq.read_metadata(path).created_by.encode()
+    path.write_bytes(content.replace(writer, b"parquet-mr version 1.2.8".ljust(len(writer))))
+    assert pq.read_table(path)["x"].to_pylist() == ["a"] * 10
+    assert [row["x"] for row in Pipeline(path, executor="threads")] == ["a"] * 10
