@@ -17,7 +17,8 @@ UNSHARE = ("unshare", "--map-root-user", "--net")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        shutil.which(UNSHARE[0]) is None or subprocess.run([*UNSHARE, "true"], check=False, stderr=-3).returncode != 0,
+        shutil.which(UNSHARE[0]) is None
+        or subprocess.run([*UNSHARE, "true"], check=False, stderr=subprocess.DEVNULL).returncode != 0,
         reason="needs network namespaces",
     ),
 ]
