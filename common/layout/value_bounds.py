@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..native.parquet import longest_value
+from ..process.forks import pc
 from .chunk_ranges import PADDING_BYTES
 from .nested import with_whole_extensions
 from .page_header import PageTotals, dictionary_page, page_totals
