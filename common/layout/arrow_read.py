@@ -148,7 +148,7 @@ def read_slices(
         for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
             found += batch.num_rows
             size += sum(map(expanded_bytes, batch.columns))
-            if size > most and size > (most := _most_grown(opened, most)):
+            if size > most and size > (most := _most_grown(opened, wanted, most)):
                 raise _grown(describe_row_group(dataset, row_group), most)
             yield batch.num_rows, as_stored(pa.Table.from_batches([batch]))
         if found != rows:  # Arrow stops at the end of the shortest column
@@ -302,7 +302,7 @@ def _check_size(dataset: StoredFiles, opened: _OpenGroup, columns: Sequence[str]
     if _fitting.get(key):
         return
     size = _size_of(opened, columns, most, by_pages=True)
-    if size > most and _size_of(opened, columns, grown := _most_grown(opened, most), by_pages=True) > grown:
+    if size > most and _size_of(opened, columns, grown := _most_grown(opened, columns, most), by_pages=True) > grown:
         raise _grown(place, grown)
     _fitting.keep(key, True)
 
@@ -310,9 +310,9 @@ def _check_size(dataset: StoredFiles, opened: _OpenGroup, columns: Sequence[str]
 _fitting: RecentValues[tuple[str, tuple[str, ...], int], bool] = RecentValues(_MOST_FITTING)
 
 
-def _most_grown(opened: _OpenGroup, most: int) -> int:
+def _most_grown(opened: _OpenGroup, columns: Sequence[str], most: int) -> int:
     """Returns how many bytes the columns may take in memory: ``most``, or many times their size in the file."""
-    chunks = chunks_of(opened.footer, opened.group, _leaves(opened.footer, opened.columns))
+    chunks = chunks_of(opened.footer, opened.group, _leaves(opened.footer, columns))
     return max(most, _MOST_GROWTH * sum(int(chunk.metadata.total_compressed_size) for chunk in chunks))
 
 

@@ -163,7 +163,7 @@ def test_batches_that_wait_for_the_loop_come_in_runs(url: str, items: list[Any],
             time.sleep(0.002)
     assert found == expected
     assert {type(item) for item in items} == {Run}
-    assert len(items) < BATCHES * 2 // 3
+    assert any(len(run.batches) > 1 for run in items)
 
 
 @needs_relay
