@@ -228,14 +228,14 @@ def _longest(source: pa.NativeFile, reader: pq.ParquetFile, group: int, chunk: C
     For values that share prefixes, which have no bound, it is several times the mean of the first ones.
     """
     if not chunk.has_prefixes:
-        return _longest_entry(source, chunk.metadata)
+        return _longest_entry(source, chunk)
     first = next(_sizes(reader, group, chunk, _FIRST_ROWS), 0)
     return _PREFIX_MARGIN * -(-first * _rows(reader, group) // (max(chunk.values, 1) * _FIRST_ROWS))
 
 
-def _longest_entry(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
-    most = max(int(chunk.total_uncompressed_size), 0)
-    first, end = chunk.dictionary_page_offset, chunk.data_page_offset
+def _longest_entry(source: pa.NativeFile, chunk: Chunk) -> int:
+    most, metadata = chunk.stored_bytes, chunk.metadata
+    first, end = metadata.dictionary_page_offset, metadata.data_page_offset
     if first is None or not 0 < end - first <= _MOST_DICTIONARY_BYTES:
         return most
     try:
@@ -244,9 +244,9 @@ def _longest_entry(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
         if not 0 <= page.uncompressed_bytes <= _MOST_DICTIONARY_BYTES:
             return most
         data = stored[page.begin : page.end]
-        if chunk.compression in _CODECS:
-            data = memoryview(pa.Codec(_CODECS[chunk.compression]).decompress(data, page.uncompressed_bytes))
-        elif chunk.compression != "UNCOMPRESSED":
+        if metadata.compression in _CODECS:
+            data = memoryview(pa.Codec(_CODECS[metadata.compression]).decompress(data, page.uncompressed_bytes))
+        elif metadata.compression != "UNCOMPRESSED":
             return most
         return longest_value(bytes(data))
     except _DAMAGE:

@@ -24,7 +24,7 @@ from parquetry.common import (
 )
 from parquetry.common.engine.columns.list_column import SizeLimit
 from parquetry.common.errors import DatasetError, DecodeError, ParquetryError, SchemaError
-from parquetry.common.layout import row_groups
+from parquetry.common.layout import row_groups, value_bounds
 from parquetry.common.layout.value_bounds import most_bytes
 from parquetry.common.reports.verifying import verify
 from parquetry.common.schema import images
@@ -377,3 +377,18 @@ def test_chunks_of_old_writers_may_be_longer_than_their_footer_says(tmp_path: Pa
     path.write_bytes(content.replace(writer, b"parquet-mr version 1.2.8".ljust(len(writer))))
     assert pq.read_table(path)["x"].to_pylist() == ["a"] * 10
     assert [row["x"] for row in Pipeline(path, executor="threads")] == ["a"] * 10
+
+
+def test_the_size_of_a_large_dictionary_is_not_that_of_the_footer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.parquet"
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), [BIG_TEXT])
+    pq.write_table(pa.table({"x": column}), path, compression="zstd", store_schema=False)
+    claim(path, VALUES_FIELD, pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size, 100, places=2)
+    assert pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 100
+    monkeypatch.setattr(value_bounds, "_MOST_DICTIONARY_BYTES", 1000)
+    monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100_000)
+    rows = Pipeline(path, executor="threads", max_value_bytes=1000)
+    with pytest.raises(DatasetError, match=r"a\.parquet, row group 0: .*1000 times"):
+        next(iter(rows.batch(1)))
