@@ -25,7 +25,7 @@ import cloudpickle
 import numpy as np
 
 from ..errors import PipelineError
-from ..process.forks import cached_property
+from ..process.forks import cached_property, importing
 
 _EXACT = (
     bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath
@@ -46,18 +46,29 @@ class UserFunction:
     Two are equal if they hold the same callable, or pickle to the same bytes. ``digest`` identifies the function's
     behavior (see `digest_of`). It is computed here, because calls may change a function's state, and is pickled with
     the function.
+
+    Attributes:
+        name: the callable's qualified name.
+        digest: see above.
     """
 
     def __init__(self, function: Callable[..., Any], digest: str | None = None) -> None:
         if not callable(function):
             raise PipelineError(f"user function: expected a callable, got {type(function).__name__}.")
         self.function = function
+        self.name: str = getattr(function, "__qualname__", type(function).__qualname__)
         self.digest = digest or digest_of(function)
 
-    @property
-    def name(self) -> str:
-        """The callable's qualified name."""
-        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The callable. One that came as JSON is unpickled on first use, because that imports what it needs: a
+        framework, perhaps, which a process that only plans does without.
+
+        Raises:
+            PipelineError: it cannot be unpickled here; the message gives the reason.
+        """
+        with importing():
+            return _loaded(self._pickled, self.name)
 
     @property
     def pickled(self) -> bytes:
@@ -97,8 +108,16 @@ class UserFunction:
 
     @classmethod
     def from_json(cls, value: dict[str, str]) -> UserFunction:
-        """The inverse of `to_json`. Unpickling runs code, so only load pipelines that you created yourself."""
-        return cls(_loaded(base64.b64decode(value["pickle"]), value["name"]), value.get("digest"))
+        """The inverse of `to_json`. Using the function runs pickled code, so only load pipelines that you created
+        yourself.
+        """
+        pickled = base64.b64decode(value["pickle"])
+        if "digest" not in value:
+            return cls(_loaded(pickled, value["name"]))
+        made = cls.__new__(cls)
+        made.name, made.digest = value["name"], value["digest"]
+        made._pickled = made._pickled_for_this_program = pickled
+        return made
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
@@ -106,13 +125,16 @@ class UserFunction:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UserFunction):
             return NotImplemented
-        return self.function is other.function or self.function == other.function or self.pickled == other.pickled
+        loaded = "function" in vars(self) and "function" in vars(other)
+        return (loaded and (self.function is other.function or self.function == other.function)) or (
+            self.pickled == other.pickled
+        )
 
     def __hash__(self) -> int:
         return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.pickled, self.digest)
+        return _unpickle, (self.pickled, self.digest, self.name)
 
     def __repr__(self) -> str:
         return self.name
@@ -206,8 +228,8 @@ class _Pickler(cloudpickle.Pickler):
     )
 
 
-def _unpickle(pickled: bytes, digest: str) -> UserFunction:
-    return UserFunction(cloudpickle.loads(pickled), digest)
+def _unpickle(pickled: bytes, digest: str, name: str) -> UserFunction:
+    return UserFunction(_loaded(pickled, name), digest)
 
 
 def _loaded(pickled: bytes, name: str) -> Callable[..., Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ..errors import PipelineError
 from ..schema.element import OutputField, output_of
@@ -27,17 +27,20 @@ class TransformStep(Step):
         outputs: the columns after the step; the last ``declared`` of them are new.
         form: which of the three signatures ``function`` has.
         drops: whether the function may return ``None`` to leave a row out (``"row"`` only).
-        name: the function's name, for messages.
     """
 
     runs_user_code: ClassVar[bool] = True
-    function: Callable[[Any], Any]
+    function: UserFunction
     inputs: tuple[OutputField, ...]
     outputs: tuple[OutputField, ...]
     form: FunctionForm
-    name: str
     drops: bool = False
     declared: int = 0
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return self.function.name
 
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
         return [None] * len(self.outputs)
@@ -107,11 +110,10 @@ class Transform(Stage):
         replaced = {output.path for output in declared}
         kept = [output for output in columns.outputs if output.path[-1] not in removed and output.path not in replaced]
         step = TransformStep(
-            function=self.function.function,
+            function=self.function,
             inputs=tuple(columns.outputs),
             outputs=(*kept, *declared),
             form=self._form(columns),
-            name=self.function.name,
             drops=self.drops,
             declared=len(declared),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import operator
 import os
@@ -38,13 +39,21 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    target = tmp_path_factory.mktemp("driver") / "client_driver"
+    own = tmp_path_factory.getbasetemp()
+    target = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "client_driver"
+    with (target.with_suffix(".lock")).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's processes share it
+        if not target.exists():
+            _compile(compiler, target)
+    return target
+
+
+def _compile(compiler: str, target: Path) -> None:
     sources = [source for source in KERNELS.glob("*.cc") if not re.search(r"\b(tensorflow|absl)::", source.read_text())]
     flags = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"]
     if sanitizers := os.environ.get("PARQUETRY_SANITIZE"):
         flags += ["-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     subprocess.run([compiler, *flags, HERE / "client_driver.cc", *sources, "-o", target, "-ldl"], check=True)
-    return target
 
 
 @pytest.fixture

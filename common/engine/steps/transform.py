@@ -54,12 +54,13 @@ def apply_to_rows(
     inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
     collectors = [collector_for(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
-    lock = lock_of(step.function)
+    function = step.function.function
+    lock = lock_of(function)
     for number in range(count):
         check_cancelled()
         row = nest(step.inputs, [values[number] for values in inputs])
         with lock:
-            result = call_with(step.function, row, f"transform {step.name}", partial(describe, number))
+            result = call_with(function, row, f"transform {step.name}", partial(describe, number))
             if result is None and step.drops:
                 continue
             kept.append(number)
@@ -74,8 +75,9 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
     values = [to_numpy(timed(field, column), text=field.kind == "text") for field, column in pairs]
     argument = nest(step.inputs, values)
     given = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
-    with lock_of(step.function):
-        outputs = _picked(step, call_with(step.function, argument, f"transform {step.name}", where), where)
+    function = step.function.function
+    with lock_of(function):
+        outputs = _picked(step, call_with(function, argument, f"transform {step.name}", where), where)
         made: list[Column] = []
         for number, field in enumerate(step.outputs):
             found = _length(outputs[number])
@@ -105,8 +107,9 @@ def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, 
     names = [field.name for field in step.inputs]
     arrays = [to_arrow(field, column) for field, column in zip(step.inputs, columns, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
-    with lock_of(step.function):
-        result = call_with(step.function, batch, f"transform {step.name}", where)
+    function = step.function.function
+    with lock_of(function):
+        result = call_with(function, batch, f"transform {step.name}", where)
         return _from_arrow(step, result, count, describe, where)
 
 

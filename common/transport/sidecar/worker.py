@@ -62,8 +62,11 @@ class Worker:
         try:
             self._program = pickle.loads(message["program"])
             self._strict_nulls = message["strict_nulls"]
+        except ParquetryError as error:  # a user function
+            self._channel.send({"failed": error})
+            return
         except Exception as error:
-            self._channel.send({"failed": ParquetryError(f"worker could not load the user functions: {error!r}")})
+            self._channel.send({"failed": ParquetryError(f"worker could not load its program: {error!r}")})
             return
         self._channel.send({"ready": os.getpid()})
 

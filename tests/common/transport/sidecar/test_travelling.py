@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import importlib
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +12,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from builders import Built, built_once
 from fsspec.implementations.local import LocalFileSystem
@@ -72,6 +75,26 @@ def test_a_function_that_cannot_be_loaded_elsewhere_says_why(built: Built, monke
     pipeline = built.pipeline("id", executor="sidecar", workers=1).transform(same)
     with pytest.raises(PipelineError, match="user function same: cannot be loaded in another process: ModuleNotFound"):
         next(iter(pipeline))
+
+
+def test_only_workers_import_what_a_function_needs(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "with_imports.py").write_text(
+        f"import os, pathlib\npathlib.Path({str(tmp_path)!r}, 'pids', str(os.getpid())).touch()\n"
+        "def same(row):\n    return row\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    same = importlib.import_module("with_imports").same
+    iterator = iter(built.pipeline("id", executor="sidecar", workers=2).transform(same))
+    next(iterator)
+    readers = {reader.pid for reader in psutil.Process().children()}
+    assert len(list(iterator)) == 32
+    found = {int(path.name) for path in (tmp_path / "pids").iterdir()}
+    assert found > {os.getpid()}
+    assert readers
+    assert not found & readers
 
 
 def test_a_file_system_that_cannot_travel_says_why(built: Built) -> None:
