@@ -18,6 +18,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+# A new process of numpy spends a tenth of its start on threads that wait for linear algebra. There are hundreds.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Test modules are imported by path (importmode=importlib), so shared helpers must be importable by name.
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ..errors import SidecarError
 from ..process.exit_watch import end_with_parent
@@ -51,7 +53,8 @@ def main() -> None:
         end_process()
     logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
 
-    from .server import Server  # after the workers have started, because they need only a part of what this imports
+    with _collecting_later():  # after the workers have started, because they need only a part of what this imports
+        from .server import Server
 
     # Works even during planning. It comes this late because a process cannot be forked once it has threads.
     exit_with(connection)
@@ -67,9 +70,19 @@ def main() -> None:
 def _worker_starter(channel: Channel) -> Callable[[], WorkerProcess]:
     """Returns the function that starts workers. In the template and its workers, this never returns."""
 
-    from ..transport.sidecar.forked_worker import Template, can_fork  # imports everything that a worker needs
+    with _collecting_later():
+        from ..transport.sidecar.forked_worker import Template, can_fork  # imports everything that a worker needs
 
     return Template(in_child=channel.close).start if can_fork() else start_worker
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Keeps the garbage collector from scanning modules: while they are imported, and for as long as they live."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":

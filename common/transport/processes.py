@@ -18,7 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _RUN = (
-    "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); "
+    "import os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); "  # each worker has a processor of its own
+    "sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); "
     "import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
 SHARED = "--shared"
