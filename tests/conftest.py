@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import cloudpickle
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,7 +23,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Test modules are imported by path (importmode=importlib), so shared helpers must be importable by name.
-sys.path.insert(0, str(Path(__file__).parent))
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))
 
 # The same examples on every machine and in every run; a deadline would fail on a busy machine.
 COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
@@ -33,10 +35,20 @@ settings.register_profile(
 settings.load_profile("reproducible")
 
 
+gc.disable()  # until all tests are collected
+
+
 def pytest_collection_finish() -> None:
-    """Keeps `gc.collect` from scanning the permanent objects that imports of tests and frameworks created."""
-    gc.collect()
+    """Prepares this process for starting hundreds of others.
+
+    `gc.collect` does not scan the permanent objects that imports of tests and frameworks created. Functions of tests
+    travel by value, because their modules would import frameworks in each worker.
+    """
     gc.freeze()
+    gc.enable()
+    for module in [*sys.modules.values()]:
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(TESTS):
+            cloudpickle.register_pickle_by_value(module)
 
 
 # Loader workers are forked, so they dump their stacks there too.

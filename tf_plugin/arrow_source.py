@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from parquetry.common.process.forks import arrow_to_numpy
+from parquetry.common.memory.arrow_views import as_numpy
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.transport.served.address import Endpoint
 from parquetry.common.transport.served.arrays import numbers_of
@@ -132,4 +132,4 @@ def _item(column: pa.Array, dtype: np.dtype[Any], row: int) -> Any:
     if not pa.types.is_list(column.type):
         return column[row].as_py()
     values = column[row].values
-    return arrow_to_numpy(values) if dtype.kind == "O" else numbers_of(values, dtype)
+    return as_numpy(values) if dtype.kind == "O" else numbers_of(values, dtype)

@@ -116,7 +116,7 @@ class TextLayout(NamedTuple):
         shape = _shape(self.shape, numbers)
         offsets = _array(leases[self.offsets_region], _OFFSETS, (math.prod(shape) + 1,), next(numbers))
         data = _array(leases[self.region], _BYTES, (next(numbers),), next(numbers))
-        found: list[Any] = Strings(offsets, data, shape).to_objects(text=self.text).tolist()
+        found: list[Any] = Strings(offsets, data, shape).to_list(text=self.text)
         return found
 
 

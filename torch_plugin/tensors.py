@@ -183,7 +183,7 @@ def _parts(output: OutputField, column: Column, count: int) -> Iterable[Part]:
     if isinstance(column, Dense):
         return split_array(column.values, count)
     if isinstance(column, Strings):
-        texts = column.to_objects(text=output.kind == "text").tolist()
+        texts = column.to_list(text=output.kind == "text")
         rows = len(texts) // count
         return (texts[first : first + rows] for first in range(0, len(texts), rows))
     if isinstance(column, Ragged) and isinstance(column.values, np.ndarray) and is_jagged(output):
@@ -220,7 +220,7 @@ def _batch_value(output: OutputField, column: Column, tensor: ToTensor) -> Any:
     if isinstance(column, Dense):
         return tensor(column.values)
     if isinstance(column, Strings):
-        return column.to_objects(text=output.kind == "text").tolist()
+        return column.to_list(text=output.kind == "text")
     if isinstance(column, Compound):
         return _nested_value(output, column, tensor)
     if is_jagged(output) and isinstance(column.values, np.ndarray):
@@ -235,7 +235,7 @@ def _row_values(output: OutputField, column: Column, group: int) -> Iterator[Any
         values = as_tensor(column.values)
         return (row for start in range(0, len(values), group) for row in values[start : start + group].unbind(0))
     if isinstance(column, Strings):
-        return iter(column.to_objects(text=output.kind == "text").tolist())
+        return iter(column.to_list(text=output.kind == "text"))
     if isinstance(column, Compound):
         return iter(_nested_value(output, column, as_tensor))
     return _ragged_rows(output, column, as_tensor)
@@ -247,7 +247,7 @@ def _nested_value(output: OutputField, column: Compound, tensor: ToTensor) -> Ne
     assert isinstance(whole, Ragged)
     values: Any = whole.values
     if isinstance(values, Strings):
-        values, tensor = values.to_objects(text=output.kind == "text").tolist(), as_tensor
+        values, tensor = values.to_list(text=output.kind == "text"), as_tensor
     else:
         values = tensor(values).view(int(whole.shapes[:, 0].sum()), *map(int, whole.shapes[:1, 1:].reshape(-1)))
     offsets = [tensor(each) for each in offsets_of(column)]

@@ -20,7 +20,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
-from ..process.forks import arrow_to_numpy, cached_property
+from ..memory.arrow_views import as_numpy
+from ..process.forks import cached_property
 from ..schema.dtypes import is_bytes
 from ..schema.field import Unischema, UnischemaField, match_names, schema_from_metadata
 from ..schema.infer import flatten_fields, infer_fields
@@ -131,7 +132,7 @@ class StoredDataset:
         """The total bytes of the files that each row group of a manifest lists."""
         try:
             with self.open(0) as source:
-                sizes = arrow_to_numpy(
+                sizes = as_numpy(
                     pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
                 )
         except FileNotFoundError as error:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 from ..progress import thread_pool
 from ..schema.ragged import ends_of
 from ..urls import clean_cause
@@ -163,8 +163,8 @@ class _DeleteReader:
         table = _checked(self._dataset, item, partial(_positions, self._dataset, item))
         paths = one_array(table.column("file_path"))
         encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
-        codes = arrow_to_numpy(encoded.indices)
-        positions = arrow_to_numpy(table.column("pos"))
+        codes = as_numpy(encoded.indices)
+        positions = as_numpy(table.column("pos"))
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
         names = {name: number for number, name in enumerate(encoded.dictionary.to_pylist())}
@@ -245,7 +245,7 @@ def _equal_rows(table: pa.Table, deleted: pa.Table) -> np.ndarray:
     codes = []
     for mine, theirs in zip(table.columns, deleted.columns, strict=True):
         both = pa.concat_arrays([one_array(mine), one_array(theirs.cast(mine.type))])
-        codes.append(arrow_to_numpy(both.dictionary_encode(null_encoding="encode").indices))
+        codes.append(as_numpy(both.dictionary_encode(null_encoding="encode").indices))
     _, number = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
     number = number.reshape(-1)
     return np.isin(number[: len(table)], number[len(table) :])

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
-from ..process.forks import ForkLock, arrow_to_numpy
+from ..memory.arrow_views import as_numpy
+from ..process.forks import ForkLock
 from ..urls import url_without_secrets
 from .chunk_statistics import ChunkStatistics
 from .evolution import hides_from_parquet
@@ -79,7 +80,7 @@ class RowGroupIndex:
         self._is_readable = True
         self.file = file
         self.group = group
-        self.rows = arrow_to_numpy(self._ordered(pa.chunked_array([part.rows for part in parts])))
+        self.rows = as_numpy(self._ordered(pa.chunked_array([part.rows for part in parts])))
         self._bytes = lru_cache(maxsize=4)(self._sum_bytes)
 
     @property
@@ -108,7 +109,7 @@ class RowGroupIndex:
         return ChunkStatistics(
             minimum=low if known else None,
             maximum=high if known else None,
-            null_count=arrow_to_numpy(nulls),
+            null_count=as_numpy(nulls),
             exact=any(part.description.exact[name] for part in self._parts),
         )
 
@@ -144,7 +145,7 @@ class RowGroupIndex:
             if table is None:
                 return None
             for column in table.columns:
-                total += arrow_to_numpy(self._ordered(column))
+                total += as_numpy(self._ordered(column))
         return total
 
     def _read(self, columns: list[str]) -> pa.Table | None:

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 from ..urls import clean_cause
 from .file_versions import FileVersion
 from .index_format import BASE, METADATA_KEY, IndexDescription
@@ -77,8 +77,8 @@ class IndexFile:
         table: pa.Table,
     ) -> IndexFile:
         names = single_chunk(table.column("file"))
-        codes = arrow_to_numpy(names.indices)
-        group, size, time = (arrow_to_numpy(table.column(name)) for name in ("group", "size_bytes", "mtime_ns"))
+        codes = as_numpy(names.indices)
+        group, size, time = (as_numpy(table.column(name)) for name in ("group", "size_bytes", "mtime_ns"))
         first = np.flatnonzero(np.diff(codes, prepend=-1))
         count = np.diff(first, append=len(codes))
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ..process.forks import arrow_to_numpy, pc
+from ..memory.arrow_views import as_numpy
+from ..process.forks import pc
 
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
@@ -21,7 +22,7 @@ def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
         if pa.types.is_map(chunk.type):
             values = chunk.keys if part == "key" else chunk.items
             mask = chunk.is_null() if chunk.null_count else None
-            offsets = pa.array(arrow_to_numpy(chunk.offsets))  # Arrow accepts no mask with sliced offsets
+            offsets = pa.array(as_numpy(chunk.offsets))  # Arrow accepts no mask with sliced offsets
             chunks.append(pa.ListArray.from_arrays(offsets, values, mask=mask))
         else:
             chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
@@ -91,7 +92,7 @@ def _stored(array: pa.Array) -> pa.Array:
         inside = pa.StructArray.from_arrays(parts, fields=[stored.key_field, stored.item_field])
         return pa.Array.from_buffers(stored, len(array), array.buffers()[:2], array.null_count, array.offset, [inside])
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        sizes = np.where(arrow_to_numpy(array.is_valid()), arrow_to_numpy(array.sizes), 0)
+        sizes = np.where(as_numpy(array.is_valid()), as_numpy(array.sizes), 0)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(
             np.int64 if pa.types.is_large_list(stored) else np.int32
         )
@@ -251,7 +252,7 @@ def take_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
 
 
 def _taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
-    numbers = arrow_to_numpy(rows)
+    numbers = as_numpy(rows)
     if (numbers[1:] < numbers[:-1]).any():
         return pa.chunked_array([one_array(column).take(rows)])
     ends = np.cumsum([0, *map(len, column.chunks)])

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..process.forks import importing
+
 _NUMBERS = {
     getattr(pa, name)(): np.dtype(name)
     for name in (
@@ -35,28 +37,48 @@ def number_dtype(arrow: pa.DataType) -> np.dtype[Any]:
 
 
 def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    """Returns the values as a numpy array. For numbers without nulls, this is a read-only view."""
-    if isinstance(array, pa.ChunkedArray) or array.null_count:
-        return np.asarray(array)
-    if pa.types.is_boolean(array.type):
-        return _truths(array)
+    """Returns the values as a numpy array. For numbers without nulls in one chunk, this is a read-only view."""
     dtype = _NUMBERS.get(array.type)
-    if dtype is None:  # times, strings and so on
-        return np.asarray(array)
+    if array.null_count or not (dtype or pa.types.is_boolean(array.type)):  # times, strings and so on
+        return _by_arrow(array)
+    if isinstance(array, pa.ChunkedArray):
+        parts = [as_numpy(chunk) for chunk in array.chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype or np.bool_), *parts])
+    if dtype is None:
+        return _truths(array)
     if not len(array):
         return np.empty(0, dtype)  # an empty buffer may have no address
     data = array.buffers()[1]
     if data is None or data.size < (array.offset + len(array)) * dtype.itemsize:  # can be the offsets of zero lists
-        return np.asarray(array)
+        return _by_arrow(array)
     values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
     values.flags.writeable = False
     return values
 
 
-def as_arrow(numbers: np.ndarray[Any, Any]) -> pa.Array:
-    """Converts a one-axis array of numbers in native byte order. The result is a view if the array is contiguous."""
+_arrow_has_converted = False
+
+
+def _by_arrow(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """Arrow's own conversion. In its first call in a process, Arrow imports pandas. Forks wait until that is done."""
+    global _arrow_has_converted
+    if _arrow_has_converted:
+        return np.asarray(array)
+    with importing():
+        result = np.asarray(array)
+        _arrow_has_converted = True
+    return result
+
+
+def as_arrow(numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None = None) -> pa.Array:
+    """Converts a one-axis array of numbers in native byte order. The result is a view if the array is contiguous.
+
+    Args:
+        valid: bool, one for each number; false makes it null.
+    """
     flat = np.ascontiguousarray(numbers)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [bits, pa.py_buffer(flat)])
 
 
 def without_nulls(array: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..engine.read.canonical import to_canonical
 from ..errors import DecodeError
 from ..layout.nested import one_array, widened
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
@@ -61,7 +61,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> list[Any]:
 def _numbers(field: UnischemaField, array: pa.Array) -> np.ndarray:
     """Converts a canonical array of numbers or times to numpy, with zero for null."""
     filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
-    numbers = arrow_to_numpy(filled)
+    numbers = as_numpy(filled)
     dtype = np.dtype(field.dtype)
     result: np.ndarray = numbers.astype(np.int64).view(dtype) if dtype.kind in "mM" else numbers
     return result
@@ -109,15 +109,15 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_timestamp(kind):
         return _time_stamps(array)
     if pa.types.is_duration(kind):
-        return np.array(arrow_to_numpy(array))
+        return np.array(as_numpy(array))
     if pa.types.is_floating(kind):
-        return np.array(arrow_to_numpy(array), dtype=scalar_dtype(kind, field="column"))
+        return np.array(as_numpy(array), dtype=scalar_dtype(kind, field="column"))
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if not array.null_count:
-            return np.array(arrow_to_numpy(array))
+            return np.array(as_numpy(array))
         filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
-        mask = arrow_to_numpy(array.is_null())
-        return np.ma.MaskedArray(arrow_to_numpy(filled), mask)
+        mask = as_numpy(array.is_null())
+        return np.ma.MaskedArray(as_numpy(filled), mask)
     return object_array(array.to_pylist())
 
 
@@ -133,7 +133,7 @@ def _text(values: list[str | None]) -> np.ndarray:
 
 
 def _time_stamps(array: pa.Array) -> np.ndarray:
-    counts = arrow_to_numpy(array.cast(pa.timestamp(array.type.unit)))
+    counts = as_numpy(array.cast(pa.timestamp(array.type.unit)))
     seconds = counts.astype("datetime64[s]").astype(np.int64)
     known = seconds[~np.isnat(counts)]
     fits = not len(known) or bool((np.abs(known) < _NANOSECONDS).all())

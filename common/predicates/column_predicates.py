@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..process.forks import arrow_to_numpy, pc
+from ..memory.arrow_views import as_numpy
+from ..process.forks import pc
 from ..schema.dtypes import decimal_text
 from ..schema.plain import PlainFields, Seed
 from ..tracebacks import shortens
@@ -101,12 +102,12 @@ class Contains(ColumnPredicate):
             column = column.cast(pa.large_list(column.type.value_type))
         flat = column.flatten()
         lengths = pc.list_value_length(column).fill_null(0)  # flatten() skips values under null lists
-        owner = np.repeat(np.arange(len(column)), arrow_to_numpy(lengths))
+        owner = np.repeat(np.arange(len(column)), as_numpy(lengths))
         if pa.types.is_dictionary(flat.type):
             flat = flat.dictionary_decode()
         kind = flat.type
         if pa.types.is_float16(kind):  # Arrow cannot compare them
-            flat = pa.array(arrow_to_numpy(flat).astype(np.float32))
+            flat = pa.array(as_numpy(flat).astype(np.float32))
         result = np.full(len(column), self.every)
         for value in self.values:
             try:
@@ -115,7 +116,7 @@ class Contains(ColumnPredicate):
                 raise PipelineError(
                     f"contains('{self.field}'): expected values of type {kind}, got {value!r}."
                 ) from error
-            hits = arrow_to_numpy(pc.fill_null(pc.equal(flat, wanted), False))
+            hits = as_numpy(pc.fill_null(pc.equal(flat, wanted), False))
             found = np.zeros(len(column), dtype=bool)
             found[owner[hits]] = True
             result = result & found if self.every else result | found
@@ -203,13 +204,13 @@ def hash_column(column: pa.Array, seed: int) -> np.ndarray:
     """
     column = plain_storage(column)
     if pa.types.is_integer(column.type) and column.null_count == 0:
-        values = arrow_to_numpy(column)
+        values = as_numpy(column)
         return _splitmix(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64), seed)
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     table = np.array([_hash_value(value, seed) for value in python_values(encoded.dictionary)], dtype=np.uint64)
     table = np.append(table, np.uint64(_hash_value(None, seed)))
     codes = encoded.indices.cast(pa.int64()).fill_null(len(table) - 1)  # int8 may not hold the number of null
-    result: np.ndarray = table[arrow_to_numpy(codes)]
+    result: np.ndarray = table[as_numpy(codes)]
     return result
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 
 _Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6}
@@ -70,8 +70,8 @@ def _with_nanoseconds(values: pa.Array) -> list[Any]:
         coarse = pa.timestamp("us", kind.tz)
     else:
         coarse = pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
-    missing = arrow_to_numpy(values.is_null())
-    count = arrow_to_numpy(values.cast(pa.int64()).fill_null(0))
+    missing = as_numpy(values.is_null())
+    count = as_numpy(values.cast(pa.int64()).fill_null(0))
     whole = pa.array(count // 1000, mask=missing).cast(coarse).to_pylist()
     rests = (count % 1000).tolist()
     return [ExactTime(value, rest) if rest else value for value, rest in zip(whole, rests, strict=True)]

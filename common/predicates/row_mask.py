@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..layout.nested import wide, widened
-from ..process.forks import arrow_to_numpy, pc
+from ..memory.arrow_views import as_numpy
+from ..process.forks import pc
 from .expression import (
     Call,
     FieldRef,
@@ -44,7 +45,7 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
     """
     parts = [table.slice(first, _ROWS_AT_ONCE) for first in range(0, max(table.num_rows, 1), _ROWS_AT_ONCE)]
     found = (row_values(part, expression, condition=True).fill_null(False) for part in parts)
-    return np.concatenate([np.asarray(arrow_to_numpy(values), dtype=np.bool_) for values in found])
+    return np.concatenate([np.asarray(as_numpy(values), dtype=np.bool_) for values in found])
 
 
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
@@ -216,5 +217,5 @@ def _evaluate(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
         ]
     )
     result = plan.to_table(use_threads=False)  # callers already use several threads
-    row = arrow_to_numpy(result.column("row"))  # acero promises no order
+    row = as_numpy(result.column("row"))  # acero promises no order
     return result.column("value") if (np.diff(row) == 1).all() else result.sort_by("row").column("value")

@@ -80,23 +80,6 @@ def importing() -> Iterator[None]:
         yield
 
 
-_arrow_has_numpy = False
-
-
-def arrow_to_numpy(array: Any) -> Any:
-    """Returns ``array.to_numpy(zero_copy_only=False)`` of an Arrow array.
-
-    In the first such call of a process, Arrow imports pandas, if it is installed. Forks wait until that is done.
-    """
-    global _arrow_has_numpy
-    if _arrow_has_numpy:
-        return array.to_numpy(zero_copy_only=False)
-    with importing():
-        result = array.to_numpy(zero_copy_only=False)
-        _arrow_has_numpy = True
-    return result
-
-
 def load_compute() -> None:
     """Imports `pyarrow.compute`, so that no reading thread does, because Arrow's casts need it.
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..layout.dataset import StoredDataset
+from ..memory.arrow_views import as_numpy
 from ..pipeline.explain import bytes_text
-from ..process.forks import arrow_to_numpy
 from ..schema.image_files import is_image_file
 from ..selection.statistics import column_statistics
 from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
@@ -340,7 +340,7 @@ def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
         if known.minimum is None or known.maximum is None:
             continue
         inside = dataset.row_groups.file[1:] == dataset.row_groups.file[:-1]
-        back = arrow_to_numpy(pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False))
+        back = as_numpy(pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False))
         count = int(np.count_nonzero(back & inside))
         if count:
             yield _note(

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import EncodeError
-from ..process.forks import arrow_to_numpy, pc
+from ..memory.arrow_views import as_numpy
+from ..process.forks import pc
 from .arrow_types import arrow_scalar_type
 from .checking import check_value
 from .codec import fits_shape
@@ -81,7 +82,7 @@ def _encode_values(field: UnischemaField, values: Collection[Any] | pa.Array, fi
     if isinstance(values, pa.Array | pa.ChunkedArray):
         # Python's own times have no nanoseconds.
         times = pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
-        values = arrow_to_numpy(values) if times else values.to_pylist()
+        values = as_numpy(values) if times else values.to_pylist()
     if isinstance(values, np.ma.MaskedArray):
         masked = np.ma.is_masked(values)
         values = (values.tolist() if values.ndim == 1 else list(values)) if masked else values.data

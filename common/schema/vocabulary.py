@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..process.forks import arrow_to_numpy, cached_property, pc
+from ..memory.arrow_views import as_numpy
+from ..process.forks import cached_property, pc
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}
@@ -71,22 +72,22 @@ class Vocabulary:
             return _numbers(pc.index_in(values, value_set=self.values))
         if pa.types.is_integer(values.type):
             order, known = self._sorted
-            place = np.minimum(np.searchsorted(known, arrow_to_numpy(values)), len(known) - 1)
-            return np.where(known[place] == arrow_to_numpy(values), order[place], -1)
+            place = np.minimum(np.searchsorted(known, as_numpy(values)), len(known) - 1)
+            return np.where(known[place] == as_numpy(values), order[place], -1)
         # A hash table of many strings takes longer to build than a batch, so it is kept.
-        texts = arrow_to_numpy(values).tolist()
+        texts = as_numpy(values).tolist()
         return np.fromiter(map(self._table.get, texts, repeat(-1)), np.int64, len(texts))
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        order = np.argsort(arrow_to_numpy(self.values))
-        return order, arrow_to_numpy(self.values)[order]
+        order = np.argsort(as_numpy(self.values))
+        return order, as_numpy(self.values)[order]
 
     @cached_property
     def _table(self) -> dict[Any, int]:
-        return dict(zip(arrow_to_numpy(self.values).tolist(), range(len(self)), strict=True))
+        return dict(zip(as_numpy(self.values).tolist(), range(len(self)), strict=True))
 
 
 def _numbers(found: pa.Array) -> np.ndarray:
-    codes: np.ndarray = arrow_to_numpy(found.fill_null(-1)).astype(np.int64)
+    codes: np.ndarray = as_numpy(found.fill_null(-1)).astype(np.int64)
     return codes

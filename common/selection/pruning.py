@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..layout.evolution import keeps_order
+from ..memory.arrow_views import as_numpy
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
-from ..process.forks import arrow_to_numpy, pc
+from ..process.forks import pc
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _OPPOSITE = {"less": "greater_equal", "less_equal": "greater"}
@@ -229,7 +230,7 @@ def _membership(values: _Interval, members: pa.Array, size: int) -> tuple[np.nda
         hit = _some_member_between(members, values.low, values.high, size) | (has_nan and values.may_nan)
         if not values.exact or values.low is None:
             return hit, anything
-        outside = ~arrow_to_numpy(pc.fill_null(pc.is_in(values.low, value_set=members), False))
+        outside = ~as_numpy(pc.fill_null(pc.is_in(values.low, value_set=members), False))
         return hit, outside | _holds("not_equal", values.low, values.high, size)
     except (pa.ArrowException, TypeError):
         return anything, anything
@@ -242,9 +243,9 @@ def _some_member_between(members: pa.Array, low: pa.Array | None, high: pa.Array
     first = np.zeros(size, dtype=np.int64)
     if low is not None:
         distinct = pc.fill_null(low, members[0]).dictionary_encode()  # bounds repeat, and comparing objects is slow
-        needles = arrow_to_numpy(distinct.dictionary)
-        places = np.searchsorted(arrow_to_numpy(members), needles, side="left")
-        first = places[arrow_to_numpy(distinct.indices)]
+        needles = as_numpy(distinct.dictionary)
+        places = np.searchsorted(as_numpy(members), needles, side="left")
+        first = places[as_numpy(distinct.indices)]
     candidates = members.take(pa.array(np.minimum(first, len(members) - 1)))
     result: np.ndarray = (first < len(members)) & _holds("less_equal", candidates, high, size)
     return result

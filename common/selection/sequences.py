@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
+from ..memory.arrow_views import as_numpy
 from ..predicates.python_values import plain_storage
-from ..process.forks import arrow_to_numpy
 from ..stages.ngram import Ngram
 from .rows import RowSet
 from .timestamps import Stamps, stamps_of
@@ -76,7 +76,7 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
         shared = pa.chunked_array(map(_with_wide_indices, column.chunks), kind).unify_dictionaries()
     else:
         shared = column.dictionary_encode()
-    return np.concatenate([arrow_to_numpy(chunk.indices.cast(pa.int64()).fill_null(-1)) for chunk in shared.chunks])
+    return np.concatenate([as_numpy(chunk.indices.cast(pa.int64()).fill_null(-1)) for chunk in shared.chunks])
 
 
 def _with_wide_indices(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
@@ -86,7 +86,7 @@ def _with_wide_indices(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
 
 def stamps_of_rows(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:
     if column.null_count:
-        wrong = int(np.flatnonzero(arrow_to_numpy(column.is_null()))[0])
+        wrong = int(np.flatnonzero(as_numpy(column.is_null()))[0])
         row_group, row = rows.locate(np.array([wrong]))
         raise DatasetError(
             f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a timestamp in "

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 from .pruning import ColumnStatistics
 
 
@@ -81,7 +81,7 @@ def _of_partition(dataset: StoredDataset, name: str) -> ColumnStatistics:
     return ColumnStatistics(
         minimum=values,
         maximum=values,
-        null_count=np.where(arrow_to_numpy(values.is_null()), rows, 0),
+        null_count=np.where(as_numpy(values.is_null()), rows, 0),
         num_rows=rows,
         exact=True,
     )

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..process.forks import arrow_to_numpy, cached_property
+from ..memory.arrow_views import as_numpy
+from ..process.forks import cached_property
 from ..schema.ragged import ends_of
 
 _TOP = np.uint64(1 << 63)
@@ -109,7 +110,7 @@ def stamps_of(column: pa.ChunkedArray, name: str) -> Stamps:
 def _numbers(chunk: pa.Array) -> np.ndarray:
     if pa.types.is_temporal(chunk.type):
         chunk = chunk.view(pa.int32() if chunk.type.bit_width == 32 else pa.int64())
-    result: np.ndarray = arrow_to_numpy(chunk)
+    result: np.ndarray = as_numpy(chunk)
     return result
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from ..errors import DecodeError, NullValueError, PipelineError
 from ..layout.nested import is_list
-from ..process.forks import arrow_to_numpy, pc
+from ..memory.arrow_views import as_numpy
+from ..process.forks import pc
 from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure, Refusal
@@ -190,4 +191,4 @@ def _lengths(name: str, column: pa.ChunkedArray) -> np.ndarray:
             f"{kind}. Name another field."
         )
     numbers = column if pa.types.is_integer(kind) else pc.binary_length(column)
-    return np.asarray(arrow_to_numpy(numbers.fill_null(0) if numbers.null_count else numbers), dtype=np.int64)
+    return np.asarray(as_numpy(numbers.fill_null(0) if numbers.null_count else numbers), dtype=np.int64)

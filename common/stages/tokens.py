@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DecodeError, NullValueError, ParquetryError, PipelineError
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 from ..schema.element import OutputField
 from ..schema.plain import plain
 from .base import Decision, Stage, positive_integer
@@ -93,7 +93,7 @@ def null_lists(name: str, column: pa.ChunkedArray) -> list[Refusal]:
 
 def nulls_of(name: str, nulls: pa.ChunkedArray, expected: str, *, error: type[ParquetryError]) -> list[Refusal]:
     """Returns the rows that are null in a column, which should hold ``expected``."""
-    rows = np.flatnonzero(arrow_to_numpy(nulls.is_null()))
+    rows = np.flatnonzero(as_numpy(nulls.is_null()))
     remedy = f"Leave such rows out with nulls('drop', '{name}')."
     text = f"expected {expected}, found null"
     return [Refusal(error=error, field=name, rows=rows, problem=lambda row: text, remedy=remedy)]
@@ -104,8 +104,8 @@ def _nulls_inside(name: str, column: pa.ChunkedArray) -> list[Refusal]:
     for lists in _lists(column):
         inside = lists.flatten()
         if inside.null_count:
-            present = np.where(arrow_to_numpy(lists.is_valid()), _lengths(lists), 0)
-            null = np.flatnonzero(arrow_to_numpy(inside.is_null()))
+            present = np.where(as_numpy(lists.is_valid()), _lengths(lists), 0)
+            null = np.flatnonzero(as_numpy(inside.is_null()))
             found.append(before + np.unique(np.searchsorted(np.cumsum(present), null, side="right")))
         before += len(lists)
     rows = np.concatenate(found)

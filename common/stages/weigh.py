@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError, PipelineError
+from ..memory.arrow_views import as_numpy
 from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
 from ..predicates.python_values import plain_storage, python_values
 from ..predicates.row_mask import row_values
-from ..process.forks import arrow_to_numpy, pc
+from ..process.forks import pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
 from .base import Decision, SeededStage, Stage, positive_integer
@@ -273,8 +274,8 @@ def _weights_in(column: pa.ChunkedArray, called: str, describe: Callable[[int], 
         raise PipelineError(f"weigh: expected numbers in {called}, got {kind}. Name a numeric field or an expression.")
     if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         column = column.cast(pa.float64())
-    missing = arrow_to_numpy(column.is_null())
-    parts = [arrow_to_numpy(chunk).astype(np.float64) for chunk in column.chunks]
+    missing = as_numpy(column.is_null())
+    parts = [as_numpy(chunk).astype(np.float64) for chunk in column.chunks]
     numbers = np.concatenate([np.zeros(0), *parts])
     with np.errstate(invalid="ignore"):
         wrong = np.flatnonzero(missing | ~(np.isfinite(numbers) & (numbers >= 0)))
@@ -298,7 +299,7 @@ def _classes(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, list[Any]]
             "Name another field."
         ) from error
     encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
-    return arrow_to_numpy(encoded.indices).astype(np.int64), python_values(encoded.dictionary)
+    return as_numpy(encoded.indices).astype(np.int64), python_values(encoded.dictionary)
 
 
 def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:

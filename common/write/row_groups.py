@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..process.forks import arrow_to_numpy
+from ..memory.arrow_views import as_numpy
 from ..schema.plain import integer, plain
 from ..schema.ragged import ends_of
 
@@ -132,5 +132,5 @@ def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
 
 
 def _lengths(lengths: pa.Array) -> np.ndarray:
-    result: np.ndarray = arrow_to_numpy(lengths.fill_null(0)).astype(np.int64)
+    result: np.ndarray = as_numpy(lengths.fill_null(0)).astype(np.int64)
     return result

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, TransformError
-from ...process.forks import arrow_to_numpy
+from ...memory.arrow_views import as_arrow, as_numpy
 from ...schema.codecs import ListCodec, ReadListCodec
 from ...schema.element import OutputField
 from ...schema.field import Shape, UnischemaField
@@ -25,7 +25,7 @@ from .block_column import block_column
 
 def to_arrow(output: OutputField, column: Column) -> pa.Array:
     """Converts a column to an Arrow array with one entry per row."""
-    valid = None if column.valid is None else column.valid.reshape(len(column.valid), -1).all(axis=1)
+    valid: np.ndarray | None = None if column.valid is None else column.valid.reshape(len(column.valid), -1).all(axis=1)
     mask = None if valid is None else pa.array(~valid)
     if isinstance(column, Dense):
         rows, *shape = column.values.shape
@@ -40,15 +40,15 @@ def to_arrow(output: OutputField, column: Column) -> pa.Array:
         for size in reversed(output.shape[output.levels :]):
             array = pa.FixedSizeListArray.from_arrays(array, size)
         for offsets in reversed(offsets_of(column)):
-            array = pa.LargeListArray.from_arrays(pa.array(offsets), array)
+            array = pa.LargeListArray.from_arrays(as_arrow(offsets), array)
     else:
         for axis in reversed(range(whole.shapes.shape[1])):
-            array = pa.LargeListArray.from_arrays(pa.array(ends_of(_lengths(whole.shapes, axis))), array)
+            array = pa.LargeListArray.from_arrays(as_arrow(ends_of(_lengths(whole.shapes, axis))), array)
     for steps in reversed(whole.lead[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, steps)
     if mask is None:
         return array
-    return array.take(pa.array(np.arange(len(array)), mask=~valid if valid is not None else None))
+    return array.take(as_arrow(np.arange(len(array)), valid))
 
 
 def from_arrow(
@@ -117,7 +117,7 @@ def _typed(kind: pa.DataType, axes: Shape, leaf: pa.DataType) -> pa.DataType:
 
 def _nested(flat: pa.Array, rows: int, shape: tuple[int, ...], mask: pa.Array | None) -> pa.Array:
     if not shape:
-        return flat if mask is None else flat.take(pa.array(np.arange(len(flat)), mask=arrow_to_numpy(mask)))
+        return flat if mask is None else flat.take(pa.array(np.arange(len(flat)), mask=as_numpy(mask)))
     for axis in reversed(range(1, len(shape))):
         flat = _fixed_lists(flat, shape[axis], rows * math.prod(shape[:axis]))
     return _fixed_lists(flat, shape[0], rows, mask)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...process.forks import arrow_to_numpy
+from ...memory.arrow_views import as_numpy
+from ...native.objects import objects
 from ...schema.element import Element, OutputField
 from ...schema.ragged import NestedArray, RaggedArray, concat_ranges, ends_of
 from .arrow_take import take_runs
@@ -41,21 +42,32 @@ class Strings:
 
     def to_objects(self, *, text: bool) -> np.ndarray:
         """Returns an object array of ``str`` or ``bytes``, with ``None`` for nulls."""
-        count = len(self.offsets) - 1
-        buffers = [
-            None,
-            pa.py_buffer(np.ascontiguousarray(self.offsets)),
-            pa.py_buffer(np.ascontiguousarray(self.data)),
-        ]
-        array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), count, buffers)
-        objects = arrow_to_numpy(array)
-        if objects.dtype != object:
-            objects = objects.astype(object)
-        objects = objects.reshape(self.shape)
-        if self.valid is not None:
-            objects = objects.copy()
-            objects[~self.valid] = None
-        result: np.ndarray = objects
+        found = np.empty(len(self.offsets) - 1, object)
+        found[:] = self._objects(text=text)
+        return found.reshape(self.shape)
+
+    def to_list(self, *, text: bool) -> list[Any]:
+        """Returns the same as a list, nested if there are several axes."""
+        if len(self.shape) == 1:
+            return self._objects(text=text)
+        nested: list[Any] = self.to_objects(text=text).tolist()
+        return nested
+
+    def _objects(self, *, text: bool) -> list[Any]:
+        valid = None
+        if self.valid is not None:  # of the leading axes
+            rest = (1,) * (len(self.shape) - self.valid.ndim)
+            valid = np.broadcast_to(self.valid.reshape(*self.valid.shape, *rest), self.shape).reshape(-1)
+        found = objects(self.offsets, self.data, valid, text=text)
+        if found is not None:
+            return found
+        parts = [self.offsets, self.data]
+        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in parts)]
+        array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), len(self.offsets) - 1, buffers)
+        values = as_numpy(array).astype(object)
+        if valid is not None:
+            values[~valid] = None
+        result: list[Any] = values.tolist()
         return result
 
 

@@ -229,5 +229,5 @@ def _spread(
         return Dense(out, valid)
     each = int(np.prod(full[1:], dtype=np.int64))
     index = np.where(np.repeat(valid, each), np.cumsum(np.repeat(valid, each)) - 1, -1)
-    taken = flat.take(pa.array(index, mask=index < 0))
+    taken = flat.take(as_arrow(index, index >= 0))
     return strings_of(taken, full, valid)

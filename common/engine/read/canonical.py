@@ -212,7 +212,7 @@ def _unscaled(array: pa.Array) -> pa.Array:
     too_large = valid & (high != low >> 63)
     if too_large.any():
         raise pa.ArrowInvalid(f"a decimal whose digits need more than 64 bits: {array[int(np.argmax(too_large))]}")
-    return pa.array(low, mask=~valid)
+    return as_arrow(low, valid)
 
 
 def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:
@@ -239,7 +239,7 @@ def decimal_texts(array: pa.Array) -> pa.Array:
             [None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string()
         )
     text = array.cast(pa.large_string())
-    with_exponent = pc.fill_null(pc.match_substring(text, "E"), False)
+    with_exponent = pc.and_kleene(pc.match_substring(text, "E"), text.is_valid())  # never null
     if array.type.scale > 0:
         text = pc.if_else(with_exponent, text, pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), "."))
     if pc.any(with_exponent).as_py():

@@ -457,12 +457,18 @@ def _string_column(
     fixed: tuple[int, ...],
     valid: np.ndarray | None,
 ) -> Column:
-    column = pa.array(
-        [item for part in flat for item in part.tolist()],
-        pa.large_string() if field.kind == "text" else pa.large_binary(),
-    )
-    offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1) if len(column) else np.zeros(1, np.int64)
-    data = np.frombuffer(column.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    items = [item for part in flat for item in part.tolist()]
+    offsets, data = _runs_of(items, text=field.kind == "text")
     if None in field.shape:
-        return Ragged(shapes, Strings(offsets, data, (len(column),)), lead, valid)
+        return Ragged(shapes, Strings(offsets, data, (len(items),)), lead, valid)
     return Strings(offsets, data, (*lead, *fixed), valid)
+
+
+def _runs_of(items: list[Any], *, text: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the offsets and bytes of texts or byte strings. ``None`` is empty."""
+    if {*map(type, items)} <= {str if text else bytes, type(None)}:  # not by Arrow, which would import pandas
+        runs = [b"" if item is None else item.encode() if text else item for item in items]
+        return ends_of([len(run) for run in runs]), np.frombuffer(b"".join(runs), np.uint8)
+    column = pa.array(items, pa.large_string() if text else pa.large_binary())
+    offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1) if len(column) else np.zeros(1, np.int64)
+    return offsets, np.frombuffer(column.buffers()[2] or b"", np.uint8)[: offsets[-1]]

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...memory.arrow_views import to_stream
-from ...process.forks import arrow_to_numpy
+from ...memory.arrow_views import as_numpy, to_stream
 from ..file_cache import FileCache
 from ..kept_directories import cache_root
 from ..table import import_package
@@ -121,7 +120,7 @@ def _digest(table: pa.Table) -> str:
     digest = hashlib.blake2b(f"{_VERSION} {len(table)} {table.num_columns}".encode(), digest_size=16)
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(f"\0{name}\0{column.type}\0".encode())
-        digest.update(np.packbits(arrow_to_numpy(column.is_null())).tobytes() if column.null_count else b"-")
+        digest.update(np.packbits(as_numpy(column.is_null())).tobytes() if column.null_count else b"-")
         values = pa.table([column.drop_null()], names=["values"]).combine_chunks()
         digest.update(memoryview(to_stream(values)))
     return digest.hexdigest()

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ...engine.columns.batch import Strings
 from ...errors import EncodeError
-from ...process.forks import arrow_to_numpy
+from ...memory.arrow_views import as_numpy
 
 _MOST = 2**31 - 1
 
@@ -73,7 +73,7 @@ def offsets_of(array: pa.Array, buffer: pa.Buffer | None) -> np.ndarray:
 
 def valid_of(array: pa.Array) -> np.ndarray | None:
     """Returns a mask of the values that are not null, or ``None`` if no value is null."""
-    return None if array.null_count == 0 else arrow_to_numpy(array.is_valid())
+    return None if array.null_count == 0 else as_numpy(array.is_valid())
 
 
 def _memory(buffer: pa.Buffer | None) -> np.ndarray:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from oracle import examples
 from processes import PATIENCE_S
 
 from parquetry.common.memory.arrow_views import as_arrow, as_numpy, without_nulls
+from parquetry.common.native.library import is_compiled
 
 NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
@@ -47,13 +51,22 @@ def test_values_and_types_match_arrows_own_conversion(array: pa.Array) -> None:
         pa.array([1, 2], pa.timestamp("us")),
         pa.array(["a", None]),
         pa.array([3, 4], pa.date32()),
-        pa.chunked_array([[1], [2, 3]]),
+        pa.chunked_array([[1], [2, None]]),
         pa.array([], pa.large_list(pa.int8())).offsets,
     ],
     ids=str,
 )
 def test_columns_without_a_plain_buffer_go_through_arrow(array: pa.Array) -> None:
     np.testing.assert_array_equal(as_numpy(array), array.to_numpy(zero_copy_only=False))
+
+
+@pytest.mark.parametrize("chunks", [[], [[]], [[1], [2, 3]], [[4, 5]], [[], [6]]], ids=str)
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.bool_()], ids=str)
+def test_chunks_are_joined(chunks: list[list[int]], kind: pa.DataType) -> None:
+    column = pa.chunked_array(chunks, pa.int64()).cast(kind)
+    found, wanted = as_numpy(column), column.to_numpy()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_numbers_are_a_view_that_is_not_written_to() -> None:
@@ -69,6 +82,14 @@ def test_row_numbers_become_what_arrow_makes_of_them(numbers: np.ndarray) -> Non
     found = as_arrow(numbers)
     found.validate(full=True)
     assert found.equals(pa.array(numbers))
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 20])
+def test_numbers_that_are_not_valid_are_null(count: int) -> None:
+    numbers, valid = np.arange(count)[::-1], np.arange(count) % 3 > 0
+    found = as_arrow(numbers, valid)
+    found.validate(full=True)
+    assert found.equals(pa.array(numbers, mask=~valid))
 
 
 @pytest.mark.parametrize(
@@ -104,3 +125,25 @@ def test_pandas_is_not_imported() -> None:
         assert "pandas" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.skipif(not is_compiled(), reason="Arrow makes the texts where there is no compiled core")
+def test_rows_of_most_types_are_read_and_transformed_without_pandas(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "number": pa.array([1, None, 3]),
+            "text": ["a", "b", None],
+            "texts": [["a", None], None, []],
+            "price": pa.array([Decimal("1.50"), None, Decimal(7)]),
+            "numbers": [[1, 2], [], None],
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    code = """if True:
+        import sys
+        from parquetry import Pipeline
+        rows = Pipeline(sys.argv[1], executor="threads").nulls("mask", "number", "text", "price", "numbers").nulls("mask", "texts", elements=True)
+        assert len(list(rows.transform(lambda row: row))) == len(list(rows.batch(2))) + 1 == 3
+        assert "pandas" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=PATIENCE_S)

@@ -202,7 +202,7 @@ def test_the_error_of_a_property_has_no_context() -> None:
 FORKS_BESIDE_PANDAS = """
 import os, sys, threading, time
 import pyarrow as pa
-from parquetry.common.process.forks import arrow_to_numpy
+from parquetry.common.process.forks import as_numpy
 begun = threading.Event()
 class Slow:
     def find_spec(self, name, path=None, target=None):
@@ -211,12 +211,12 @@ class Slow:
             time.sleep(0.5)
 sys.meta_path.insert(0, Slow())
 assert "pandas" not in sys.modules
-thread = threading.Thread(target=arrow_to_numpy, args=(pa.array(["a"]),))
+thread = threading.Thread(target=as_numpy, args=(pa.array(["a"]),))
 thread.start()
 begun.wait(60)
 child = os.fork()
 if not child:
-    os._exit(len(arrow_to_numpy(pa.array(["b"] * 7))))
+    os._exit(len(as_numpy(pa.array(["b"] * 7))))
 thread.join()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
