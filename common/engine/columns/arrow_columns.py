@@ -25,7 +25,7 @@ from .block_column import block_column
 
 def to_arrow(output: OutputField, column: Column) -> pa.Array:
     """Converts a column to an Arrow array with one entry per row."""
-    valid: np.ndarray | None = None if column.valid is None else column.valid.reshape(len(column.valid), -1).all(axis=1)
+    valid = None if column.valid is None else np.asarray(column.valid.reshape(len(column.valid), -1).all(axis=1))
     mask = None if valid is None else pa.array(~valid)
     if isinstance(column, Dense):
         rows, *shape = column.values.shape
