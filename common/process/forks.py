@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 _MISSING = object()
@@ -150,6 +150,19 @@ def _before_fork() -> None:
         _forking.counted = True
         _reads.changed.wait_for(lambda: _reads.inside <= own, _READS_WITHIN_S)
     _forking.waited = _imports.acquire(timeout=_IMPORTS_WITHIN_S)  # last, because a thread that reads may import
+    _wait_for_pandas()
+
+
+_knows_pandas = False
+
+
+def _wait_for_pandas() -> None:
+    """Waits for a thread in which Arrow imports pandas. Arrow holds a lock then, which this call takes, too."""
+    global _knows_pandas
+    if not _knows_pandas and "pandas" in sys.modules and "pyarrow" in sys.modules:
+        with suppress(Exception):
+            sys.modules["pyarrow"].array([0])
+        _knows_pandas = True
 
 
 def _after_in_parent() -> None:

@@ -202,7 +202,7 @@ def test_the_error_of_a_property_has_no_context() -> None:
 FORKS_BESIDE_PANDAS = """
 import os, sys, threading, time
 import pyarrow as pa
-from parquetry.common.process.forks import as_numpy
+from parquetry.common.memory.arrow_views import as_numpy
 begun = threading.Event()
 class Slow:
     def find_spec(self, name, path=None, target=None):
@@ -225,6 +225,28 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_fork_waits_while_arrow_imports_pandas() -> None:
     pytest.importorskip("pandas")
     ended = subprocess.run([sys.executable, "-c", FORKS_BESIDE_PANDAS], timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 7
+
+
+FORKS_BESIDE_ARROW = """
+import os, sys, threading, time
+import pyarrow as pa
+import parquetry.common.process.forks
+thread = threading.Thread(target=pa.array, args=(["a"],))
+thread.start()
+while "pandas" not in sys.modules:
+    time.sleep(0.001)
+child = os.fork()
+if not child:
+    os._exit(len(pa.array(["b"] * 7)))
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_while_any_call_of_arrow_imports_pandas() -> None:
+    pytest.importorskip("pandas")
+    ended = subprocess.run([sys.executable, "-c", FORKS_BESIDE_ARROW], timeout=PATIENCE_S, check=False)
     assert ended.returncode == 7
 
 
