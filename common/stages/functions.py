@@ -126,9 +126,12 @@ class UserFunction:
         if not isinstance(other, UserFunction):
             return NotImplemented
         loaded = "function" in vars(self) and "function" in vars(other)
-        return (loaded and (self.function is other.function or self.function == other.function)) or (
-            self.pickled == other.pickled
-        )
+        if loaded and (self.function is other.function or self.function == other.function):
+            return True
+        try:
+            return self.pickled == other.pickled
+        except PipelineError:  # one of them cannot be pickled
+            return False
 
     def __hash__(self) -> int:
         return hash(self.name)
