@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..native.parquet import FileStatus
+from ..schema.plain import is_utf_8
 from ..urls import url_without_secrets, without_signature
 from .retries import is_local, is_transient
 from .store_answers import is_absence
@@ -266,10 +267,8 @@ def _local_files(directory: str, above: int, wants: Callable[[str, bool], bool])
 
 
 def _check_text(path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError:  # bytes that are not UTF-8 arrive as lone surrogates
-        raise DatasetError(f"file {os.fsencode(path)!r}: expected a path in UTF-8. Rename it.") from None
+    if not is_utf_8(path):
+        raise DatasetError(f"file {os.fsencode(path)!r}: expected a path in UTF-8. Rename it.")
 
 
 def _check_link(link: os.DirEntry[str]) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
+from ..schema.plain import is_utf_8
 from ..urls import clean_cause, url_without_secrets, user_of, without_secrets
 from .retries import is_transient
 from .store_answers import ADVICE, CREDENTIALS, SCHEMES, is_refusal
@@ -58,6 +59,8 @@ def resolve(
     if not isinstance(text, str) or not text or "\0" in text:
         raise DatasetError(f"dataset URL: expected a non-empty string or path, got {url!r}.")
     shown = url_without_secrets(text)
+    if not is_utf_8(text):
+        raise DatasetError(f"dataset URL: expected a path in UTF-8, got {shown!r}. Rename it.")
     if filesystem is not None:
         if storage_options:
             raise DatasetError(

@@ -88,7 +88,7 @@ def _predicate(value: Any) -> pc.Expression:
         elif exact := _nanosecond_type(operand):
             operand = pa.scalar(operand, exact)
         return _COMPARE[op](pc.field(name), pc.scalar(operand))
-    except (pa.ArrowException, TypeError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
         raise refuse(f"expected a value that Arrow can hold ({error})") from error
 
 

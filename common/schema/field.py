@@ -17,7 +17,7 @@ from ..tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import canonical_dtype, dtype_from_json, dtype_to_json
-from .plain import integer, plain
+from .plain import integer, is_utf_8, plain
 from .spark_types import spark_schema
 
 Shape = tuple[int | None, ...]
@@ -54,6 +54,8 @@ class UnischemaField:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise SchemaError(f"name of a field: expected a non-empty string, got {self.name!r}.")
+        if not is_utf_8(self.name):
+            raise SchemaError(f"name of a field: expected text that UTF-8 can hold, got {self.name!r}.")
         object.__setattr__(self, "name", plain(self.name))
         object.__setattr__(self, "dtype", canonical_dtype(self.dtype, field=self.name))
         object.__setattr__(self, "shape", _canonical_shape(self.shape, self.name))

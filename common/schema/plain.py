@@ -171,6 +171,16 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
+def is_utf_8(text: str) -> bool:
+    """Returns whether UTF-8, and so Arrow, can hold a text. It cannot hold half of a pair of surrogates, which comes
+    from JSON with half of an escaped pair, or from a path that is not UTF-8.
+    """
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def data_frame_kind(value: object) -> str | None:
     """Returns ``"pandas"``, ``"polars"`` or ``"pyarrow"`` for their data frames and tables, otherwise ``None``."""
     module = type(value).__module__.partition(".")[0]

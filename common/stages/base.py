@@ -26,7 +26,7 @@ from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, predicate_from_json
 from ..schema.dtypes import NO_DTYPE
 from ..schema.field import UnischemaField
-from ..schema.plain import PlainFields, hints_of
+from ..schema.plain import PlainFields, hints_of, is_utf_8
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
 from .names import stored_names
@@ -274,6 +274,8 @@ def check_fill(verb: str, name: str, value: object) -> None:
     if isinstance(value, tuple):
         for each in value:
             check_fill(verb, name, each)
+    elif isinstance(value, str) and not is_utf_8(value):
+        raise PipelineError(f"{verb}: expected {name} to be text that UTF-8 can hold, got {value!r}.")
     elif value is not None and not isinstance(value, bool | int | float | str | bytes):
         raise PipelineError(
             f"{verb}: expected {name} to be a number, text or bytes, or an array of these, got {value!r}. Times and "

@@ -380,6 +380,8 @@ def _with(**values: Any) -> Any:
         (None, F("y", np.float32), r"expected a value, got None. Declare the field nullable=True"),
         (None, F("y", str), r"expected a value, got None. Declare the field nullable=True"),
         (3, F("y", str), r"expected str, got int"),
+        ("x\ud800", F("y", str), r"row 0: expected text that UTF-8 can hold, got 'x\\ud800'\. text\.encode\(errors"),
+        (["a", "\udcff"], F("y", str, (None,)), r"row 0: expected text that UTF-8 can hold, got '\\udcff'"),
         ("x", F("y", bytes), r"expected bytes, got str"),
         (["a", None], F("y", str, (2,)), r"expected str, got NoneType"),
     ],

@@ -97,3 +97,10 @@ def test_other_values_are_refused_at_once(url: str, value: Any) -> None:
         rows.pad("list", value=value)
     with pytest.raises(PipelineError, match="bucket: expected pad_value to be"):
         rows.bucket("list", [1], batch_size=2, pad_value=value)
+
+
+def test_text_that_utf_8_cannot_hold_is_refused_at_once(url: str) -> None:
+    with pytest.raises(PipelineError, match="nulls: expected value to be text that UTF-8 can hold, got"):
+        Pipeline(url).nulls("fill", "text", value="\ud800")
+    with pytest.raises(PipelineError, match="pad: expected value to be text that UTF-8 can hold, got"):
+        Pipeline(url).pad("words", value="\ud800")

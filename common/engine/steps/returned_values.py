@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ...errors import TransformError
 from ...schema.codec import fits_shape
 from ...schema.dtypes import delivered_dtype
 from ...schema.element import OutputField
+from ...schema.plain import is_utf_8
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from ...schema.times import convert_counts, counts_too_far, has_fixed_unit
 from ...stages.transform import TransformStep
@@ -347,6 +348,12 @@ class ValueCollector:
             raise TransformError(
                 f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected "
                 f"{kind.__name__}, got {type(wrong[0]).__name__}."
+            )
+        if kind is str and (broken := next(filterfalse(is_utf_8, array.reshape(-1).tolist()), None)):
+            raise TransformError(
+                f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected text "
+                f"that UTF-8 can hold, got {broken!r:.80}. text.encode(errors='replace').decode() replaces what it "
+                "cannot hold."
             )
         return array
 

@@ -70,6 +70,13 @@ def test_a_url_that_is_not_text_is_refused(url: object) -> None:
         resolve(url)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("url", ["/data/\udcff", "s3://user:secret@bucket/\ud800"])
+def test_a_url_that_is_not_utf_8_is_refused(url: str) -> None:
+    with pytest.raises(DatasetError, match=r"expected a path in UTF-8, got '.*\\ud.*'\. Rename it\.") as caught:
+        resolve(url)
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.skipif(not hasattr(pafs, "S3FileSystem"), reason="pyarrow was built without S3")
 def test_s3_goes_through_pyarrow() -> None:
     filesystem, path = resolve("s3://bucket/train%20set/?region=eu-west-1")

@@ -91,6 +91,8 @@ def test_thousands_of_groups_do_not_nest_deeply() -> None:
         (("a", "==", None), "is_null"),
         (("a", "==", object()), "a value that Arrow can hold"),
         (("a", "==", 2**70), "a value that Arrow can hold"),
+        (("a", "==", "\ud800"), "a value that Arrow can hold"),
+        (("a", "in", ["\ud800"]), "a value that Arrow can hold"),
         (("a", "in", [1, "x"]), "a value that Arrow can hold"),
     ],
 )
