@@ -219,7 +219,8 @@ class StoredDataset:
         file, group = int(groups.file[row_group]), int(groups.group[row_group])
         if "footers" in self.__dict__:
             return self.footers[file], group
-        first, end = np.searchsorted(groups.file, [file, file + 1])
+        wanted = np.array([file, file + 1], groups.file.dtype)  # of another dtype, numpy would convert all files first
+        first, end = np.searchsorted(groups.file, wanted)
         return read_group_footer(self.filesystem, self.files[file], group, int(end - first))
 
     @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from ..process.forks import ForkLock
 from ..urls import url_without_secrets
 from .chunk_statistics import ChunkStatistics
@@ -163,7 +163,7 @@ class RowGroupIndex:
 
     def _ordered(self, column: pa.ChunkedArray) -> pa.Array:
         array = column.combine_chunks()
-        return array if self._lines is None else array.take(pa.array(self._lines))
+        return array if self._lines is None else array.take(as_arrow(self._lines))
 
 
 def _check_schemas(part: IndexFile) -> None:

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from ..urls import clean_cause
 from .file_versions import FileVersion
 from .index_format import BASE, METADATA_KEY, IndexDescription
@@ -83,10 +83,10 @@ class IndexFile:
         count = np.diff(first, append=len(codes))
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):
             raise DatasetError(f"row-group index {version.shown_path}: expected the row groups of each file in order.")
-        texts = names.dictionary.take(pa.array(codes[first])).to_pylist()
+        texts = names.dictionary.take(as_arrow(codes[first])).to_pylist()
         tags = [""] * len(first)  # if the index is older than the tags
         if "tag" in table.column_names:
-            tags = single_chunk(table.column("tag")).take(pa.array(first)).to_pylist()
+            tags = single_chunk(table.column("tag")).take(as_arrow(first)).to_pylist()
         root = posixpath.dirname(version.path)
         described = [
             *zip(texts, size[first].tolist(), time[first].tolist(), tags, strict=True),
@@ -130,4 +130,4 @@ class IndexFile:
 
 
 def single_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)

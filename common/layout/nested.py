@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from ..process.forks import pc
 
 
@@ -22,7 +22,7 @@ def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
         if pa.types.is_map(chunk.type):
             values = chunk.keys if part == "key" else chunk.items
             mask = chunk.is_null() if chunk.null_count else None
-            offsets = pa.array(as_numpy(chunk.offsets))  # Arrow accepts no mask with sliced offsets
+            offsets = as_arrow(as_numpy(chunk.offsets))  # Arrow accepts no mask with sliced offsets
             chunks.append(pa.ListArray.from_arrays(offsets, values, mask=mask))
         else:
             chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
@@ -97,7 +97,7 @@ def _stored(array: pa.Array) -> pa.Array:
             np.int64 if pa.types.is_large_list(stored) else np.int32
         )
         made = pa.LargeListArray if pa.types.is_large_list(stored) else pa.ListArray
-        return made.from_arrays(pa.array(offsets), _stored(array.flatten()), type=stored, mask=missing)
+        return made.from_arrays(as_arrow(offsets), _stored(array.flatten()), type=stored, mask=missing)
     own = 1 if pa.types.is_fixed_size_list(kind) else 2
     inside = _stored(array.values)
     return pa.Array.from_buffers(stored, len(array), array.buffers()[:own], array.null_count, array.offset, [inside])
@@ -236,7 +236,7 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     chunks = [widened(chunk) for chunk in column.chunks]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+    return pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)
 
 
 def take_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
@@ -258,6 +258,6 @@ def _taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
     ends = np.cumsum([0, *map(len, column.chunks)])
     places = np.searchsorted(numbers, ends)
     taken = [
-        chunk.take(pa.array(numbers[places[n] : places[n + 1]] - ends[n])) for n, chunk in enumerate(column.chunks)
+        chunk.take(as_arrow(numbers[places[n] : places[n + 1]] - ends[n])) for n, chunk in enumerate(column.chunks)
     ]
     return pa.chunked_array(taken, column.type)

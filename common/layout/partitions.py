@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
+from ..memory.arrow_views import texts_as_arrow
 from ..process.forks import pc
 from ..schema.arrow_types import arrow_scalar_type
 from ..schema.dtypes import FieldDtype
@@ -95,15 +96,15 @@ def _is_integer(text: str) -> bool:
 
 def _cast(field: UnischemaField, values: list[str | None]) -> pa.Array:
     target = arrow_scalar_type(field.dtype, field=field.name)
-    texts = pa.array(values, pa.string())
+    texts = texts_as_arrow(values)
     try:
         if field.dtype is decimal.Decimal:
             return pa.array([None if value is None else decimal.Decimal(value) for value in values], target)
         if pa.types.is_binary(target):
             return texts.cast(pa.binary())
         if pa.types.is_boolean(target):
-            truth = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "1"]))
-            return pc.if_else(texts.is_valid(), truth, pa.scalar(None, pa.bool_()))
+            truth = pc.is_in(pc.utf8_lower(texts), value_set=texts_as_arrow(["true", "1"]))
+            return pc.if_else(texts.is_valid(), truth, pa.nulls(1, pa.bool_())[0])
         return texts.cast(target)
     except (pa.ArrowInvalid, decimal.InvalidOperation) as error:
         raise DatasetError(

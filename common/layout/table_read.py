@@ -216,7 +216,7 @@ def _null_where(parent: pa.ChunkedArray, values: pa.Array) -> pa.Array:
     """Returns the values, null in the rows where the struct around them is null."""
     if parent.null_count == 0:
         return values
-    return pc.if_else(parent.is_valid().combine_chunks(), values, pa.scalar(None, values.type))
+    return pc.if_else(parent.is_valid().combine_chunks(), values, pa.nulls(1, values.type)[0])
 
 
 def _selected(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:

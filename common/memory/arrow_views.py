@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,15 @@ def as_arrow(numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None =
     flat = np.ascontiguousarray(numbers)
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [bits, pa.py_buffer(flat)])
+
+
+def texts_as_arrow(texts: Sequence[str | None]) -> pa.Array:
+    """Converts texts to an Arrow array of strings; ``None`` is null."""
+    parts = [b"" if text is None else text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    present = np.packbits([text is not None for text in texts], bitorder="little") if None in texts else None
+    buffers = [None if present is None else pa.py_buffer(present), pa.py_buffer(ends), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.large_string(), len(parts), buffers).cast(pa.string())
 
 
 def without_nulls(array: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import CodecUnavailableError, EncodeError, SchemaError, missing_package
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from .codec import CodedField
 
 _WIDER = {
@@ -132,7 +132,7 @@ def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_list(wanted):
         plain = array.cast(pa.list_(kind.value_type)) if not pa.types.is_list(kind) else array
-        offsets = pa.array(as_numpy(plain.offsets))  # from_arrays refuses a mask with sliced offsets
+        offsets = as_arrow(as_numpy(plain.offsets))  # from_arrays refuses a mask with sliced offsets
         mask = plain.is_null() if plain.null_count else None
         return pa.ListArray.from_arrays(offsets, _converted(plain.values, wanted.value_type), type=wanted, mask=mask)
     if pa.types.is_duration(kind):

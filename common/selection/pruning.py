@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..layout.evolution import keeps_order
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
 from ..process.forks import pc
 
@@ -246,7 +246,7 @@ def _some_member_between(members: pa.Array, low: pa.Array | None, high: pa.Array
         needles = as_numpy(distinct.dictionary)
         places = np.searchsorted(as_numpy(members), needles, side="left")
         first = places[as_numpy(distinct.indices)]
-    candidates = members.take(pa.array(np.minimum(first, len(members) - 1)))
+    candidates = members.take(as_arrow(np.minimum(first, len(members) - 1)))
     result: np.ndarray = (first < len(members)) & _holds("less_equal", candidates, high, size)
     return result
 

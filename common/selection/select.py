@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import not_null_mask, take_rows
+from ..memory.arrow_views import as_arrow
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, walk
 from ..predicates.row_mask import row_mask
 from ..process.forks import pc
@@ -101,7 +102,7 @@ class _Stored:
     def read_rows(self, row_group: int, fields: Sequence[UnischemaField], rows: RowSet) -> pa.Table:
         """Returns columns of the selected rows of a row group."""
         table = self.read(row_group, fields)
-        return table if rows.whole[row_group] else take_rows(table, pa.array(rows.of(row_group)))
+        return table if rows.whole[row_group] else take_rows(table, as_arrow(rows.of(row_group)))
 
     def read_bytes(self, names: Sequence[str], row_groups: np.ndarray) -> int:
         """Returns the stored bytes of columns in row groups."""

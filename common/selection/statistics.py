@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from .pruning import ColumnStatistics
 
 
@@ -76,7 +76,7 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
 
 
 def _of_partition(dataset: StoredDataset, name: str) -> ColumnStatistics:
-    values = dataset.partitions[name].take(pa.array(dataset.row_groups.file))
+    values = dataset.partitions[name].take(as_arrow(dataset.row_groups.file))
     rows = dataset.row_groups.rows
     return ColumnStatistics(
         minimum=values,

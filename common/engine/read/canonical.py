@@ -144,7 +144,7 @@ def _unflattened(array: pa.Array, shape: tuple[int | None, ...]) -> pa.Array:
     for length in reversed(shape[1:]):
         inner = pa.FixedSizeListArray.from_arrays(inner, length)
     outer = pa.FixedSizeListArray.from_arrays(inner, shape[0])
-    return outer if array.null_count == 0 else pc.if_else(array.is_valid(), outer, pa.scalar(None, outer.type))
+    return outer if array.null_count == 0 else pc.if_else(array.is_valid(), outer, pa.nulls(1, outer.type)[0])
 
 
 def _fixed(field: UnischemaField, flat: pa.Array, count: int, axes: int, length: int) -> pa.Array:

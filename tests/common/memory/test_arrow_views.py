@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from oracle import examples
 from processes import PATIENCE_S
 
-from parquetry.common.memory.arrow_views import as_arrow, as_numpy, without_nulls
+from parquetry.common.layout.index import write_index
+from parquetry.common.memory.arrow_views import as_arrow, as_numpy, texts_as_arrow, without_nulls
 from parquetry.common.native.library import is_compiled
 
 NUMBERS = [
@@ -92,6 +93,13 @@ def test_numbers_that_are_not_valid_are_null(count: int) -> None:
     assert found.equals(pa.array(numbers, mask=~valid))
 
 
+@pytest.mark.parametrize("texts", [[], ["a"], [None], ["", "\u00e9", None, "bc"], ["x"] * 9], ids=str)
+def test_texts_become_what_arrow_makes_of_them(texts: list[str | None]) -> None:
+    found = texts_as_arrow(texts)
+    found.validate(full=True)
+    assert found.equals(pa.array(texts, pa.string()))
+
+
 @pytest.mark.parametrize(
     ("array", "wanted"),
     [
@@ -138,12 +146,16 @@ def test_rows_of_most_types_are_read_and_transformed_without_pandas(tmp_path: Pa
             "numbers": [[1, 2], [], None],
         }
     )
-    pq.write_table(table, tmp_path / "rows.parquet")
+    for part in (1, 2):
+        (tmp_path / f"part={part}").mkdir()
+        pq.write_table(table, tmp_path / f"part={part}" / "rows.parquet")
+    write_index(tmp_path)
     code = """if True:
         import sys
         from parquetry import Pipeline
-        rows = Pipeline(sys.argv[1], executor="threads").nulls("mask", "number", "text", "price", "numbers").nulls("mask", "texts", elements=True)
-        assert len(list(rows.transform(lambda row: row))) == len(list(rows.batch(2))) + 1 == 3
+        rows = Pipeline(sys.argv[1], executor="threads").nulls("mask", "number", "text", "price", "numbers")
+        rows = rows.nulls("mask", "texts", elements=True)
+        assert len(list(rows.transform(lambda row: row))) == len(list(rows.batch(2))) + 3 == 6
         assert "pandas" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=PATIENCE_S)
