@@ -172,8 +172,8 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def is_utf_8(text: str) -> bool:
-    """Returns whether UTF-8, and so Arrow, can hold a text. It cannot hold half of a pair of surrogates, which comes
-    from JSON with half of an escaped pair, or from a path that is not UTF-8.
+    """Returns whether UTF-8, and so Arrow, can hold a text. It cannot hold lone surrogates: Python makes them from half
+    of an escaped pair in JSON, and from the bytes of a path that is not UTF-8.
     """
     try:
         return text.isascii() or bool(text.encode())

@@ -78,7 +78,7 @@ def _worker_starter(channel: Channel) -> Callable[[], WorkerProcess]:
 
 @contextmanager
 def _collecting_later() -> Iterator[None]:
-    """Keeps the garbage collector from scanning modules: while they are imported, and for as long as they live."""
+    """Stops the garbage collector during imports, and lets it ignore what they made from then on."""
     gc.disable()
     yield
     gc.freeze()

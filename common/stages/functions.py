@@ -61,8 +61,8 @@ class UserFunction:
 
     @cached_property
     def function(self) -> Callable[..., Any]:
-        """The callable. One that came as JSON is unpickled on first use, because that imports what it needs: a
-        framework, perhaps, which a process that only plans does without.
+        """The callable. One from JSON is unpickled on first use: that imports its modules, perhaps a framework, which
+        a process that only plans does not need.
 
         Raises:
             PipelineError: it cannot be unpickled here; the message gives the reason.

@@ -9,7 +9,6 @@ from itertools import filterfalse, pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ...errors import TransformError
 from ...schema.codec import fits_shape
@@ -465,17 +464,8 @@ def _string_column(
     valid: np.ndarray | None,
 ) -> Column:
     items = [item for part in flat for item in part.tolist()]
-    offsets, data = _runs_of(items, text=field.kind == "text")
+    runs = [item.encode() for item in items] if field.kind == "text" else items  # not by Arrow, which imports pandas
+    offsets, data = ends_of([len(run) for run in runs]), np.frombuffer(b"".join(runs), np.uint8)
     if None in field.shape:
         return Ragged(shapes, Strings(offsets, data, (len(items),)), lead, valid)
     return Strings(offsets, data, (*lead, *fixed), valid)
-
-
-def _runs_of(items: list[Any], *, text: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the offsets and bytes of texts or byte strings. ``None`` is empty."""
-    if {*map(type, items)} <= {str if text else bytes, type(None)}:  # not by Arrow, which would import pandas
-        runs = [b"" if item is None else item.encode() if text else item for item in items]
-        return ends_of([len(run) for run in runs]), np.frombuffer(b"".join(runs), np.uint8)
-    column = pa.array(items, pa.large_string() if text else pa.large_binary())
-    offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1) if len(column) else np.zeros(1, np.int64)
-    return offsets, np.frombuffer(column.buffers()[2] or b"", np.uint8)[: offsets[-1]]

@@ -67,7 +67,7 @@ def test_nothing_is_kept() -> None:
     offsets, data, valid = runs_of([b"x" * 100, None] * 50)
     found = objects(offsets, data, valid, text=False)
     assert found is not None
-    assert {sys.getrefcount(found[number]) for number in range(0, 100, 2)} == {2}  # the list and the call
+    assert max(sys.getrefcount(found[number]) for number in range(0, 100, 2)) <= 2  # the list and the call
     before = sys.getrefcount(None)
     for _ in range(100):
         objects(offsets, data, valid, text=False)

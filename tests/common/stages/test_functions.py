@@ -59,7 +59,7 @@ def test_a_pipeline_from_json_loads_its_functions_when_it_needs_them(
     assert "loaded_late" in sys.modules
 
 
-def test_a_function_that_cannot_be_loaded_says_why_when_it_is_needed(tmp_path: Path) -> None:
+def test_a_function_that_cannot_be_loaded_says_why_when_it_is_needed() -> None:
     value = UserFunction(double).to_json()
     came = UserFunction.from_json({**value, "pickle": "AAAA"})
     with pytest.raises(PipelineError, match="user function double: cannot be loaded in another process"):
