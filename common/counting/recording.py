@@ -40,7 +40,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     global _tracing
     if _tracing == os.getpid():
         raise PipelineError("trace: expected no other trace in this process, got one that is running. End it first.")
-    with open(path, "w", encoding="utf-8") as target:
+    with open(os.fspath(path), "w", encoding="utf-8") as target:  # a number would be a descriptor
         above = os.environ.get(ENVIRONMENT)  # set if a traced process started this one
         descriptor, spool = tempfile.mkstemp(prefix="parquetry-trace-")
         os.close(descriptor)

@@ -8,13 +8,14 @@ these functions for a summary.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import PipelineError, missing_package
+from ..schema.plain import integer
 from ..schema.ragged import NestedArray, RaggedArray
 from .images import CHANNELS, as_rgb, fitted, laid_out
 from .text import html_table, short_text
@@ -92,14 +93,17 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
             or ``batch`` is not a batch.
         ImportError: matplotlib is not installed.
     """
-    if rows < 1:
-        raise PipelineError(f"plot: expected rows >= 1, got {rows}.")
-    wanted = [fields] if isinstance(fields, str) else fields
+    count = integer(rows, least=1)
+    if count is None:
+        raise PipelineError(f"plot: expected an integer rows >= 1, got {rows!r}.")
+    if not isinstance(fields, Iterable | None):
+        raise PipelineError(f"plot: expected the names of fields, or None, got {fields!r}.")
+    wanted = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
     found = dict(_leaves(batch))
-    missing = [name for name in wanted or () if name not in found]
+    missing = [name for name in wanted or () if not isinstance(name, str) or name not in found]
     if missing:
         raise PipelineError(f"plot: expected fields among {', '.join(found)}, got {missing[0]!r}.")
-    drawings = {name: _drawing(found[name], rows) for name in wanted or found}
+    drawings = {name: _drawing(found[name], count) for name in wanted or found}
     drawn = {name: drawing for name, drawing in drawings.items() if drawing is not None}
     if not drawn or (wanted is not None and len(drawn) < len(drawings)):
         refused = ", ".join(name for name in drawings if name not in drawn) or "none"

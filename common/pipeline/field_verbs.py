@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from numpy.typing import DTypeLike
 
 from ..schema.field import UnischemaField
+from ..schema.plain import is_iterable
 from ..stages.as_tuple import AsTuple
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
 from ..stages.cast import Cast
@@ -318,5 +319,5 @@ class FieldVerbs:
             TransformError: the function raised, or its result does not match ``output``; the message names file and
                 row.
         """
-        declared = None if output is None else tuple(output) if isinstance(output, Iterable) else (output,)
+        declared = None if output is None else tuple(output) if is_iterable(output) else (output,)
         return self._with_stage(Transform(UserFunction(fn), declared, names_of("transform", remove), batched, drops))

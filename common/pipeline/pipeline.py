@@ -36,7 +36,7 @@ from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stage
 from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
-from ..schema.plain import data_frame_kind, integer, plain
+from ..schema.plain import data_frame_kind, integer, is_iterable, plain
 from ..stages.base import Decision, Stage, drawn_seed, listed, stage_from_json, with_canonical_shards, with_seed
 from ..stages.functions import UserFunction
 from ..stages.select import Select
@@ -623,7 +623,7 @@ def mix(
     Raises:
         PipelineError: a pipeline is batched, or the weights do not fit.
     """
-    sources = tuple(getattr(item, "pipeline", item) for item in pipelines)
+    sources = tuple(getattr(item, "pipeline", item) for item in pipelines) if is_iterable(pipelines) else ()
     if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
         raise PipelineError("mix: expected pipelines over files, got a served one. Let the server serve the mix.")
     unordered = isinstance(pipelines, set | frozenset)  # each process would mix them in another order

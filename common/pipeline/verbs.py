@@ -15,7 +15,7 @@ from ..errors import ParquetryError, PipelineError
 from ..predicates.column_predicates import hash_split
 from ..process.ranks import resolve_rank
 from ..schema.field import UnischemaField
-from ..schema.plain import integer
+from ..schema.plain import integer, is_utf_8, plain
 from ..stages.base import FieldNames, names_of, required_names
 from ..stages.batch import Batch
 from ..stages.bucket import Bucket
@@ -308,7 +308,7 @@ class Verbs(ImageVerbs):
         Raises:
             PipelineError: ``count`` is below -1.
         """
-        return self._with_stage(Repeat(None if count == -1 else count))
+        return self._with_stage(Repeat(None if plain(count) == -1 else count))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """Groups rows along a new leading axis, into a dict of arrays or of the framework's tensors.
@@ -458,7 +458,7 @@ class Verbs(ImageVerbs):
                 max_tokens,
                 batch_size,
                 () if batch_sizes is None else batch_sizes,  # type: ignore[arg-type]
-                pad_to or ("longest" if boundaries is None else "bucket"),
+                ("longest" if boundaries is None else "bucket") if pad_to is None else pad_to,
                 None if fields is None else required_names("bucket", fields),
                 pad_value,
             )
@@ -472,8 +472,9 @@ class Verbs(ImageVerbs):
             40
 
         Raises:
-            PipelineError: the directory is empty text, ``max_bytes`` is below 1, or the pipeline is a mix.
+            PipelineError: the directory is not a path, ``max_bytes`` is below 1, or the pipeline is a mix.
         """
-        if not directory:
+        path = plain(directory)
+        if not isinstance(path, str) or not path or "\0" in path or not is_utf_8(path):
             raise PipelineError(f"cache: expected a directory, got {directory!r}.")
-        return self._with_stage(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))
+        return self._with_stage(Cache(os.path.abspath(os.path.expanduser(path)), max_bytes))

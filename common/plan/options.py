@@ -22,6 +22,7 @@ RESTARTS = 3
 _INTEGERS = {"workers": 1, "memory_limit": 1, "restarts": 0, "max_value_bytes": 1}
 """The integer options, with the minimum of each."""
 ON_ERROR = ("raise", "skip")
+_CHOICES = {"executor": EXECUTORS, "verify": VERIFY, "on_error": ON_ERROR}
 _LONGEST_S = 1_000_000
 
 
@@ -119,14 +120,10 @@ class Options:
             raise PipelineError(
                 f"Pipeline: expected stall_timeout to be 0.1 to {_LONGEST_S} seconds or None, got {seconds!r}."
             )
-        executor = values.get("executor", EXECUTORS[0])
-        if executor not in EXECUTORS:
-            raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
-        if values.get("verify", VERIFY[0]) not in VERIFY:
-            raise PipelineError(f"Pipeline: expected verify to be one of {VERIFY} or None, got {values['verify']!r}.")
-        on_error = values.get("on_error", ON_ERROR[0])
-        if on_error not in ON_ERROR:
-            raise PipelineError(f"Pipeline: expected on_error to be one of {ON_ERROR} or None, got {on_error!r}.")
+        for name, choices in _CHOICES.items():
+            choice = plain(values.get(name, choices[0]))
+            if choice not in choices:
+                raise PipelineError(f"Pipeline: expected {name} to be one of {choices} or None, got {choice!r}.")
         most = plain(values.get("max_errors", 0))
         if integer(most, least=0) is None and not (isinstance(most, float) and 0 <= most <= 1):
             raise PipelineError(

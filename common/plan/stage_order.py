@@ -23,6 +23,7 @@ from ..stages.cache import Cache
 from ..stages.nulls import Nulls
 from ..stages.shard import Shard
 from ..stages.shuffle import Shuffle
+from ..tracebacks import did_you_mean
 
 _NOT_ON_A_MIX = (
     Decision.ITEMS,
@@ -302,7 +303,14 @@ def accepts(
     mixed: bool = False,
     check: Callable[[StageOrder], None] | None = None,
 ) -> bool:
-    """Returns whether ``verb`` (or ``drop_nulls``) may follow the stages. ``check`` may raise for further reasons."""
+    """Returns whether ``verb`` (or ``drop_nulls``) may follow the stages. ``check`` may raise for further reasons.
+
+    Raises:
+        PipelineError: there is no such verb.
+    """
+    known = {*kinds(), *_ALIASES, "drop_nulls"}
+    if not isinstance(verb, str) or verb not in known:
+        raise PipelineError(f"accepts: expected the name of a verb, got {verb!r}.{did_you_mean(verb, known)}")
     sample = Nulls("drop", EVERY_FIELD) if verb == "drop_nulls" else kinds()[_ALIASES.get(verb, verb)].sample()
     try:
         order = order_stages([*stages, sample], mixed=mixed)

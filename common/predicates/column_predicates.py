@@ -10,7 +10,7 @@ import datetime
 import decimal
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn, TypeGuard
 
@@ -21,7 +21,7 @@ from ..errors import PipelineError
 from ..memory.arrow_views import as_numpy
 from ..process.forks import pc
 from ..schema.dtypes import decimal_text
-from ..schema.plain import PlainFields, Seed
+from ..schema.plain import PlainFields, Seed, is_iterable
 from ..tracebacks import shortens
 from .python_values import ExactTime, plain_storage, python_values
 
@@ -265,6 +265,6 @@ def contains(field: str, *values: object, every: bool = False) -> Contains:
 @shortens
 def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> HashSplit:
     """Returns a predicate for ``where``: part ``index`` of a split by a field's hash. A seed of ``None`` means 0."""
-    if not isinstance(fractions, Iterable):
+    if not is_iterable(fractions):
         raise PipelineError(f"hash_split('{field}'): expected fractions such as [0.8, 0.2], got {fractions!r}.")
     return HashSplit(field, tuple(fractions), index, 0 if seed is None else seed)

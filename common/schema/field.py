@@ -17,7 +17,7 @@ from ..tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import canonical_dtype, dtype_from_json, dtype_to_json
-from .plain import integer, is_utf_8, plain
+from .plain import integer, is_iterable, is_utf_8, plain
 from .spark_types import spark_schema
 
 Shape = tuple[int | None, ...]
@@ -61,7 +61,10 @@ class UnischemaField:
         object.__setattr__(self, "shape", _canonical_shape(self.shape, self.name))
         object.__setattr__(self, "nullable", bool(self.nullable))
         if self.dims is not None:
-            object.__setattr__(self, "dims", plain(tuple(self.dims)))
+            names = plain(self.dims)
+            if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+                raise SchemaError(f"dims of field '{self.name}': expected a name for each axis, got {self.dims!r}.")
+            object.__setattr__(self, "dims", names)
             if len(self.dims) != len(self.shape):
                 raise SchemaError(
                     f"dims of field '{self.name}': expected {len(self.shape)} names for shape {self.shape}, "
@@ -138,7 +141,7 @@ class Unischema:
 
     def __init__(self, name: str, fields: Iterable[UnischemaField]) -> None:
         by_name: dict[str, UnischemaField] = {}
-        for field in fields if isinstance(fields, Iterable) else [fields]:
+        for field in fields if is_iterable(fields) else [fields]:
             if not isinstance(field, UnischemaField):
                 raise SchemaError(f"schema '{name}': expected UnischemaField values, got {field!r}.")
             if field.name in by_name:

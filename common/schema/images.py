@@ -73,7 +73,7 @@ class CompressedImageCodec(Codec):
         name = _FORMATS.get(str(self.image_codec).lower().lstrip("."))
         if name is None:
             raise SchemaError(f"image codec: expected 'png', 'jpeg' or 'webp', got {self.image_codec!r}.")
-        if not 1 <= self.quality <= 100:
+        if type(self.quality) is int and not 1 <= self.quality <= 100:  # other types are refused after this
             raise SchemaError(f"quality of image codec '{name}': expected 1 to 100, got {self.quality}.")
         object.__setattr__(self, "image_codec", name)
 

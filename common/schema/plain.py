@@ -11,15 +11,18 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from ..errors import ParquetryError, PipelineError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Seed = Annotated[int, "seed"]
 """A signed or unsigned 64-bit integer. Other integer fields are signed."""
@@ -179,6 +182,11 @@ def is_utf_8(text: str) -> bool:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
         return False
+
+
+def is_iterable(value: object) -> TypeIs[Iterable[Any]]:
+    """Returns whether a value can be iterated. Arrays and tensors without axes cannot, although their types can."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", None) != 0
 
 
 def data_frame_kind(value: object) -> str | None:

@@ -26,7 +26,7 @@ from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, predicate_from_json
 from ..schema.dtypes import NO_DTYPE
 from ..schema.field import UnischemaField
-from ..schema.plain import PlainFields, hints_of, is_utf_8
+from ..schema.plain import PlainFields, hints_of, is_iterable, is_utf_8
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
 from .names import stored_names
@@ -371,7 +371,7 @@ def listed(verb: str, fields: FieldNames | Iterable[FieldNames]) -> list[str | U
     """
     if isinstance(fields, str | bytes | UnischemaField):
         return [fields]  # bytes are refused by the caller, with all names
-    if not isinstance(fields, Iterable) or isinstance(fields, Mapping):
+    if not is_iterable(fields) or isinstance(fields, Mapping):
         raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
     items = sorted(fields, key=str) if isinstance(fields, set | frozenset) else fields
     return [name for item in items for name in listed(verb, item)]

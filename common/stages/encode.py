@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import FieldNotFoundError, PipelineError
 from ..schema.element import OutputField
 from ..schema.field import UnischemaField, no_such_field
+from ..schema.plain import is_iterable
 from ..schema.vocabulary import Vocabulary
 from .base import Stage
 from .columns import Columns, ResolveFields
@@ -53,7 +54,7 @@ class Encode(Stage):
         """Creates the stage; a vocabulary is any iterable of values."""
         name = field.name if isinstance(field, UnischemaField) else field
         who = f"encode '{name}', vocabulary"
-        if isinstance(vocabulary, str | bytes) or not (vocabulary is None or isinstance(vocabulary, Iterable)):
+        if isinstance(vocabulary, str | bytes) or not (vocabulary is None or is_iterable(vocabulary)):
             raise PipelineError(f"{who}: expected a list of values, got {vocabulary!r}.")
         if isinstance(vocabulary, set | frozenset):  # its order differs between processes, so the codes would
             raise PipelineError(f"{who}: expected a list, whose order gives the codes, got a set. Pass sorted(values).")

@@ -246,7 +246,8 @@ def as_interpolation(value: Any) -> Interpolations:
 
 def check_interpolation(verb: str, value: Interpolations) -> None:
     """Raises `PipelineError` for an unknown interpolation."""
-    names = [value] if isinstance(value, str) or not isinstance(value, tuple) else [name for _, name in value]
+    values = value if isinstance(value, tuple) else (value,)
+    names = [each[1] if isinstance(each, tuple) and len(each) == 2 else each for each in values]
     wrong = next((name for name in names if name not in INTERPOLATIONS), None)
     if wrong is not None or not names:
         raise PipelineError(f"{verb}: expected interpolation in {INTERPOLATIONS}, got {wrong!r}.")

@@ -101,7 +101,10 @@ class ServerAddress:
         if isinstance(value, ServerAddress):
             return value
         if isinstance(value, Mapping):
-            return cls(**value)
+            try:
+                return cls(**value)
+            except TypeError:
+                raise PipelineError(f"address: expected {_FORMS}, or a ServerAddress, got {value!r}.") from None
         own = getattr(value, "address", value)
         if isinstance(own, ServerAddress):
             return own
@@ -116,6 +119,8 @@ def parse_endpoint(url: str) -> Endpoint:
     Raises:
         PipelineError: the URL has none of the known forms.
     """
+    if not isinstance(url, str):
+        raise PipelineError(f"address: expected {_FORMS}, got {url!r}.")
     if url.startswith("unix:"):
         path = os.path.abspath(url.removeprefix("unix://").removeprefix("unix:"))
         if path == os.path.abspath("") or len(os.fsencode(path)) > _LONGEST_UNIX_PATH:
