@@ -198,6 +198,7 @@ def test_rows_by_number_equal_blocks_in_memory(built: Built) -> None:
     assert [plain(small[number]) for number in range(0, 100, 9)] == [plain(rows[number]) for number in range(0, 100, 9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [threads, sidecar, torch, tensorflow])
 def test_nothing_is_left_in_the_directory(
     make: Callable[[str], Any], vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

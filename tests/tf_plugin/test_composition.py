@@ -102,6 +102,7 @@ def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, bat
     assert dataset.state_dict(len(kept) if batch is None else 4)["consumed"] == int(dataset.cardinality())
 
 
+@pytest.mark.slow
 def test_a_wrong_output_and_a_wrong_time_stamp_are_reported(tmp_path: Path) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
     place = r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that do not decrease"

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ids import ids
 
 
+@pytest.mark.slow
 def test_a_dataset_works_in_a_function(fake_dataset: Callable[..., Any]) -> None:
     dataset = fake_dataset(rows=10)
 
@@ -28,6 +29,7 @@ def test_a_dataset_works_in_a_function(fake_dataset: Callable[..., Any]) -> None
     assert total(dataset) == total(dataset) == captured_total() == 45
 
 
+@pytest.mark.slow
 def test_chains_of_stages_keep_order_and_values(fake_dataset: Callable[..., Any], output: Any) -> None:
     dataset = fake_dataset(output("id"), output("x", (None, 2), "float32"), rows=24)
     chain = (

@@ -79,6 +79,7 @@ def test_an_equal_dataset_made_again_finds_the_idle_sidecar_and_begins_at_its_fi
     assert len(log.pids) == 2
 
 
+@pytest.mark.slow
 def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
     assert len(log.pids) == 7
 
 
+@pytest.mark.slow
 def test_no_more_than_a_few_sidecars_stay_idle(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

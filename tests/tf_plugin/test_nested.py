@@ -96,6 +96,7 @@ def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
     assert (batch.to_list(), batch.ragged_rank) == (expected, 2)
 
 
+@pytest.mark.slow
 def test_an_arrow_stream_gives_them_too(url: str) -> None:
     with serve(Pipeline(url, executor="threads").nested("boxes", "words", "pairs")) as server:
         remote = Pipeline(address=server.address)

@@ -158,6 +158,7 @@ def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Cal
     assert max(len(line) for line in lines) < 300
 
 
+@pytest.mark.slow
 def test_packets_are_read_without_a_fault_whatever_they_say(tmp_path: Path) -> None:
     compiler, target = shutil.which("g++"), tmp_path / "fuzz_messages"
     if compiler is None:
@@ -192,6 +193,7 @@ def _garbled(packet: bytes, random: np.random.Generator) -> bytes:
     return bytes(garbled[:cut] if cut < 0 else garbled + bytes(int(cut) // 4))
 
 
+@pytest.mark.slow
 def test_tensors_fit_where_python_says_so(run: Callable[..., str]) -> None:
     random = np.random.default_rng(1)
     numbers, offsets = [-1, 0, 1, 1, 2, 3, 4, 2**62], [0, 0, 64, 4096 - 64, 4096, 2**64 - 64, 1]

@@ -145,6 +145,7 @@ VARIABLE: list[tuple[tuple[int | None, ...], Callable[[int], Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 def test_values_of_variable_shape_become_ragged_tensors(
     fake_dataset: Callable[..., Any], output: Any, window: int | None

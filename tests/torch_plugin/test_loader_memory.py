@@ -141,6 +141,7 @@ def test_held_batches_are_never_overwritten(folder: str, monkeypatch: pytest.Mon
     assert sorted(row for batch in held for row in batch["id"].tolist()) == sorted(3 * list(range(ROWS)))
 
 
+@pytest.mark.slow
 def test_labels_of_all_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not sent by torch, which would need a descriptor for each of them, and for all other tensors."""
     monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 12)
@@ -201,6 +202,7 @@ def test_writing_into_a_batch_changes_no_other_one(folder: str) -> None:
             tensor.fill_(1)
 
 
+@pytest.mark.slow
 def test_regions_are_used_again(folder: str) -> None:
     """Otherwise a worker would soon run out, and torch would copy everything after."""
     copied = 0
@@ -397,6 +399,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [28, 56])
 def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
     program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
@@ -415,6 +418,7 @@ for batch in DataLoader(pipe, batch_size=None, num_workers=2):
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_leaves_no_files(folder: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c", _ENDLESS, folder]
     with subprocess.Popen(program, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}) as trainer:
@@ -452,6 +456,7 @@ def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_pat
         os.close(shorter)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
     program = (
         "import ctypes; from parquetry.torch_plugin.loader_memory import is_visible; "

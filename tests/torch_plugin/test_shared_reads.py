@@ -77,6 +77,7 @@ def loader_of(data: Any, workers: int, **options: Any) -> DataLoader:
     return DataLoader(data, batch_size=None, num_workers=workers, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3, 8])
 def test_each_row_group_is_read_once(url: str, reads: Callable[[], int], workers: int) -> None:
     data = ParquetIterable(url).batch(BATCH)
@@ -113,6 +114,7 @@ def test_a_filter_and_a_mix_are_shared(url: str, reads: Callable[[], int]) -> No
     assert reads() <= alone + 4
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_left_in_the_middle_leaves_nothing(url: str) -> None:
     def left() -> int:
         gc.collect()
@@ -142,6 +144,7 @@ def test_values_that_stay_in_their_file_count_once(tmp_path: Path) -> None:
     assert bytes_read[1] == pytest.approx(bytes_read[0], rel=0.01)
 
 
+@pytest.mark.slow
 def test_two_loaders_of_one_dataset_do_not_disturb_each_other(url: str) -> None:
     data = ParquetIterable(url, ["id", "x1"]).batch(BATCH)
     both = zip(loader_of(data, 2), loader_of(data, 3), strict=True)
