@@ -32,7 +32,7 @@ from ..order.mixing import Stop, Weights, phases_of
 from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.options import OptionArguments, Options
 from ..plan.plan import BasePlan, Plan
-from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
+from ..plan.stage_order import StageOrder, accepts, check_skippable, check_verb, order_stages
 from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
@@ -273,7 +273,12 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self.with_stages(with_canonical_shards(self.stages, count))
 
     def accepts(self, verb: str) -> bool:
-        """Returns whether the verb may be called next."""
+        """Returns whether the verb may be called next.
+
+        Raises:
+            PipelineError: there is no such verb.
+        """
+        check_verb(verb)
         plan = None if self.address is None else self.plan()
         if isinstance(plan, ServedPlan):
             return verb in plan.accepts

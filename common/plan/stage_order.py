@@ -303,14 +303,7 @@ def accepts(
     mixed: bool = False,
     check: Callable[[StageOrder], None] | None = None,
 ) -> bool:
-    """Returns whether ``verb`` (or ``drop_nulls``) may follow the stages. ``check`` may raise for further reasons.
-
-    Raises:
-        PipelineError: there is no such verb.
-    """
-    known = {*kinds(), *_ALIASES, "drop_nulls"}
-    if not isinstance(verb, str) or verb not in known:
-        raise PipelineError(f"accepts: expected the name of a verb, got {verb!r}.{did_you_mean(verb, known)}")
+    """Returns whether a known verb may follow the stages. ``check`` may raise for further reasons."""
     sample = Nulls("drop", EVERY_FIELD) if verb == "drop_nulls" else kinds()[_ALIASES.get(verb, verb)].sample()
     try:
         order = order_stages([*stages, sample], mixed=mixed)
@@ -319,6 +312,13 @@ def accepts(
     except PipelineError:
         return False
     return True
+
+
+def check_verb(verb: object) -> None:
+    """Raises `PipelineError` unless this is the name of a verb."""
+    known = {*kinds(), *_ALIASES, "drop_nulls"}
+    if not isinstance(verb, str) or verb not in known:
+        raise PipelineError(f"accepts: expected the name of a verb, got {verb!r}.{did_you_mean(verb, known)}")
 
 
 _ALIASES = {"balance": "weigh", "filter": "where", "fixed": "pad", "hash_split": "where", "map": "transform"}
