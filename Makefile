@@ -3,7 +3,7 @@
 #
 #   make demo         writes a real dataset and trains a Keras and a torch model from it
 #   make test         the test suite with both frameworks installed, without the tests marked slow
-#   make test-slow    the tests marked slow, which take about two seconds of processor time each: long searches, killed
+#   make test-slow    the tests marked slow, which take more than a second or two of processor time: long searches, killed
 #                     processes, memory, docs, examples; CI runs both
 #   make check        ruff, mypy, the import order of the folders, and what mypy and pyright infer in a user's file
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more

@@ -149,6 +149,7 @@ def test_tf_data_does_what_the_plan_cannot(url: str) -> None:
     assert not isinstance(batches.batch(2), ParquetDataset)
 
 
+@pytest.mark.slow
 def test_functions_in_filter_are_tf_datas(url: str) -> None:
     even = ParquetDataset(url, ["id", "flag"]).filter(lambda row: row["flag"])
     assert not isinstance(even, ParquetDataset)
@@ -317,6 +318,7 @@ def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_
     assert len(dataset.map(lambda row: row)) == len(dataset) == 3
 
 
+@pytest.mark.slow
 def test_a_checkpoint_resumes_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
     def dataset() -> Any:
         return ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8).map(lambda batch: batch).prefetch(2)
@@ -413,6 +415,7 @@ print(len(set(orders().numpy().tolist())))
     assert run_python("-c", program).stdout.split() == ["3"]
 
 
+@pytest.mark.slow
 def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     dataset = ParquetDataset(url, ["id"]).batch(8)
     next(iter(dataset))
@@ -420,6 +423,7 @@ def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     assert ids(other) == list(range(8, ROWS))
 
 
+@pytest.mark.slow
 def test_a_state_of_another_pipeline_is_refused(url: str) -> None:
     dataset = ParquetDataset(url, ["id"]).shuffle(5, seed=1)
     next(iter(dataset))

@@ -105,6 +105,7 @@ def test_what_the_pipeline_alone_has_holds_for_such_shards(built: Built, options
     assert len(ids(PARTS.flat_map(lambda part: ParquetDataset(built.url).shard(2, part, **options)))) == rows
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_not_there_is_an_error(built: Built) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"shard: expected index from 0 to num_shards - 1 = 0"):
         ids(PARTS.skip(1).flat_map(lambda part: ParquetDataset(built.url).shard(1, part)))

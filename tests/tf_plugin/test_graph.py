@@ -53,6 +53,7 @@ def test_repeat_by_tf_data_counts_the_iterations(fake_dataset: Callable[..., Any
     assert ids(dataset) == [0, 1, 2, 3, 100, 101, 102, 103, 200, 201, 202, 203]
 
 
+@pytest.mark.slow
 def test_parallel_interleave_of_several_datasets(fake_dataset: Callable[..., Any]) -> None:
     first, second = fake_dataset(rows=8), fake_dataset(rows=8, name="b")
     choices = tf.data.Dataset.range(2)
@@ -100,6 +101,7 @@ def test_workers_of_the_service_run_their_own_sidecars(fake_dataset: Callable[..
     assert sorted(ids(distributed)) == sorted([*range(20), *range(20)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [True, False])
 def test_dynamic_sharding_deals_each_element_once(
     fake_dataset: Callable[..., Any], service: str, batched: bool

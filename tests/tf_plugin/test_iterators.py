@@ -107,6 +107,7 @@ def test_no_more_than_a_few_sidecars_stay_idle(
     assert psutil.pid_exists(log.pids[-1])
 
 
+@pytest.mark.slow
 def test_an_idle_sidecar_ends_after_a_while(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_an_element_that_fails_is_passed_over(fake_dataset: Callable[..., Any], 
     assert found == [number for number in range(20) if number not in lost]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignore", [lambda data: data.ignore_errors(), tf.data.experimental.ignore_errors()])
 def test_errors_of_elements_are_ignored_and_the_end_of_an_iteration_is_an_end(
     fake_dataset: Callable[..., Any], ignore: Callable[[Any], Any]

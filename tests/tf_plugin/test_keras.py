@@ -182,6 +182,7 @@ def test_tuples_are_what_fit_takes(url: str) -> None:
     assert losses(rows(url).as_tuple("x", "y", "y")) != wanted  # the third is the weight
 
 
+@pytest.mark.slow
 def test_stats_go_into_tensorboard_logs(url: str, tmp_path: Path) -> None:
     data = rows(url)
     callback = StatsCallback(data, tmp_path / "logs", every=2)

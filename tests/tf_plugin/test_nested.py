@@ -86,6 +86,7 @@ def test_an_iterator_resumes_from_its_state(url: str) -> None:
     assert [row["boxes"].to_list() for row in again] == expected[2:]
 
 
+@pytest.mark.slow
 def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
     field = UnischemaField("cells", np.int32, (None, None))
     rows = ParquetDataset(url).select("label")

@@ -115,6 +115,7 @@ def test_a_mix_resumes_exactly(built: Built) -> None:
     assert_resumable(lambda: ByState(dataset))
 
 
+@pytest.mark.slow
 def test_an_endless_dataset_resumes_in_any_pass(built: Built) -> None:
     dataset = ParquetDataset(built.url, ["id"]).shuffle(5, seed=3).repeat().batch(4)
     assert_resumable(lambda: ByState(dataset), steps=14)

@@ -149,6 +149,7 @@ def test_it_reads_the_packets_of_the_protocol(run: Callable[..., str]) -> None:
     assert run("packets", "", stdin=golden()["error"].hex()) == "106 7 0 0 DatasetError file 'é': not there.\nLook.\n"
 
 
+@pytest.mark.slow
 def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Callable[..., str]) -> None:
     random = np.random.default_rng(0)
     good = [golden()[name] for name in ("opened", "started", "batches", "error")]

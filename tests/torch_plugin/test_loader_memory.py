@@ -253,6 +253,7 @@ def test_loaders_of_all_kinds_give_the_same(folder: str, options: dict[str, Any]
     del loader
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_left_in_the_middle_gives_everything_back(folder: str) -> None:
     for _ in range(3):
         iterator = iter(loader_of(ParquetPipe(folder).batch(BATCH)))

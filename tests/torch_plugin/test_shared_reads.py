@@ -102,6 +102,7 @@ def test_every_epoch_of_a_shuffle_is_shared(url: str, reads: Callable[[], int], 
             assert reads() <= ROWS // GROUP + 4
 
 
+@pytest.mark.slow
 def test_a_filter_and_a_mix_are_shared(url: str, reads: Callable[[], int]) -> None:
     def data() -> ParquetIterable:
         some = ParquetIterable(url, ["id", "x1"]).where([("x1", "<", 20)])
@@ -151,6 +152,7 @@ def test_two_loaders_of_one_dataset_do_not_disturb_each_other(url: str) -> None:
     assert all(torch.equal(one["id"], other["id"]) for one, other in both)
 
 
+@pytest.mark.slow
 def test_a_small_limit_shares_what_fits(url: str, reads: Callable[[], int]) -> None:
     data = ParquetIterable(url, ["id", "x1"], memory_limit=4 * 8000).batch(BATCH)
     assert ids(loader_of(data, 3)) == list(range(ROWS))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from processes import PATIENCE_S
 
 from parquetry.common import CompressedImageCodec, Unischema, UnischemaField, write_dataset
@@ -35,6 +36,7 @@ print(here())
 """
 
 
+@pytest.mark.slow
 def test_who_loads_it(tmp_path: Path) -> None:
     schema = Unischema(
         "rows",

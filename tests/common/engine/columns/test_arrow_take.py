@@ -36,6 +36,7 @@ def lists(draw: st.DrawFn) -> tuple[pa.Array, np.ndarray]:
     )
 
 
+@pytest.mark.slow
 @examples(200)
 @given(lists())
 def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.ndarray]) -> None:

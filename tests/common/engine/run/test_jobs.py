@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from chains import KEPT, chains, dataset, layouts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +46,7 @@ def compared(job: Job) -> object:
     return job.number, job.steps, job.count, job.elements, job.bounds, draws
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_jobs_are_the_same_with_and_without_a_number_for_each_row(data: st.DataObject) -> None:
     with dataset(data.draw(layouts, "files")) as built:

@@ -624,6 +624,7 @@ def _counted(value: Any, arrow: pa.DataType) -> Any:
     return pa.scalar(value, arrow).cast(pa.int32() if arrow.bit_width == 32 else pa.int64()).as_py()
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(

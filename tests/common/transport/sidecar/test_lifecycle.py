@@ -252,6 +252,7 @@ def test_one_row_batches_that_a_function_cuts_are_whole(built: Built) -> None:
     assert SIDECAR.elements(pipeline.with_options(workers=1)) == [[{"tail": row["vector"][1:]}] for row in built.plain]
 
 
+@pytest.mark.slow
 def test_an_idle_sidecar_serves_the_same_request_again_and_no_other(built: Built) -> None:
     pipeline = built.pipeline("id", executor="sidecar", workers=1)
     assert len(list(pipeline)) == 100
