@@ -308,7 +308,7 @@ class Verbs(ImageVerbs):
         Raises:
             PipelineError: ``count`` is below -1.
         """
-        return self._with_stage(Repeat(None if plain(count) == -1 else count))
+        return self._with_stage(Repeat(None if integer(count) == -1 else count))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """Groups rows along a new leading axis, into a dict of arrays or of the framework's tensors.

@@ -16,7 +16,6 @@ from ..order.permutations import raw_words
 from ..order.positions import RowView, rows_viewed
 from ..process.forks import cached_property
 from ..schema.element import OutputField
-from ..schema.plain import plain
 from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
 from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_program
@@ -51,7 +50,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         positive_integer("mix", "number of pipelines", len(self.sources))
-        if plain(self.stop) not in ("first", "all"):
+        if not isinstance(self.stop, str) or self.stop not in ("first", "all"):
             raise PipelineError(f"mix: expected stop='first' or 'all', got {self.stop!r}.")
         for source in self.sources:
             if any(stage.decides is Decision.BATCHES for stage in source.stages):

@@ -122,7 +122,7 @@ class Options:
             )
         for name, choices in _CHOICES.items():
             choice = plain(values.get(name, choices[0]))
-            if choice not in choices:
+            if not isinstance(choice, str) or choice not in choices:
                 raise PipelineError(f"Pipeline: expected {name} to be one of {choices} or None, got {choice!r}.")
         most = plain(values.get("max_errors", 0))
         if integer(most, least=0) is None and not (isinstance(most, float) and 0 <= most <= 1):

@@ -61,9 +61,10 @@ class UnischemaField:
         object.__setattr__(self, "shape", _canonical_shape(self.shape, self.name))
         object.__setattr__(self, "nullable", bool(self.nullable))
         if self.dims is not None:
-            names = plain(self.dims)
-            if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-                raise SchemaError(f"dims of field '{self.name}': expected a name for each axis, got {self.dims!r}.")
+            unordered = isinstance(self.dims, set | frozenset)
+            names = plain(tuple(self.dims)) if is_iterable(self.dims) and not unordered else (None,)
+            if not all(isinstance(name, str) for name in names):
+                raise SchemaError(f"dims of field '{self.name}': expected a list of names, got {self.dims!r}.")
             object.__setattr__(self, "dims", names)
             if len(self.dims) != len(self.shape):
                 raise SchemaError(

@@ -64,14 +64,14 @@ class PlainFields:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to plain Python: numpy scalars and arrays (arrays and lists become tuples), anything with
-    ``__index__``, and paths. Everything else, including timestamps, is returned unchanged.
+    """Converts a value to plain Python: numpy scalars and arrays (arrays, lists and ranges become tuples), paths, and
+    anything with ``__index__``. Everything else, including timestamps, is returned unchanged.
     """
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "mM":
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return tuple(plain(item) for item in value)
     if isinstance(value, np.ndarray):
         return plain(value[()]) if value.ndim == 0 else tuple(plain(item) for item in value)
@@ -105,7 +105,7 @@ def conformed(value: object, hint: object) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _any_of(value, arguments)
     if origin is Literal:
-        if any(value == choice and type(value) is type(choice) for choice in arguments):
+        if any(type(value) is type(choice) and value == choice for choice in arguments):
             return value
         raise TypeError(f"one of {arguments}")
     if origin is tuple:

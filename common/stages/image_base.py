@@ -248,9 +248,8 @@ def check_interpolation(verb: str, value: Interpolations) -> None:
     """Raises `PipelineError` for an unknown interpolation."""
     values = value if isinstance(value, tuple) else (value,)
     names = [each[1] if isinstance(each, tuple) and len(each) == 2 else each for each in values]
-    wrong = next((name for name in names if name not in INTERPOLATIONS), None)
-    if wrong is not None or not names:
-        raise PipelineError(f"{verb}: expected interpolation in {INTERPOLATIONS}, got {wrong!r}.")
+    if not names or not all(isinstance(name, str) and name in INTERPOLATIONS for name in names):
+        raise PipelineError(f"{verb}: expected interpolation in {INTERPOLATIONS}, got {value!r}.")
 
 
 def check_interpolated_fields(verb: str, value: Interpolations, outputs: Sequence[OutputField]) -> None:

@@ -57,7 +57,7 @@ class Nulls(Stage):
     elements: bool = False
 
     def check(self) -> None:
-        if self.policy not in ("error", "drop", "fill", "mask"):
+        if not isinstance(self.policy, str) or self.policy not in ("error", "drop", "fill", "mask"):
             raise PipelineError(f"nulls: expected 'error', 'drop', 'fill' or 'mask', got {self.policy!r}.")
         if (self.policy == "fill") != (self.value is not None):
             raise PipelineError("nulls: expected value= with 'fill', and only with it.")

@@ -11,9 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquetry.common import ParquetryError, Pipeline, mix
+from parquetry.common import ParquetryError, Pipeline, UnischemaField, mix
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
+
+
+class Elementwise:
+    """Compares as columns of data frames do."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("The truth value is ambiguous.")
+
 
 VERBS = sorted({name for base in Verbs.__mro__[:-1] for name in vars(base) if not name.startswith("_")})
 OPTIONS = sorted(OptionArguments.__annotations__)
@@ -44,6 +57,7 @@ ODD += [
     int,
     Path("x"),
     np.arange(3),
+    Elementwise(),
     np.array(2),
     np.int8(2),
     np.str_("x"),
@@ -123,3 +137,21 @@ def test_a_mix_takes_a_list_of_pipelines(sources: Any) -> None:
 def test_addresses_of_wrong_types_are_refused(address: Any) -> None:
     with pytest.raises(ParquetryError):
         Pipeline(address=address)
+
+
+@pytest.mark.parametrize("dims", ["HWC", ["H", "W", "C"], dict.fromkeys("HWC").keys(), iter("HWC")])
+def test_the_axes_of_a_field_are_named_in_order(dims: Any) -> None:
+    assert UnischemaField("image", np.uint8, (None, None, 3), dims=dims).dims == ("H", "W", "C")
+
+
+@pytest.mark.parametrize("dims", [{"H", "W", "C"}, 3, [1, 2, 3], np.array(3)])
+def test_the_axes_of_a_field_have_names_in_order(dims: Any) -> None:
+    with pytest.raises(ParquetryError, match="expected a list of names"):
+        UnischemaField("image", np.uint8, (None, None, 3), dims=dims)
+
+
+def test_a_range_is_a_list_of_numbers(pipeline: Pipeline) -> None:
+    buckets = pipeline.bucket("list", range(2, 9, 3), batch_size=4)
+    assert [len(batch["id"]) for batch in buckets] == [
+        len(batch["id"]) for batch in pipeline.bucket("list", [2, 5, 8], batch_size=4)
+    ]
