@@ -15,6 +15,7 @@ import psutil
 _SIDECAR = "parquetry.common.sidecar"
 _WORKER = "parquetry.common.transport.sidecar.worker"
 _TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"
+_LITTLE_S = 0.03  # of processor time; a worker has done a few jobs by then
 
 
 def readers() -> list[psutil.Process]:
@@ -47,6 +48,14 @@ def _runs(process: psutil.Process, module: str) -> bool:
     return False
 
 
+def has_not_begun(process: psutil.Process) -> bool:
+    """Returns whether a process wants to run but has had little processor time, as on a machine that is very busy."""
+    try:
+        return process.status() == psutil.STATUS_RUNNING and sum(process.cpu_times()[:2]) < _LITTLE_S
+    except psutil.Error:  # it has just ended
+        return True
+
+
 class Killer:
     """Context manager that signals one process at a time from a thread, a given number of times.
 
@@ -55,6 +64,7 @@ class Killer:
         times: number of signals to send.
         pause_s: shortest and longest time between two signals.
         seed: determines which processes it hits, and when.
+        spares: returns whether not to hit a process now.
     """
 
     def __init__(
@@ -65,8 +75,10 @@ class Killer:
         pause_s: tuple[float, float],
         seed: int,
         signal_number: int = signal.SIGKILL,
+        spares: Callable[[psutil.Process], bool] = lambda _: False,
     ) -> None:
         self._victims = victims
+        self._spares = spares
         self._times = times
         self._pause_s = pause_s
         self._random = random.Random(seed)
@@ -95,7 +107,7 @@ class Killer:
 
     def _run(self) -> None:
         while not self.done and not self._over.wait(self._random.uniform(*self._pause_s)):
-            victims = self._victims()
+            victims = [process for process in self._victims() if not self._spares(process)]
             if victims:
                 victim = self._random.choice(victims).pid
                 with suppress(ProcessLookupError):

@@ -18,7 +18,7 @@ from builders import Built, build, built_once
 from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, import_framework, plain_element
 from processes import python_that_gets
 
-from benchmarks.faults import Killer, readers, workers, workers_of
+from benchmarks.faults import Killer, has_not_begun, readers, workers, workers_of
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError, SidecarError
 from parquetry.common.transport.sidecar.idle_pool import IDLE
@@ -66,7 +66,7 @@ def test_workers_that_are_killed_all_the_time_change_nothing(built: Built, face:
     (reader,) = (reader for reader in readers() if reader not in others)
     (template,) = reader.children()
     descriptors = reader.num_fds()
-    with Killer(lambda: workers_of(reader), times=1000, pause_s=(0.01, 0.15), seed=1) as killer:
+    with Killer(lambda: workers_of(reader), times=1000, pause_s=(0.01, 0.15), seed=1, spares=has_not_begun) as killer:
         for number, element in enumerate(iterator, 1):
             found.append(ids(pipeline, element))
             killer.wait_for(min(3, 4 * number // len(expected)))
@@ -105,7 +105,7 @@ def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: 
 
     pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(dies).batch(5)
     with (
-        Killer(workers, times=1000, pause_s=(0.05, 0.15), seed=2),
+        Killer(workers, times=1000, pause_s=(0.05, 0.15), seed=2, spares=has_not_begun),
         pytest.raises(
             SidecarError, match=r"decode worker died \d+ times in one batch \(exit status 3\), for file .*, row"
         ),
