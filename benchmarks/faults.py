@@ -51,7 +51,8 @@ def _runs(process: psutil.Process, module: str) -> bool:
 def has_not_begun(process: psutil.Process) -> bool:
     """Returns whether a process wants to run but has had little processor time, as on a machine that is very busy."""
     try:
-        return process.status() == psutil.STATUS_RUNNING and sum(process.cpu_times()[:2]) < _LITTLE_S
+        wants_time: bool = process.status() == psutil.STATUS_RUNNING
+        return wants_time and float(sum(process.cpu_times()[:2])) < _LITTLE_S
     except psutil.Error:  # it has just ended
         return True
 
