@@ -46,6 +46,12 @@ def test_a_trace_has_the_work_of_each_thread_and_leaves_only_its_file(tmp_path: 
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.parametrize("path", [3, True, None])
+def test_a_trace_goes_to_a_path_and_not_to_a_descriptor(path: object) -> None:
+    with pytest.raises(TypeError, match="PathLike"), parquetry.trace(path):  # type: ignore[arg-type]
+        pass
+
+
 def test_a_trace_in_a_trace_is_refused_and_an_error_ends_the_trace(tmp_path: Path, temporary: Path) -> None:
     def fails() -> None:
         with parquetry.trace(tmp_path / "one.json"):

@@ -89,6 +89,10 @@ def test_plot_says_what_it_cannot_draw(monkeypatch: pytest.MonkeyPatch) -> None:
         plot(batch, ["image", "name"])
     with pytest.raises(PipelineError, match="rows >= 1, got 0"):
         plot(batch, rows=0)
+    with pytest.raises(PipelineError, match=r"rows >= 1, got 2\.5"):
+        plot(batch, rows=2.5)
+    with pytest.raises(PipelineError, match="expected the names of fields, or None, got 3"):
+        plot(batch, 3)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'parquetry\[plot\]'"):
