@@ -2,9 +2,9 @@
 # Setup reruns only when setup.py, pyproject.toml or the pins change (for compiled code: when its sources change).
 #
 #   make demo         writes a real dataset and trains a Keras and a torch model from it
-#   make test         the test suite with both frameworks installed, without the tests marked slow
-#   make test-slow    the tests marked slow, which take more than a second or two of processor time: long searches, killed
-#                     processes, memory, docs, examples; CI runs both
+#   make test         the test suite with both frameworks installed, without the tests marked slow or seconds
+#   make test-slow    the tests marked slow (long searches, killed processes, memory, docs, examples) or seconds (of processor
+#                     time); CI runs both
 #   make check        ruff, mypy, the import order of the folders, and what mypy and pyright infer in a user's file
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
@@ -61,10 +61,10 @@ demo: $(VENV)/.op-built
 	$(VENV)/bin/python examples/demo.py
 
 test: $(VENV)/.op-built
-	$(VENV)/bin/python -m pytest $(PYTEST) -m "not slow"
+	$(VENV)/bin/python -m pytest $(PYTEST) -m "not slow and not seconds"
 
 test-slow: $(VENV)/.op-built
-	$(VENV)/bin/python -m pytest $(PYTEST) -m slow
+	$(VENV)/bin/python -m pytest $(PYTEST) -m "slow or seconds"
 
 check: $(VENV)/.installed
 	$(VENV)/bin/python -m ruff check .

@@ -198,7 +198,7 @@ def test_rows_by_number_equal_blocks_in_memory(built: Built) -> None:
     assert [plain(small[number]) for number in range(0, 100, 9)] == [plain(rows[number]) for number in range(0, 100, 9)]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("make", [threads, sidecar, torch, tensorflow])
 def test_nothing_is_left_in_the_directory(
     make: Callable[[str], Any], vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,7 +234,7 @@ def test_numbers_in_dictionaries_count_with_the_memory_that_they_take(tmp_path: 
     assert plan.block_bytes(BlockKey(epoch=0, stream=0, block=0)) == rows * 8
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_wide_row_group_is_opened_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {f"c{number}": np.full(100, number) for number in range(400)}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")

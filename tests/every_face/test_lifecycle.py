@@ -297,7 +297,7 @@ def test_rows_outlive_their_iterator_and_dataset(built: Built, face: Any) -> Non
 # --- several iterators, and abandoned ones ---
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @faces(*EVERY)
 def test_nested_loops_and_breaks_disturb_nobody(built: Built, face: Any) -> None:
     pipeline = built.pipeline("id", "image", workers=1).batch(40)
@@ -317,7 +317,7 @@ def test_nested_loops_and_breaks_disturb_nobody(built: Built, face: Any) -> None
     assert list(numbers(outer)) == batches
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @faces(*ONE_OF_EACH)
 def test_threads_may_iterate_one_dataset_at_the_same_time(built: Built, face: Any) -> None:
     pipeline = built.pipeline("id", "small", workers=1).batch(7)
@@ -355,7 +355,7 @@ def test_a_pass_that_failed_is_followed_by_a_clean_one(built: Built, tmp_path: P
     assert ids(pipeline, begin()) == list(range(100))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.usefixtures("new_sidecars")
 @pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["cheap", "costly"])
 @faces(*ONE_OF_EACH)

@@ -90,7 +90,7 @@ def test_a_process_that_would_begin_otherwise_is_a_new_one(
     assert readers().keys() - before.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @READERS
 def test_a_function_has_a_process_of_its_own(pipeline: Pipeline, face: Any) -> None:
     fill_pool(face, pipeline)
@@ -135,7 +135,7 @@ def test_a_request_that_fails_says_why_and_the_next_one_is_served(pipeline: Pipe
     fill_pool(face, pipeline.shuffle(3, seed=2))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @READERS
 @pytest.mark.usefixtures("new_sidecars")
 def test_memory_of_free_slots_goes_back_with_the_request(tmp_path: Path, face: Any) -> None:

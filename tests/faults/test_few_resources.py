@@ -97,7 +97,7 @@ print(ids())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("codec", [CompressedImageCodec("webp"), CompressedImageCodec("png"), CompressedNdarrayCodec()])
 def test_a_short_lack_of_memory_makes_no_bad_rows(tmp_path: Path, codec: Any) -> None:
     field = UnischemaField("x", np.uint8, (3_000, 3_000, 3), codec)

@@ -92,7 +92,7 @@ def test_a_function_that_fails_is_reported_with_its_row_and_traceback(built: Bui
         ids(over(built).transform(failing({7})).batch(3))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("batch", [None, 4])
 def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, batch: int | None) -> None:
     rows = over(built).where([("id", "<", 20)]).transform(failing({7}))
@@ -103,7 +103,7 @@ def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, bat
     assert dataset.state_dict(len(kept) if batch is None else 4)["consumed"] == int(dataset.cardinality())
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_wrong_output_and_a_wrong_time_stamp_are_reported(tmp_path: Path) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
     place = r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that do not decrease"
@@ -114,7 +114,7 @@ def test_a_wrong_output_and_a_wrong_time_stamp_are_reported(tmp_path: Path) -> N
         ids(declared)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_consumer_that_keeps_everything_does_not_stall_on_elements_that_fail(tmp_path: Path) -> None:
     many = build(tmp_path, [[300]], names=("id",))
     fails = failing(set(range(0, 300, 3)))

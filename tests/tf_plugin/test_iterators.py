@@ -79,7 +79,7 @@ def test_an_equal_dataset_made_again_finds_the_idle_sidecar_and_begins_at_its_fi
     assert len(log.pids) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,7 @@ def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
     assert len(log.pids) == 7
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_no_more_than_a_few_sidecars_stay_idle(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,7 @@ def test_no_more_than_a_few_sidecars_stay_idle(
     assert psutil.pid_exists(log.pids[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_an_idle_sidecar_ends_after_a_while(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ def test_an_element_that_fails_is_passed_over(fake_dataset: Callable[..., Any], 
     assert found == [number for number in range(20) if number not in lost]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("ignore", [lambda data: data.ignore_errors(), tf.data.experimental.ignore_errors()])
 def test_errors_of_elements_are_ignored_and_the_end_of_an_iteration_is_an_end(
     fake_dataset: Callable[..., Any], ignore: Callable[[Any], Any]

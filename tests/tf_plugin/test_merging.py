@@ -38,7 +38,7 @@ def plain(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("merge", [2, 5, 100])
 def test_merged_messages_give_the_same_elements(
@@ -151,7 +151,7 @@ def test_real_batches_of_any_size_equal_the_pipelines(tmp_path: Path) -> None:
             assert points == [[n] * 3] * (n % 4)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("held", [False, True])
 def test_batches_of_different_sizes_equal_the_pipelines(tmp_path: Path, held: bool) -> None:
     lengths = np.random.default_rng(3).integers(0, 40, 900)

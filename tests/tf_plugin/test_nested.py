@@ -86,7 +86,7 @@ def test_an_iterator_resumes_from_its_state(url: str) -> None:
     assert [row["boxes"].to_list() for row in again] == expected[2:]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
     field = UnischemaField("cells", np.int32, (None, None))
     rows = ParquetDataset(url).select("label")
@@ -97,7 +97,7 @@ def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
     assert (batch.to_list(), batch.ragged_rank) == (expected, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_an_arrow_stream_gives_them_too(url: str) -> None:
     with serve(Pipeline(url, executor="threads").nested("boxes", "words", "pairs")) as server:
         remote = Pipeline(address=server.address)

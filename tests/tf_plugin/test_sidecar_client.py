@@ -149,7 +149,7 @@ def test_it_reads_the_packets_of_the_protocol(run: Callable[..., str]) -> None:
     assert run("packets", "", stdin=golden()["error"].hex()) == "106 7 0 0 DatasetError file 'é': not there.\nLook.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Callable[..., str]) -> None:
     random = np.random.default_rng(0)
     good = [golden()[name] for name in ("opened", "started", "batches", "error")]
@@ -159,7 +159,7 @@ def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Cal
     assert max(len(line) for line in lines) < 300
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_packets_are_read_without_a_fault_whatever_they_say(tmp_path: Path) -> None:
     compiler, target = shutil.which("g++"), tmp_path / "fuzz_messages"
     if compiler is None:
@@ -194,7 +194,7 @@ def _garbled(packet: bytes, random: np.random.Generator) -> bytes:
     return bytes(garbled[:cut] if cut < 0 else garbled + bytes(int(cut) // 4))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_tensors_fit_where_python_says_so(run: Callable[..., str]) -> None:
     random = np.random.default_rng(1)
     numbers, offsets = [-1, 0, 1, 1, 2, 3, 4, 2**62], [0, 0, 64, 4096 - 64, 4096, 2**64 - 64, 1]

@@ -141,7 +141,7 @@ def test_held_batches_are_never_overwritten(folder: str, monkeypatch: pytest.Mon
     assert sorted(row for batch in held for row in batch["id"].tolist()) == sorted(3 * list(range(ROWS)))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_labels_of_all_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not sent by torch, which would need a descriptor for each of them, and for all other tensors."""
     monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 12)
@@ -202,7 +202,7 @@ def test_writing_into_a_batch_changes_no_other_one(folder: str) -> None:
             tensor.fill_(1)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_regions_are_used_again(folder: str) -> None:
     """Otherwise a worker would soon run out, and torch would copy everything after."""
     copied = 0
@@ -253,7 +253,7 @@ def test_loaders_of_all_kinds_give_the_same(folder: str, options: dict[str, Any]
     del loader
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_loader_that_is_left_in_the_middle_gives_everything_back(folder: str) -> None:
     for _ in range(3):
         iterator = iter(loader_of(ParquetPipe(folder).batch(BATCH)))
@@ -400,7 +400,7 @@ except Exception as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("limit", [28, 56])
 def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
     program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
@@ -419,7 +419,7 @@ for batch in DataLoader(pipe, batch_size=None, num_workers=2):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_trainer_that_is_killed_leaves_no_files(folder: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c", _ENDLESS, folder]
     with subprocess.Popen(program, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}) as trainer:
@@ -457,7 +457,7 @@ def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_pat
         os.close(shorter)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
     program = (
         "import ctypes; from parquetry.torch_plugin.loader_memory import is_visible; "

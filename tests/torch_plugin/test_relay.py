@@ -109,7 +109,7 @@ def test_a_subclass_that_changes_batches_gets_the_batches_themselves(many: str) 
     assert found == [2 * number for number in range(ROWS)]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_started_workers_meet_too(many: str, context: str, decoded: list[int]) -> None:
     assert ids(loader(batches_of(many), multiprocessing_context=context)) == ids(loader(batches_of(many), 0))
@@ -153,7 +153,7 @@ SELECTED: dict[str, Callable[[Pipeline], Pipeline]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_whatever_a_loop_does_with_its_batches_those_of_later_epochs_are_the_same(
@@ -210,7 +210,7 @@ def test_rows_are_read_and_counted_once(many: str) -> None:
     assert shared.stats().read_bytes == alone.stats().read_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_short_passes_end_in_every_worker(many: str) -> None:
     """The worker that makes the batches may end before the trainer has mapped those that others pass on."""
     pipe = ParquetPipe(many, ["id", "name", "list"]).batch(200)
@@ -218,7 +218,7 @@ def test_short_passes_end_in_every_worker(many: str) -> None:
         assert len(list(loader(pipe, 3))) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
 def test_passes_that_are_broken_off_give_their_memory_back(many: str, kind: Any, decoded: list[int]) -> None:
     pipe = batches_of(many)
@@ -234,7 +234,7 @@ def test_passes_that_are_broken_off_give_their_memory_back(many: str, kind: Any,
     assert len(decoded) >= ROWS // BATCH  # no worker had to make its own
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_stateful_loader_goes_on_in_the_middle(many: str, decoded: list[int]) -> None:
     whole = ids_by_element(loader(batches_of(many), 0))
     for stop in (1, 2, 5, 40):
@@ -320,7 +320,7 @@ def _no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 MISHAPS = [_break_encoding, _without_descriptors, _no_address, _send_no_more_descriptors, _no_thread]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("mishap", MISHAPS)
 def test_workers_make_their_own_batches_after_a_mishap(
     many: str, mishap: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -429,7 +429,7 @@ def test_a_producer_keeps_to_the_limit_on_open_files(
     assert loader_memory._sharing.most == multiples * loader_memory._MOST_REGIONS
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_passes_leave_no_descriptor_behind(many: str) -> None:
     repeated = loader(batches_of(many), 2, persistent_workers=True)
 

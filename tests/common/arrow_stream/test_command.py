@@ -45,7 +45,7 @@ def test_one_signal_ends_the_server_and_nothing_stays(built: Built, tmp_path: Pa
         assert process.communicate()[1] == ""
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_the_server_outlives_a_client_that_is_killed(built: Built, tmp_path: Path) -> None:
     pipeline = built.pipeline("image").repeat().batch(4)
     program = "import sys; from parquetry.common import Pipeline; next(iter(Pipeline(address=sys.argv[1]))); print(1, flush=True); sys.stdin.read()"

@@ -52,7 +52,7 @@ def woken_by_a_warning(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_stopped_server_is_an_error_if_there_is_a_limit(built: Built, tmp_path: Path, url: str, shared: bool) -> None:
     with server_process(built.pipeline("id").repeat().batch(4), tmp_path, "--listen", url) as (process, address):

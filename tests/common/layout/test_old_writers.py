@@ -66,7 +66,7 @@ def ids(path: Path, condition: pc.Expression) -> list[int]:
         return []
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @settings(max_examples=25, deadline=None)
 @given(OFFSETS, st.integers(0, 0xFFFF), st.sampled_from(OLD), st.booleans())
 def test_a_filter_by_decimals_of_an_old_writer_finds_every_row(

@@ -104,7 +104,7 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], jpeg.Parts, tuple[int, int, i
     return [file for file, _ in drawn], parts, (*size, draw(st.sampled_from([1, 3])))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @examples(400)
 @given(st.data())
 def test_parts_are_finished_as_by_opencv_and_numpy(data: st.DataObject) -> None:
@@ -139,7 +139,7 @@ def test_parts_are_finished_as_by_opencv_and_numpy(data: st.DataObject) -> None:
     assert (unused == 7).all()
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @examples(300)
 @given(st.data())
 def test_a_damaged_file_is_refused_wherever_the_whole_image_is(data: st.DataObject) -> None:

@@ -183,7 +183,7 @@ def test_fields_are_removed_and_selected_without_pandas(url: str) -> None:
     assert selected[0]._fields == ("text", "id")
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_function_gets_and_gives_the_row_group_as_a_data_frame(url: str) -> None:
     pd = pytest.importorskip("pandas")
 

@@ -195,7 +195,7 @@ def test_row_groups_are_shuffled_as_wholes_and_differently_in_each_epoch() -> No
     assert len(set(orders)) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("seed", [0, 123])
 def test_a_seed_fixes_the_order_whatever_the_pool_and_zero_is_a_seed(seed: int) -> None:
     options: dict[str, Any] = {"seed": seed, "shuffle_rows": True, "num_epochs": 2}

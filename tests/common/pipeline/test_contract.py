@@ -255,7 +255,7 @@ def test_a_pipeline_that_went_through_json_gives_the_same(strict: Built) -> None
     assert THREADS.elements(again) == THREADS.elements(pipeline)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_partition_columns_are_fields_like_any_other(tmp_path: Path) -> None:
     built = build(tmp_path, [[5, 5], [10], [4]], names=("id", "drive", "ts", "image"), partition="drive")
     for calls in (

@@ -75,7 +75,7 @@ def test_rows_that_are_left_are_grouped_without_those_that_fail(url: str, execut
     assert found.count(None) == len(BAD)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_a_state_after_a_failure_resumes_behind_it(url: str, executor: str) -> None:
     pipeline = pipeline_of(url, executor).transform(fails_on_bad)

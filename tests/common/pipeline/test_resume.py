@@ -24,7 +24,7 @@ from parquetry.common.testing import assert_resumable
 built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
-@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.seconds)])
 @pytest.mark.parametrize("name", CASES)
 def test_every_stage_resumes_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
     assert_resumable(lambda: iter(CASES[name](built.pipeline(executor=executor, workers=1))))
@@ -204,7 +204,7 @@ def test_any_other_number_of_ranks_resumes_exactly(built: Built, before: int, af
         assert sum(extra.values()) + sum(missing.values()) < after + 2
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (3, 1), (2, 5)])
 def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(

@@ -57,7 +57,7 @@ def test_times_of_pandas_are_compared_to_the_nanosecond(kind: pa.DataType) -> No
         assert np.flatnonzero(row_mask(table, from_tuples(("a", *condition)))).tolist() == expected
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_a_set_gives_one_expression_in_every_process() -> None:
     script = (
         "from parquetry.common.predicates.expression import expression_to_json;"

@@ -36,7 +36,7 @@ print(here())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_who_loads_it(tmp_path: Path) -> None:
     schema = Unischema(
         "rows",

@@ -238,7 +238,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("program", [FORKS_BESIDE_PANDAS, FORKS_BESIDE_ARROW], ids=["guarded", "any call"])
 def test_a_fork_waits_while_arrow_imports_pandas(program: str) -> None:
     pytest.importorskip("pandas")

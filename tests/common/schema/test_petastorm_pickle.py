@@ -269,7 +269,7 @@ def test_a_pickle_above_the_size_limit_is_refused_unread(monkeypatch: pytest.Mon
         load_inert(b"(" * 11, where="f")
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_no_damage_to_a_real_pickle_raises_anything_but_a_schema_error() -> None:
     metadata = pq.read_schema(DATA / "0.12.1" / "_common_metadata").metadata
     whole = metadata[b"dataset-toolkit.unischema.v1"]

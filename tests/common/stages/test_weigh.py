@@ -49,7 +49,7 @@ def check_shares(found: list[int], weights: dict[int, float], count: int) -> Non
         assert times[row] in (math.floor(share), math.ceil(share)), (row, share, times[row])
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @examples(20)
 @given(layouts, st.data())
 def test_each_row_comes_as_often_as_its_weight_says_in_any_order_and_on_any_ranks(
@@ -179,7 +179,7 @@ def test_balance_of_classes_of_equal_size_gives_each_row_once(drive: Pipeline) -
 # --- states, ranks, seeds ---
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_it_resumes_exactly_at_every_step(built: Built, executor: str) -> None:
     def pipeline() -> Pipeline:

@@ -362,7 +362,7 @@ def test_a_hugging_face_folder_keeps_images_and_class_names(tmp_path: Path) -> N
     assert next(iter(Pipeline(tmp_path / "out")))["image"].shape == (5, 6, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_plain_parquet_takes_codecs_and_petastorm_keeps_its_own(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"image": [picture(n) for n in range(3)], "id": range(3), "more": range(3)}),

@@ -36,7 +36,7 @@ def lists(draw: st.DrawFn) -> tuple[pa.Array, np.ndarray]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @examples(200)
 @given(lists())
 def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.ndarray]) -> None:
@@ -51,7 +51,7 @@ def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.nd
     assert np.array_equal(np.ones(len(rows), bool) if valid is None else valid, expected.is_valid().to_numpy(False))
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @examples(200)
 @given(lists(), st.booleans())
 def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(

@@ -44,7 +44,7 @@ def columns(draw: st.DrawFn) -> tuple[list[pa.Array], pa.DataType]:
     return [whole[first:last] for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True)], kind
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @given(columns())
 def test_slices_become_one_array(drawn: tuple[list[pa.Array], pa.DataType]) -> None:
     slices, kind = drawn

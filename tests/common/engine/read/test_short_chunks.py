@@ -52,7 +52,7 @@ def shortened(content: bytes, column: str) -> list[bytes]:
     return changed
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_bit_of_a_page_header_moves_no_row(source: bytes, column: str, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"

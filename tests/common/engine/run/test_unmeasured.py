@@ -139,7 +139,7 @@ def test_filled_nulls_inside_lists_are_no_errors(url: str) -> None:
     assert tokens(filled) == [22, 23, 12, 7]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_an_item_whose_function_fails_is_left_out_as_a_whole(url: str, executor: str) -> None:
     def fail(item: dict[str, Any]) -> dict[str, Any]:

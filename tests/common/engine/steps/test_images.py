@@ -130,7 +130,7 @@ def chains(draw: Any) -> list[Verb]:
     return [draw(st.sampled_from(first)), *draw(st.lists(st.sampled_from(later), max_size=3)), *ends]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @examples(30)
 @given(chain=chains(), name=st.sampled_from(["jpeg", "free", "tensor", "depth"]), batched=st.booleans())
 def test_a_folded_chain_gives_what_its_steps_give_one_after_the_other(

@@ -241,7 +241,7 @@ def test_each_entry_of_a_manifest_is_one_deletion_vector(table: Any) -> None:
     assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in range(15) if i not in (1, 2, 10)]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_the_vectors_of_a_puffin_file_cost_one_delete_each(table: Any) -> None:
     for first in range(20, 60, 2):
         table.append(numbers(first, first + 2))
@@ -624,7 +624,7 @@ def _counted(value: Any, arrow: pa.DataType) -> Any:
     return pa.scalar(value, arrow).cast(pa.int32() if arrow.bit_width == 32 else pa.int64()).as_py()
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(
@@ -654,7 +654,7 @@ def test_the_value_of_a_partition_reads_as_if_the_file_held_it(rows: list[dict[s
     assert found[: len(rows)] == found[len(rows) :]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @settings(max_examples=10, deadline=None)
 @given(_ROWS)
 def test_an_initial_default_reads_as_if_the_file_held_it(row: dict[str, Any]) -> None:

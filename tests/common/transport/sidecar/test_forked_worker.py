@@ -136,7 +136,7 @@ def test_without_its_template_workers_are_started_by_themselves(
     assert "workers are forked from is gone; starting a worker without it" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> None:
     iterator, reader = begun(built)
     (template,) = reader.children()
@@ -163,7 +163,7 @@ def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> N
     iterator.close()
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_nothing_adds_up_over_iterations(built: Built) -> None:
     iterator, reader = begun(built)
     iterator.close()

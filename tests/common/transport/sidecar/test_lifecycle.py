@@ -252,7 +252,7 @@ def test_one_row_batches_that_a_function_cuts_are_whole(built: Built) -> None:
     assert SIDECAR.elements(pipeline.with_options(workers=1)) == [[{"tail": row["vector"][1:]}] for row in built.plain]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_an_idle_sidecar_serves_the_same_request_again_and_no_other(built: Built) -> None:
     pipeline = built.pipeline("id", executor="sidecar", workers=1)
     assert len(list(pipeline)) == 100
@@ -266,7 +266,7 @@ def test_an_idle_sidecar_serves_the_same_request_again_and_no_other(built: Built
     assert sidecars() == []
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_an_iterator_may_be_collected_while_the_pool_is_in_use(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     class Loop:
         """An object in a reference cycle, such as a saved exception, with an iterator."""
@@ -298,7 +298,7 @@ def test_an_iterator_may_be_collected_inside_a_function_of_threading(built: Buil
     assert ids(built.pipeline("id", executor=executor).batch(7)) == [row["id"] for row in built.plain]
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_an_idle_sidecar_answers_for_no_other_version_of_the_dataset(tmp_path: Path) -> None:
     data = tmp_path / "data"
     build(data, [[5, 5], [5]], names=("id", "label"))
@@ -325,7 +325,7 @@ def test_an_idle_sidecar_answers_for_no_other_version_of_the_dataset(tmp_path: P
     assert len(list(pipeline())) == 25
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(built: Built) -> None:
     pipelines = [built.pipeline("id", executor="sidecar", workers=1).take(number + 2) for number in range(6)]
 

@@ -34,7 +34,7 @@ def _sidecar_of(iterator: Any) -> psutil.Process:
     return psutil.Process(iterator._steps._source._client._process.pid)
 
 
-@pytest.mark.slow
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("idle_s", "ends"), [("0", True), ("0.2", True), ("60", False), ("-1", False), ("ever", False)]
 )
