@@ -9,13 +9,15 @@ every level, even in single rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema.element import Element, OutputField
+
+from ..common.process.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

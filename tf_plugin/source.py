@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +18,7 @@ from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, python_command
 from parquetry.common.transport.sidecar.request import may_share_process
 
+from ..common.process.dataclass import dataclass
 from .build import load_ops
 from .elements import flat_components, leaves_of, structure_of_specs, structured
 

@@ -12,7 +12,6 @@ import os
 import struct
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -20,6 +19,7 @@ from torch.utils.data import get_worker_info
 from parquetry.common.errors import PipelineError
 from parquetry.common.schema.plain import integer
 
+from ..common.process.dataclass import dataclass
 from .loader_passes import Pass
 from .trainer_sharding import TrainerEpoch
 

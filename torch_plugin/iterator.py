@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, cast
 
@@ -23,6 +23,7 @@ from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
+from ..common.process.dataclass import dataclass
 from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
 from .relay import Relay, RelayPlan

@@ -14,7 +14,6 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -26,6 +25,7 @@ from torch.utils.data._utils import fetch
 from parquetry.common import Pipeline
 from parquetry.common.order.cursor import SkipState
 
+from ..common.process.dataclass import dataclass
 from . import worker_failures
 from .collation import as_is, convert
 from .loader_state import check_state_of

@@ -13,13 +13,13 @@ import gc
 import logging
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from parquetry.common.errors import PipelineError
 
+from ..common.process.dataclass import dataclass
 from .mesh_names import Meaning, role_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -22,6 +22,7 @@ from parquetry.common.pipeline.iteration import Given
 from parquetry.common.stages.batch import Batch
 from parquetry.common.stages.concat import Remainder
 
+from ..common.process.dataclass import dataclass
 from .combining import check_combined
 from .elementwise import ElementwiseVerbs
 from .iterable import SEEDS, ParquetIterable

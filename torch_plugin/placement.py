@@ -7,7 +7,7 @@ The functions are pure. A rank's part is a ``shard`` stage; a loader worker's pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from parquetry.common.plan.state import State, plan_hash, read_state
 from parquetry.common.stages.base import Decision, Stage
 from parquetry.common.stages.shard import Shard
 from parquetry.common.stages.shuffle import Shuffle
+
+from ..common.process.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

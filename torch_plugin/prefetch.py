@@ -12,7 +12,7 @@ import operator
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from parquetry.common.errors import PipelineError, StateError
 
+from ..common.process.dataclass import dataclass
 from .devices import DeviceCopies, copies_to
 from .nested import NestedTensors
 from .pinned_regions import PINNED_BATCHES

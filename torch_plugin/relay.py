@@ -29,7 +29,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -40,6 +40,7 @@ from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.program import leaves_of
 
+from ..common.process.dataclass import dataclass
 from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import Encoder, SentBatch, discard, is_described, regions_of, with_regions

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.utils.data import default_collate
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
+from ..common.process.dataclass import dataclass
 from .collation import as_is
 from .placement import rank_here
 

@@ -11,12 +11,13 @@ import ctypes
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import Any, TypeVar
 
 from ..errors import PipelineError
 from ..plan.options import DEFAULT_MEMORY_BYTES
+from ..process.dataclass import dataclass
 from ..schema.element import Element
 from ..schema.plain import PlainFields
 from ..transport.processes import report, start_vital

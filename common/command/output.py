@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, NoReturn
 
@@ -23,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import FieldNotFoundError, ParquetryError, PipelineError
+from ..process.dataclass import dataclass
 
 FINE, FOUND_PROBLEMS, WRONG_USE, DATA_ERROR, NOT_INSTALLED, UNEXPECTED, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 EXIT_CODES = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Literal, get_args
 
+from ..process.dataclass import dataclass
 from .counters import Count
 
 STORE, PARQUET, DECODE, WORK, HAND_OVER = "store", "parquet", "decode", "work on values", "hand-over"

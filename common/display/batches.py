@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import PipelineError, missing_package
+from ..process.dataclass import dataclass
 from ..schema.plain import integer
 from ..schema.ragged import NestedArray, RaggedArray
 from .images import CHANNELS, as_rgb, fitted, laid_out

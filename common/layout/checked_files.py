@@ -15,12 +15,13 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ..process.dataclass import dataclass
 from ..process.forks import ForkLock
 
 RECHECK_S = 30.0

@@ -7,12 +7,12 @@ Source of the rule: ``crc`` of PageHeader in parquet.thrift, which is the CRC-32
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from ..errors import DatasetError
+from ..process.dataclass import dataclass
 from .page_header import DataPage, page_checksum
 
 if TYPE_CHECKING:

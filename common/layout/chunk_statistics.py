@@ -10,13 +10,13 @@ import datetime
 import decimal
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order

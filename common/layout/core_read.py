@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Any, TypeAlias, TypedDict
 
@@ -24,6 +23,7 @@ from ..memory.recent import RecentValues
 from ..native.library import address_of, is_compiled
 from ..native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus, decode_chunks
 from ..native.zstd import has_zstd
+from ..process.dataclass import dataclass
 from .nested import has_extensions, wide
 
 _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}

@@ -12,13 +12,13 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..native.parquet import FileStatus
+from ..process.dataclass import dataclass
 from ..schema.plain import is_utf_8
 from ..urls import url_without_secrets, without_signature
 from .retries import is_local, is_transient

@@ -9,7 +9,7 @@ import logging
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..urls import clean_cause, without_secrets
 from .file_cache import COPY

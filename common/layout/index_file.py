@@ -7,7 +7,6 @@ checksums, and all columns come from the same version of the file.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from ..memory.arrow_views import as_arrow, as_numpy
+from ..process.dataclass import dataclass
 from ..urls import clean_cause
 from .file_versions import FileVersion
 from .index_format import BASE, METADATA_KEY, IndexDescription

@@ -11,11 +11,11 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from ..process.dataclass import dataclass
 from .chunk_statistics import belongs
 
 INDEX_NAME = "_row_groups.parquet"

@@ -10,7 +10,6 @@ import os
 import posixpath
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..schema.field import match_names
 from ..urls import clean_cause

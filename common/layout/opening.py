@@ -21,12 +21,12 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..urls import clean_cause
 from .checked_files import is_fresh, keep_open, note_check, open_file, used_since_check

@@ -7,9 +7,9 @@ Source of the rules: the page headers of parquet.thrift.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ..process.dataclass import dataclass
 from .thrift import Wanted, parse_struct, unsigned
 
 __all__ = [

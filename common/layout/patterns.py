@@ -6,8 +6,9 @@ They take the path that a user wrote, and return the directory to list and which
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from ..process.dataclass import dataclass
 
 WILDCARDS = frozenset("*?[")
 _ANY_DEPTH = "**"

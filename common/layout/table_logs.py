@@ -8,12 +8,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from ..process.dataclass import dataclass
 from .retries import FEW_ATTEMPTS, is_transient, with_retries
 
 LOGS = ("_delta_log", "metadata", ".hoodie", "_spark_metadata")

@@ -10,12 +10,13 @@ Source of the rules: "Encodings" of the Parquet format.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..native.parquet import longest_value
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from .chunk_ranges import PADDING_BYTES
 from .nested import with_whole_extensions

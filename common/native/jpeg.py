@@ -11,7 +11,6 @@ import ctypes
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..process.forks import cached_property, importing
 from .library import library
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..process.dataclass import dataclass
 
 if TYPE_CHECKING:  # the protocol imports this module, and tests start it on its own
     from ..stages.shard import Shard

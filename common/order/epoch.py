@@ -9,12 +9,12 @@ The rules are in `docs/rooms/order.md`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..schema.ragged import concat_ranges, ends_of
 from .permutations import permutation
 

@@ -8,11 +8,11 @@ data, and the global position in the order of that pass. Batches map one number 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..stages.base import Decision, Stage
 from ..stages.repeat import Repeat
 from ..stages.shard import Shard

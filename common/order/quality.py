@@ -6,10 +6,9 @@ displacement is the mean distance that an item moves, divided by N / 3, the valu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ..process.dataclass import dataclass
 from .epoch import EpochOrder
 
 _MOST_ITEMS = 500_000

@@ -8,7 +8,6 @@ and whenever it runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..errors import ParquetryError
 from ..layout.nested import take_rows
 from ..layout.row_groups import describe_row_group
 from ..order.permutations import permutation
+from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from ..schema.field import UnischemaField
 from .dataset import PetastormDataset

@@ -8,7 +8,6 @@ filters. Every wanted row is in exactly one job of an epoch. The order depends o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..engine.read.fetch import Fetcher
 from ..errors import PipelineError
 from ..order.permutations import permutation
 from ..predicates.filter_tuples import as_expression
+from ..process.dataclass import dataclass
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet
 from ..selection.select import evaluate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from ..engine.run.block import LoadedBlock
 from ..layout.arrow_read import TooLargeError
 from ..memory.recent import RecentValues
 from ..plan.plan import BasePlan
+from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..selection.rows import RowNumbers
 

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
@@ -33,6 +33,7 @@ from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.options import OptionArguments, Options
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, accepts, check_skippable, check_verb, order_stages
+from ..process.dataclass import dataclass
 from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, overload
 
@@ -29,6 +29,7 @@ from ..memory.recent import RecentValues
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
+from ..process.dataclass import dataclass
 from ..process.forks import load_compute
 from ..schema.element import Element
 from ..selection.rows import rows_inside

@@ -6,11 +6,12 @@ A block consists of consecutive row groups of a stream that are fetched together
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..selection.rows import RowNumbers, rows_inside
 
 

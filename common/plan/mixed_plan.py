@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..errors import PipelineError, SchemaError
 from ..order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
 from ..order.permutations import raw_words
 from ..order.positions import RowView, rows_viewed
+from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..errors import PipelineError
 from ..layout.checksums import VERIFY, Verify
+from ..process.dataclass import dataclass
 from ..schema.plain import integer, plain
 from ..tracebacks import did_you_mean
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..layout.row_groups import MAX_VALUE_BYTES
+from ..process.dataclass import dataclass
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.pack import PackStep

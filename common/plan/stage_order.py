@@ -13,9 +13,10 @@ each stage decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..errors import ParquetryError, StateError
 from ..order.cursor import Cursor, Origin, SkipState
+from ..process.dataclass import dataclass
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
 from .mixed_plan import MixedPlan

@@ -11,7 +11,7 @@ import decimal
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, TypeGuard
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..memory.arrow_views import as_numpy
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..schema.dtypes import decimal_text
 from ..schema.plain import PlainFields, Seed, is_iterable

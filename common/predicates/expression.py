@@ -8,11 +8,11 @@ from __future__ import annotations
 import base64
 import ctypes
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..schema.field import no_such_field
 

@@ -7,13 +7,13 @@ times outside Python's range, times with nanoseconds, and text that is not UTF-8
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from ..memory.arrow_views import as_numpy
+from ..process.dataclass import dataclass
 
 _Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6}

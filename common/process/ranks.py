@@ -6,9 +6,9 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ..errors import PipelineError
+from .dataclass import dataclass
 
 _LOGGER = logging.getLogger(__name__)
 _VARIABLES = (

@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from ..layout.dataset import StoredDataset
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_iterator import chain_of
 from ..plan.plan import Plan
+from ..process.dataclass import dataclass
 from ..schema.ragged import NestedArray, RaggedArray
 from ..selection.statistics import column_bytes
 from ..stages.base import Decision

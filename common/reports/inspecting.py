@@ -9,7 +9,6 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from ..layout.filesystem import resolve
 from ..layout.footer_check import writer_of
 from ..pipeline.notebook import works_on_values
 from ..pipeline.pipeline import Pipeline
+from ..process.dataclass import dataclass
 from ..schema.dtypes import dtype_to_json
 from ..schema.field import Shape
 from ..selection.statistics import column_statistics

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -16,6 +15,7 @@ from ..layout.file_cache import FileCache
 from ..layout.kept_directories import cache_root
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
+from ..process.dataclass import dataclass
 from ..progress import progress
 from .inspecting import pipeline_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from ..layout.dataset import StoredDataset
 from ..memory.arrow_views import as_numpy
 from ..pipeline.explain import bytes_text
+from ..process.dataclass import dataclass
 from ..schema.image_files import is_image_file
 from ..selection.statistics import column_statistics
 from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of

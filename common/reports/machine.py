@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -27,6 +26,7 @@ from ..native import jpeg
 from ..native.build import is_wanted, library_path
 from ..native.compiler import find_compiler
 from ..native.library import is_compiled
+from ..process.dataclass import dataclass
 from ..transport.processes import python_command
 from ..transport.source import usable_processors
 from .kept_files import CacheReport, caches

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..layout.whole_files import whole_file
 from ..pipeline.explain import bytes_text
 from ..pipeline.notebook import first_rows_html
 from ..pipeline.pipeline import Pipeline
+from ..process.dataclass import dataclass
 from ..urls import without_secrets
 from .inspecting import DatasetReport, Source, inspect, pipeline_of, with_lists_as_stored
 from .linting import Finding, find, looks_like_times

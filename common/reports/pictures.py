@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from ..display.text import short_text
 from ..errors import CodecUnavailableError, DatasetError, PipelineError
 from ..layout.whole_files import whole_file
 from ..pipeline.pipeline import Pipeline
+from ..process.dataclass import dataclass
 from .rows import preview
 
 

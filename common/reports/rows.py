@@ -6,7 +6,6 @@ The result is a `Preview`: the fields with dtype and shape, and the values, whic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..display.text import leaves
 from ..errors import PipelineError
 from ..pipeline.notebook import showing_nulls
 from ..pipeline.pipeline import Pipeline
+from ..process.dataclass import dataclass
 from ..schema.field import Shape
 from ..schema.ragged import RaggedArray
 from .inspecting import with_lists_as_stored

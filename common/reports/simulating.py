@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..errors import PipelineError
 from ..order.epoch import EpochOrder, Even, OrderSpec
 from ..order.quality import ShuffleQuality, shuffle_quality
 from ..plan.plan import Plan
+from ..process.dataclass import dataclass
 from ..progress import progress
 from ..schema.ragged import ends_of
 from ..selection.statistics import column_bytes, decoded_bytes

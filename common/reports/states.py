@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import StateError
 from ..pipeline.pipeline import Pipeline
 from ..plan.state import State, parse_state, read_state
+from ..process.dataclass import dataclass
 
 _DEPTH = 20
 

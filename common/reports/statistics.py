@@ -10,7 +10,6 @@ import json
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..layout.whole_files import whole_file
 from ..pipeline.element_numbers import drawn_numbers
 from ..pipeline.notebook import showing_nulls
 from ..pipeline.pipeline import Pipeline
+from ..process.dataclass import dataclass
 from ..progress import progress
 from ..schema.element import OutputField
 from ..schema.field import Shape

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..layout.arrow_read import count_rows
 from ..layout.dataset import StoredDataset
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
+from ..process.dataclass import dataclass
 from ..progress import in_parallel
 from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField

@@ -13,7 +13,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import lru_cache
 from typing import IO, Any, ClassVar, Literal
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
+from ..process.dataclass import dataclass
 from .arrow_types import arrow_scalar_type, arrow_type_from_json, arrow_type_to_json, scalar_dtype
 from .codec import Codec, CodedField
 from .dtypes import FieldDtype, delivered_dtype, dtype_to_json, is_string_like

@@ -7,11 +7,12 @@ or several for nested lists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from .dtypes import delivered_dtype, is_bytes, is_text
 from .field import Shape, UnischemaField

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FieldNotFoundError, SchemaError
+from ..process.dataclass import dataclass
 from ..tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec

@@ -10,7 +10,6 @@ import contextlib
 import io
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CodecUnavailableError, missing_package
+from ..process.dataclass import dataclass
 from ..process.forks import importing
 from .codec import CodedField
 

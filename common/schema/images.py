@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import SchemaError
 from ..native.jpeg import Box, decode_part
+from ..process.dataclass import dataclass
 from .codec import Codec, CodedField
 from .dtypes import dtype_to_json
 from .image_files import (

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import math
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from .image_files import is_image_file
 
 _MAGIC = b"\x93NUMPY"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import decimal
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ..errors import SchemaError
+from ..process.dataclass import dataclass
 from .codec import Codec
 from .codecs import CompressedNdarrayCodec, ListCodec, NdarrayCodec, ScalarCodec
 from .field import Shape, Unischema, UnischemaField

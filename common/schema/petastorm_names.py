@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from ..process.dataclass import dataclass
 
 KEY_TYPES = (str, bytes, int, float, bool, type(None))
 

@@ -8,7 +8,6 @@ no matching row, and one that is proven has no other rows. There is no Python lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..errors import PipelineError
 from ..layout.evolution import keeps_order
 from ..memory.arrow_views import as_arrow, as_numpy
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}

@@ -7,12 +7,12 @@ null list, is left out of the selection, so the order never depends on it. It is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import DecodeError, NullValueError
+from ..process.dataclass import dataclass
 from ..stages.measure import Refusal
 
 _CAUSES = (DecodeError.__name__, NullValueError.__name__)

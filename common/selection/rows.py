@@ -6,10 +6,10 @@ Row groups that are selected whole store no row numbers. Positions number the se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..schema.ragged import ends_of
 from .growing_rows import RowNumbers as RowNumbers
 from .growing_rows import joined

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..layout.nested import not_null_mask, take_rows
 from ..memory.arrow_views import as_arrow
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, walk
 from ..predicates.row_mask import row_mask
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..progress import in_parallel
 from ..schema.field import UnischemaField

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from .refused import NOTHING_REFUSED, RefusedRows
 from .rows import RowSet
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import decimal
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
 from ..memory.arrow_views import as_numpy
+from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from ..schema.ragged import ends_of
 

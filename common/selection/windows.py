@@ -8,10 +8,10 @@ windows' first rows. A window is ``span`` consecutive selected rows of one seque
 from __future__ import annotations
 
 import decimal
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..process.dataclass import dataclass
 from ..schema.ragged import ends_of
 from .timestamps import Stamps
 

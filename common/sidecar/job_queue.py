@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from threading import Lock
 
@@ -19,6 +19,7 @@ from ..engine.run.jobs import Job, JobPlanner, UnfinishedJobError
 from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan
+from ..process.dataclass import dataclass
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
 from ..transport.sidecar.slots import Slot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..engine.read.fetch import Fetcher, fetchers_of
@@ -12,6 +11,7 @@ from ..engine.run.block_loader import loaders_of
 from ..engine.run.vocabularies import ready_program
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
+from ..process.dataclass import dataclass
 from ..stages.shard import is_shard
 from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.request_secrets import whole_pipeline

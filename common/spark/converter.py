@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ..layout.filesystem import resolve
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.sources import Fields
 from ..plan.options import OptionArguments
+from ..process.dataclass import dataclass
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats

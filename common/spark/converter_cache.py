@@ -13,12 +13,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from ..process.dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,6 @@ import math
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from ..engine.run.block_loader import BlockLoader
 from ..layout.dataset import StoredDataset
 from ..layout.nested import one_array, take_rows
 from ..plan.draws import BlockRows
+from ..process.dataclass import dataclass
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import output_of
 from ..schema.field import Unischema, UnischemaField, match_names

@@ -8,7 +8,7 @@ group keys, and the driver forms the windows. The result is the same as `Pipelin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..errors import PipelineError
 from ..memory.arrow_views import from_stream, to_stream
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
+from ..process.dataclass import dataclass
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet, concat_row_sets
 from ..selection.select import evaluate, every_row

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import Form, OutputField, leaves_of
 from ..schema.field import UnischemaField, no_such_field
 from .base import Decision, Stage

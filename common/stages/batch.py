@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..process.dataclass import dataclass
 from .base import Decision, Stage, positive_integer
 from .columns import Columns
 

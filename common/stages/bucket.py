@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 from ..errors import DecodeError, NullValueError, PipelineError
 from ..layout.nested import is_list
 from ..memory.arrow_views import as_numpy
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.dtypes import NO_DTYPE
 from ..schema.element import OutputField
 from ..schema.times import UNITS_NS, has_fixed_unit

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, KeysView, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import Form, OutputField, output_of
 from ..schema.field import Shape, UnischemaField, match_names
 from .steps import JoinStep, Step, WindowStep

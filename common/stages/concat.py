@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ..process.dataclass import dataclass
 from .base import Stage
 from .columns import Columns
 from .names import StoredName

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import Seed
 from .image_base import (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import decimal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.codecs import ScaledDecimalCodec
 from ..schema.element import output_of
 from .base import Stage, matches

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.field import UnischemaField, no_such_field
 from ..schema.plain import is_iterable

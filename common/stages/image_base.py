@@ -7,12 +7,13 @@ is read. Consecutive image stages on one column are merged into one `ImageStep`,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import plain
 from .base import SeededStage, Stage, is_integer, matches

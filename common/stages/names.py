@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, TypeVar, get_args
@@ -23,6 +23,7 @@ from ..predicates.expression import (
     walk,
     with_other_names,
 )
+from ..process.dataclass import dataclass
 from ..schema.plain import PlainFields, hints_of
 from .functions import UserFunction
 

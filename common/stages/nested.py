@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, NoReturn
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
 from ..schema.field import UnischemaField

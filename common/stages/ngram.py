@@ -6,12 +6,13 @@ import datetime
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField, Path
 from ..schema.field import match_names
 from ..schema.plain import plain

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
 from ..schema.field import Shape

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField, Path
 from .base import FieldNames, Stage, numeric_dtype, required_names
 from .columns import Columns

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField
 from .base import Fill, Stage, check_fill, is_integer
 from .columns import Columns, companion, refuse_nested

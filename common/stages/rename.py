@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..process.dataclass import dataclass
 from ..schema.field import no_such_field
 from ..schema.plain import plain
 from .base import Same, Stage

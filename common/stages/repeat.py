@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..process.dataclass import dataclass
 from .base import Decision, Stage, count_or_zero
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField
 from .image_base import (
     ImageOp,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.codec import fits_shape
 from ..schema.element import output_of
 from ..schema.field import UnischemaField

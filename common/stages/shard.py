@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from .base import Decision, Stage, is_integer, kinds, positive_integer
 
 Even = Literal["pad", "drop", "none"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ..errors import DecodeError, NullValueError, ParquetryError, PipelineError
 from ..memory.arrow_views import as_numpy
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import plain
 from .base import Decision, Stage, positive_integer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from ..errors import PipelineError
+from ..process.dataclass import dataclass
 from ..schema.element import OutputField, output_of
 from ..schema.field import UnischemaField
 from .base import Stage

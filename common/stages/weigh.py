@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..memory.arrow_views import as_numpy
 from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
 from ..predicates.python_values import plain_storage, python_values
 from ..predicates.row_mask import row_values
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain

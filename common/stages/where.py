@@ -6,13 +6,13 @@ A filter reads stored values, so it runs before every stage that does not itself
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, contains
 from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
 from ..predicates.filter_tuples import as_expression
+from ..process.dataclass import dataclass
 from ..process.forks import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields

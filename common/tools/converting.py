@@ -16,7 +16,6 @@ import posixpath
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Literal, TypeAlias, get_args
@@ -31,6 +30,7 @@ from ..layout.filesystem import resolve
 from ..layout.opening import opened
 from ..layout.retries import with_retries
 from ..pipeline import Pipeline
+from ..process.dataclass import dataclass
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
 from ..transport.source import usable_processors

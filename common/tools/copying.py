@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from ..layout.patterns import Pattern
 from ..layout.stores import store_of
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
+from ..process.dataclass import dataclass
 from ..schema.codecs import ListCodec, ReadListCodec, ScalarCodec
 from ..schema.field import Unischema, UnischemaField
 from ..schema.images import CompressedImageCodec

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import SchemaError
 from ..layout.dataset import StoredDataset
+from ..process.dataclass import dataclass
 from ..schema.field import SCHEMA_KEY, Unischema, schema_from_metadata, schema_to_metadata
 from ..schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import posixpath
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from ..process.dataclass import dataclass
 from .metadata_file import read_if_there, remove_file, replace_file
 
 SUMMARY = "_metadata"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from ..engine.read.fetch import TableCache
 from ..order.cursor import Cursor, SkipState
 from ..plan.options import Options
 from ..plan.plan import BasePlan
+from ..process.dataclass import dataclass
 from .served.address import ServerAddress
 
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, PipelineError
+from ..process.dataclass import dataclass
 from ..schema.field import Unischema
 from ..schema.plain import integer
 from .file_format import writer_options

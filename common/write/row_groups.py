@@ -6,14 +6,13 @@ batched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
 from ..memory.arrow_views import as_numpy
+from ..process.dataclass import dataclass
 from ..schema.plain import integer, plain
 from ..schema.ragged import ends_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ...memory.arrow_views import as_numpy
 from ...native.objects import objects
+from ...process.dataclass import dataclass
 from ...schema.element import Element, OutputField
 from ...schema.ragged import NestedArray, RaggedArray, concat_ranges, ends_of
 from .arrow_take import take_runs

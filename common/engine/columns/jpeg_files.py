@@ -7,11 +7,11 @@ only the rows that a crop needs. So damage is noticed in any part of an image, b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...native import jpeg
+from ...process.dataclass import dataclass
 from ...schema.codec import Codec
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count

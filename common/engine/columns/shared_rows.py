@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...memory.arena import BLOCK_REGIONS
 from ...native.kernels import copy_value
+from ...process.dataclass import dataclass
 
 LIMIT_BYTES = 512 << 20
 _LARGE_BYTES = 1 << 16  # rows from this size on reuse memory of earlier blocks

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...memory.arena import ALIGNMENT, SMALL_BYTES, Arena
 from ...native.gather import gather as gather_rows
+from ...process.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

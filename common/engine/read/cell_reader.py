@@ -11,7 +11,6 @@ the copies cost more than the read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from ...layout.row_groups import describe_row_group
 from ...memory.arena import block_memory
 from ...native.library import is_compiled
 from ...native.parquet import read_cells
+from ...process.dataclass import dataclass
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...layout.file_versions import FileVersion
 from ...layout.pages import FileBytes
 from ...memory.arena import SCRATCH
 from ...memory.arrow_views import is_number
+from ...process.dataclass import dataclass
 from ...schema.codec import Codec
 from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like

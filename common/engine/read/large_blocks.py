@@ -9,7 +9,6 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from ...counting.counters import Reading
 from ...layout.nested import variable
 from ...layout.temporary import forget
 from ...memory.arrow_views import as_arrow
+from ...process.dataclass import dataclass
 from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ...memory.arena import block_memory
+from ...process.dataclass import dataclass
 
 _NO_BYTE = np.zeros(1, np.int64)
 

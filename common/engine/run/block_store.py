@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -22,6 +22,7 @@ from ...errors import ELEMENT_ERRORS, PipelineError
 from ...layout.arrow_read import TooLargeError
 from ...plan.draws import BlockKey, BlockRows
 from ...plan.plan import BasePlan
+from ...process.dataclass import dataclass
 from ...progress import CancelToken
 from ...selection.rows import RowNumbers
 from ..read.fetch import Fetcher

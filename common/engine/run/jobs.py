@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...order.cursor import NOTHING, SkipState
 from ...order.positions import BatchView, consecutive
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
+from ...process.dataclass import dataclass
 from .bad_rows import SkippedItem
 
 _MOST_BLOCKS = 8

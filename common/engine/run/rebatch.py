@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...order.cursor import NOTHING, SkipState
 from ...plan.plan import BasePlan
+from ...process.dataclass import dataclass
 from ..columns.batch import Column, Dense, concat_columns, take_rows
 
 

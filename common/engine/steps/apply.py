@@ -6,13 +6,13 @@ Each kind of step is implemented in its own module of this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ...memory.arena import Arena
+from ...process.dataclass import dataclass
 from ...stages.cast import CastStep
 from ...stages.encode import EncodeStep
 from ...stages.image_base import ImageStep

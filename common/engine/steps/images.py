@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ...memory.arena import SCRATCH
+from ...process.dataclass import dataclass
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageStep
 from ...stages.normalize import NormalizeOp

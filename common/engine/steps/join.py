@@ -6,12 +6,12 @@ A batch takes only the tokens that it needs, so a row that many items share is n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...memory.arena import Arena
 from ...native.gather import copy_pieces
+from ...process.dataclass import dataclass
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep

@@ -8,12 +8,12 @@ has finished; the others are left to `images.process`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from ...native.jpeg import MIRRORED, UPSIDE_DOWN
+from ...process.dataclass import dataclass
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageOp, ImageStep
 from ...stages.normalize import NormalizeOp

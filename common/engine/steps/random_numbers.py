@@ -10,12 +10,12 @@ is applied to a hash of the key plus a multiple of its increment. All items of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from ...order.permutations import raw_words
+from ...process.dataclass import dataclass
 from ...stages.image_base import Key
 
 _IMAGES_KEY = 0x696D6167

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ...process.dataclass import dataclass
 from ...stages.pack import PackStep
 from ..columns.fixed_column import FixedColumn
 from ..columns.protocols import BlockColumn

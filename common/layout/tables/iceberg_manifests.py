@@ -7,10 +7,10 @@ pyiceberg itself reads them with the schema of format 2, which leaves out where 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import DatasetError, ParquetryError
+from ...process.dataclass import dataclass
 from ...progress import thread_pool
 from ...urls import clean_cause
 from ..file_cache import UNREADABLE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import CodecUnavailableError, PipelineError, missing_package
+from ...process.dataclass import dataclass
 from ..dataset import PetastormDataset
 from ..errors import PetastormMetadataError, PetastormMetadataGenerationError
 from ..unischema import Unischema, from_parquetry

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ...errors import PipelineError
+from ...process.dataclass import dataclass
 
 _FORMS = "unix:PATH, tcp://127.0.0.1:PORT or tls://HOST:PORT"
 _LONGEST_UNIX_PATH = 107

@@ -8,12 +8,12 @@ each of its tensors is a list of values. `tf_plugin.arrow_source` restores the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ...engine.columns.batch import Column, Dense, Ragged, Strings
+from ...process.dataclass import dataclass
 from ...schema.element import Element, OutputField
 from ...schema.ragged import ends_of
 from .arrays import even_offsets, flat_array, list_array, string_array

@@ -15,10 +15,10 @@ import secrets
 import ssl
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PipelineError
+from ...process.dataclass import dataclass
 from .address import Endpoint, ServerAddress
 
 _SHORTEST_TOKEN = 16

@@ -7,13 +7,13 @@ States are those of the server's own plan, so every front end can load them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import PipelineError
 from ...order.cursor import Origin
 from ...plan.plan import BasePlan
 from ...plan.stage_order import StageOrder
+from ...process.dataclass import dataclass
 from ...process.forks import cached_property
 from ...schema.element import Element
 from ...stages.base import Stage, kinds, stage_from_json

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import SidecarError
 from ...order.cursor import Cursor, Origin
+from ...process.dataclass import dataclass
 
 MAGIC = 0x59525150
 VERSION = 3

@@ -9,7 +9,6 @@ import pickle
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +21,7 @@ from ...layout.nested import one_array
 from ...layout.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
 from ...memory.arrow_views import as_arrow, from_stream, write_stream
 from ...plan.draws import BlockRows
+from ...process.dataclass import dataclass
 from ...selection.rows import RowNumbers
 from .channel import memory_file
 

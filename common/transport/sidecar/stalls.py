@@ -16,8 +16,8 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ...process.dataclass import dataclass
 from ...progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)

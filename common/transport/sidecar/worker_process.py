@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from dataclasses import dataclass
 from typing import Protocol
 
+from ...process.dataclass import dataclass
 from ..children import start_child
 from ..processes import python_command
 
