@@ -15,9 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import SchemaError
+from parquetry.common.process.dataclass import dataclass
 from parquetry.common.schema.element import Element, OutputField
-
-from ..common.process.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.plan.options import Options
+from parquetry.common.process.dataclass import dataclass
 from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, python_command
 from parquetry.common.transport.sidecar.request import may_share_process
 
-from ..common.process.dataclass import dataclass
 from .build import load_ops
 from .elements import flat_components, leaves_of, structure_of_specs, structured
 

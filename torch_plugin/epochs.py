@@ -17,9 +17,9 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.process.dataclass import dataclass
 from parquetry.common.schema.plain import integer
 
-from ..common.process.dataclass import dataclass
 from .loader_passes import Pass
 from .trainer_sharding import TrainerEpoch
 

@@ -19,11 +19,11 @@ from parquetry.common.order.cursor import NOTHING, Cursor, SkipState
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.state import read_state, state_of
+from parquetry.common.process.dataclass import dataclass
 from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
-from ..common.process.dataclass import dataclass
 from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
 from .relay import Relay, RelayPlan

@@ -24,8 +24,8 @@ from torch.utils.data._utils import fetch
 
 from parquetry.common import Pipeline
 from parquetry.common.order.cursor import SkipState
+from parquetry.common.process.dataclass import dataclass
 
-from ..common.process.dataclass import dataclass
 from . import worker_failures
 from .collation import as_is, convert
 from .loader_state import check_state_of

@@ -19,10 +19,10 @@ from typing_extensions import Self
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import Given
+from parquetry.common.process.dataclass import dataclass
 from parquetry.common.stages.batch import Batch
 from parquetry.common.stages.concat import Remainder
 
-from ..common.process.dataclass import dataclass
 from .combining import check_combined
 from .elementwise import ElementwiseVerbs
 from .iterable import SEEDS, ParquetIterable

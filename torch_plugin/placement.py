@@ -16,11 +16,10 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 from parquetry.common.plan.stage_order import order_stages
 from parquetry.common.plan.state import State, plan_hash, read_state
+from parquetry.common.process.dataclass import dataclass
 from parquetry.common.stages.base import Decision, Stage
 from parquetry.common.stages.shard import Shard
 from parquetry.common.stages.shuffle import Shuffle
-
-from ..common.process.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

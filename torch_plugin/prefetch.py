@@ -19,8 +19,8 @@ import torch
 from typing_extensions import Self
 
 from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.process.dataclass import dataclass
 
-from ..common.process.dataclass import dataclass
 from .devices import DeviceCopies, copies_to
 from .nested import NestedTensors
 from .pinned_regions import PINNED_BATCHES

@@ -39,8 +39,8 @@ from parquetry.common.errors import ParquetryError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.program import leaves_of
+from parquetry.common.process.dataclass import dataclass
 
-from ..common.process.dataclass import dataclass
 from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import Encoder, SentBatch, discard, is_described, regions_of, with_regions

@@ -19,8 +19,8 @@ from torch.utils.data import default_collate
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
+from parquetry.common.process.dataclass import dataclass
 
-from ..common.process.dataclass import dataclass
 from .collation import as_is
 from .placement import rank_here
 

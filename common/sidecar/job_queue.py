@@ -101,6 +101,7 @@ class JobQueue:
             counters=counters,
             workers=workers,
         )
+        self._runner.begin(counters, self._store.cancel_token)
         self._pending: deque[RunningJob | PlanningFailed | NoMoreJobs] = deque()
         self._done: deque[list[BlockHandle]] = deque()
         self._in_flight = 0

@@ -120,7 +120,6 @@ class Server:
             prepared = self._up_to_date()
             if "urls" not in self._request:  # one file of several that a graph names may well have no rows
                 prepared.plan.check_not_empty()
-            prepared.runner.count_in(counters)
             self._iteration = Iteration(
                 self._client,
                 self._slots,

@@ -6,7 +6,7 @@ only the rows that a crop needs. So damage is noticed in any part of an image, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...schema.codec import Codec
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
 from ...selection.rows import RowNumbers
+from .first_job import in_parts, parts_of
 
 _AT_ONCE = 16  # images in one call, which needs the interpreter lock once and cannot be interrupted
 _MOST_INTACT = 1 << 26
@@ -89,7 +90,7 @@ class JpegFiles:
 
     def __init__(self, files: Callable[[np.ndarray], Files], *, at_once: bool, intact: IntactRows) -> None:
         self._files = files
-        self._at_once = _AT_ONCE if at_once else 1
+        self._at_once = at_once
         self._intact = intact
         self._known = intact.load()
 
@@ -118,10 +119,17 @@ class JpegFiles:
         reductions = np.ones(len(rows), np.int64) if reductions is None else reductions
         flips = np.zeros(len(rows), np.int64) if flips is None else flips
         reads_all = ~self._known[rows]
-        for some in _runs(len(rows), self._at_once):
+
+        def decode(some: slice) -> None:
             data, lengths = self._files(rows[some])
             parts = jpeg.Parts(data, lengths, sizes[some], reductions[some], boxes[some], flips[some], reads_all[some])
             decoded[some] = jpeg.decode_parts(parts, out, factors, places=places[some])
+
+        if self._at_once:
+            in_parts(len(rows), _AT_ONCE, decode)
+        else:
+            for some in parts_of(len(rows), 1):
+                decode(some)
         new = rows[decoded & reads_all]
         if len(new):
             self._known[new] = True
@@ -157,7 +165,3 @@ def file_in(data: memoryview) -> Files:
     """Returns one file that is in memory."""
     array = np.frombuffer(data, np.uint8)
     return _ONE + array.ctypes.data, _ONE + len(array)
-
-
-def _runs(count: int, length: int) -> Iterator[slice]:
-    return (slice(first, first + length) for first in range(0, count, length))

@@ -24,6 +24,7 @@ from ...plan.plan import BasePlan
 from ...process.forks import load_compute, reading
 from ...progress import warning_seconds
 from ..columns.batch import Column, column_bytes
+from ..columns.first_job import FirstJob
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
 from .assemble import assemble, assemble_batches
 from .bad_rows import FailedItem
@@ -110,6 +111,7 @@ class ThreadedEngine:
             workers=cursor.workers,
         )
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+        self._first_job = FirstJob(threads)
         self._pending: deque[tuple[Future[list[list[Column]]], list[BlockHandle], Job]] = deque()
         self._run = NO_STEPS
         self._run_of: Job | None = None
@@ -279,7 +281,7 @@ class ThreadedEngine:
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
-            with reading():
+            with reading(), self._first_job.helped(job.number):
                 if job.bounds:
                     made = assemble_batches(self._program, sources, job.bounds, region, strict_nulls=self._strict_nulls)
                 else:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ...counting.counters import Count, Counters, add_time
 from ...engine.columns.batch import Column
+from ...engine.columns.first_job import FirstJob
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble, assemble_batches
 from ...engine.run.block_loader import BlockLoader
@@ -21,6 +22,7 @@ from ...engine.run.block_store import BlockHandle, sources_of
 from ...engine.run.jobs import Job
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
+from ...progress import CancelToken
 from .protocol import BatchHeader
 from .slots import Slot, write_tables
 from .worker_process import WorkerProcess
@@ -43,8 +45,8 @@ class Runner(Protocol):
     def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[list[BatchHeader]]:
         """Starts a job. ``first``, the number of its first element, goes into the batch headers."""
 
-    def count_in(self, counters: Counters) -> None:
-        """Makes later jobs count in ``counters``."""
+    def begin(self, counters: Counters, token: CancelToken) -> None:
+        """Called before the first job of an iteration. Its jobs count in ``counters``, and end early with ``token``."""
 
     def close(self) -> None:
         """Stops everything. Idempotent."""
@@ -65,10 +67,13 @@ class ThreadRunner:
         self._program = program
         self._strict_nulls = strict_nulls
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
-        self._counters = Counters()
+        self._threads = threads
+        self.begin(Counters(), CancelToken())
 
-    def count_in(self, counters: Counters) -> None:
+    def begin(self, counters: Counters, token: CancelToken) -> None:
         self._counters = counters
+        self._token = token
+        self._first_job = FirstJob(self._threads)
 
     def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         return rows, self._loaders[source].assemble(rows, parts)
@@ -84,20 +89,24 @@ class ThreadRunner:
 
     def _make(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> list[BatchHeader]:
         self._counters.bind()
-        sources = sources_of(job, handles)
+        self._token.bind()
         slot.memory.begin()
-        parts: list[tuple[list[Column], int, int]]
-        if job.bounds:
-            made = assemble_batches(self._program, sources, job.bounds, slot.memory, strict_nulls=self._strict_nulls)
-            sizes = [last - first for first, last in pairwise(job.bounds)]
-            parts = [(columns, 1, rows) for columns, rows in zip(made, sizes, strict=True)]
-        else:
-            columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
-            parts = [(columns, job.elements, job.count)]
+        with self._first_job.helped(job.number):
+            parts = self._made(job, handles, slot)
         begin = time.perf_counter()
         headers = write_tables(slot.memory, parts, first_element=first)
         add_time(Count.HAND_OVER_S, begin)
         return headers
+
+    def _made(self, job: Job, handles: list[BlockHandle], slot: Slot) -> list[tuple[list[Column], int, int]]:
+        """Returns the columns, elements and rows of each part of a job."""
+        sources = sources_of(job, handles)
+        if job.bounds:
+            made = assemble_batches(self._program, sources, job.bounds, slot.memory, strict_nulls=self._strict_nulls)
+            sizes = [last - first for first, last in pairwise(job.bounds)]
+            return [(columns, 1, rows) for columns, rows in zip(made, sizes, strict=True)]
+        columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+        return [(columns, job.elements, job.count)]
 
 
 def needs_workers(program: ElementProgram | MixedProgram, workers: int) -> bool:

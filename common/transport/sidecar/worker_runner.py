@@ -22,6 +22,7 @@ from ...engine.run.jobs import Job, UnfinishedJobError
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
+from ...progress import CancelToken
 from ...stages.functions import pickle_with_files
 from ..children import how_it_ended, killed_for_memory
 from ..processes import start_vital
@@ -89,7 +90,7 @@ class WorkerRunner:
         for worker in self._workers:
             worker.stale.append(block.number)
 
-    def count_in(self, counters: Counters) -> None:
+    def begin(self, counters: Counters, token: CancelToken) -> None:
         self._counters = counters
 
     def _memory_ran_out(self) -> bool:

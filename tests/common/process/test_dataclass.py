@@ -181,4 +181,5 @@ def test_a_class_is_compiled_when_it_is_first_made() -> None:
     assert Late(1).value == 1
     assert inspect.isfunction(vars(Late)["__init__"])
     assert Late.__init__.__qualname__.endswith("Late.__init__")
+    assert Late.__init__.__globals__["__name__"] == Late.__init__.__module__ == __name__  # to tracebacks, too
     assert inspect.get_annotations(Late.__init__)["value"] == "int"
