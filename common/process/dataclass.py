@@ -166,7 +166,7 @@ def _compiled_init(cls: type[Any]) -> FunctionType:
     by_place = [_parameter(each) for each in given if not each.kw_only]
     by_name = [_parameter(each) for each in given if each.kw_only]
     parameters = ["self", *by_place, *(["*", *by_name] if by_name else [])]
-    scope: dict[str, Any] = {"__name__": cls.__module__, "_set": object.__setattr__, "_FROM_FACTORY": _FROM_FACTORY}
+    scope: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "_FROM_FACTORY": _FROM_FACTORY}
     lines = []
     for each in fields(cls):
         scope |= {f"_default_{each.name}": each.default, f"_factory_{each.name}": each.default_factory}
@@ -194,5 +194,5 @@ def _assignment(item: Field[Any]) -> list[str]:
     elif item.init:
         value = name
     else:
-        return [] if item.default is MISSING else [f"_set(self, {name!r}, _default_{name})"]
-    return [f"_set(self, {name!r}, {value})"]
+        return [] if item.default is MISSING else [f"__set(self, {name!r}, _default_{name})"]
+    return [f"__set(self, {name!r}, {value})"]

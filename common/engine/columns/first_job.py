@@ -75,16 +75,18 @@ class _SharedWork:
                     return
                 part = self._parts.popleft()
                 self._running += 1
+            failure: BaseException | None = None
             try:
                 check_cancelled()
                 self._function(part)
             except BaseException as error:
-                self._parts.clear()
-                self._errors.append(error)
-            finally:
-                with self._changed:
-                    self._running -= 1
-                    self._changed.notify_all()
+                failure = error
+            with self._changed:
+                if failure is not None:
+                    self._parts.clear()
+                    self._errors.append(failure)
+                self._running -= 1
+                self._changed.notify_all()
 
     def wait(self) -> None:
         """Waits for the parts that other threads have begun. Raises the first error of a part."""
