@@ -158,17 +158,20 @@ class _Loaded:
 
 @lru_cache(maxsize=1)
 def _loaded() -> _Loaded | None:
-    core = library()
-    if core is None:
-        return None
     with importing():
-        for path in _libraries():
-            address = core.parquetry_jpeg_library(os.fsencode(path))
-            if address is None:
-                continue
-            loaded = _Loaded(core, address)
-            if _is_exact(loaded):
-                return loaded
+        return _first_exact()
+
+
+@lru_cache(maxsize=1)  # a thread that waited for another one's trials does not repeat them
+def _first_exact() -> _Loaded | None:
+    core = library()
+    for path in () if core is None else _libraries():
+        address = core.parquetry_jpeg_library(os.fsencode(path))
+        if address is None:
+            continue
+        loaded = _Loaded(core, address)
+        if _is_exact(loaded):
+            return loaded
     return None
 
 
@@ -207,6 +210,7 @@ def _is_exact(loaded: _Loaded) -> bool:
     return True
 
 
+@lru_cache(maxsize=1)
 def _resizes_exactly(loaded: _Loaded) -> bool:
     """Returns whether parts are resized as the installed OpenCV does."""
     try:

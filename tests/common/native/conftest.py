@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import jpeg_trials
 import pytest
 
-from parquetry.common.native import build, jpeg, library
+from parquetry.common.native import build, library
 from parquetry.common.native.compiler import find_compiler
 
 
@@ -58,4 +59,4 @@ def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def forget() -> None:
     """Makes the next call look for the library again."""
     library.library.cache_clear()
-    jpeg._loaded.cache_clear()
+    jpeg_trials.forget()

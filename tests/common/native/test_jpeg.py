@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import cv2
+import jpeg_trials
 import numpy as np
 import pytest
 import simplejpeg
@@ -313,3 +316,22 @@ def test_another_version_of_a_file_is_read_to_its_end_again(tmp_path: Path) -> N
     for _ in range(3):
         with pytest.raises(DecodeError, match="image"):
             list(chain(damaged + bytes(len(file) - len(damaged))))
+
+
+def test_several_threads_that_begin_at_once_try_the_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    all_here, is_exact = threading.Barrier(4), jpeg._is_exact
+
+    def counted(loaded: Any) -> bool:
+        tried.append(threading.current_thread().name)
+        return is_exact(loaded)
+
+    def decode() -> bool:
+        all_here.wait(60)
+        return jpeg.is_usable()
+
+    monkeypatch.setattr(jpeg, "_is_exact", counted)
+    jpeg_trials.forget()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(future.result() for future in [pool.submit(decode) for _ in range(4)])
+    assert len({*tried}) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import jpeg_trials
 import numpy as np
 import pytest
 from faces import installed_faces
@@ -26,7 +27,6 @@ from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unisc
 from parquetry.common.engine.steps import image_kernels
 from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
 from parquetry.common.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
-from parquetry.common.native import jpeg
 from parquetry.common.schema.images import CompressedImageCodec as Codec
 from parquetry.common.testing import assert_resumable, assert_same
 
@@ -653,9 +653,10 @@ def no_opencv(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for function in cached:
         function.cache_clear()
     monkeypatch.setitem(sys.modules, "cv2", None)
-    jpeg._loaded.cache_clear()
+    jpeg_trials.forget()
     yield
-    for function in (*cached, jpeg._loaded):
+    jpeg_trials.forget()
+    for function in cached:
         function.cache_clear()
 
 
