@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +42,24 @@ else:
 
 
 class ForkLock:
-    """A lock that is free in a forked child, even if it was held in the parent. Use it with ``with``."""
+    """A lock that is free in a forked child, even if it was held in the parent. Use it with ``with``.
+
+    ``with`` looks up both methods before the block, so a child that was forked inside it releases the lock that was
+    held. The methods are those of a lock of the system: between them and the block, Python code could be interrupted
+    (Ctrl-C), and the lock would stay held.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         _locks.add(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        return self._lock.__enter__
 
-    def __exit__(self, *_: object) -> None:
-        if self._lock.locked():  # false in a child that was forked inside the block
-            self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__
 
 
 _locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()

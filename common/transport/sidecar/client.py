@@ -18,7 +18,7 @@ from typing import Any
 
 from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.batch import Column
-from ...errors import SidecarError, error_class, limit_reached
+from ...errors import PipelineError, SidecarError, error_class, limit_reached
 from ...memory.arena import SMALL_BYTES
 from ...order.cursor import SkipState
 from ...schema.element import OutputField
@@ -86,6 +86,7 @@ class SidecarClient:
         self._stalled: str | None = None
         self.failed_at: int | None = None  # the position after the element whose error was raised last
         self._interrupted = False
+        self._ends_wait = False
         self.skipped: deque[tuple[int, SkipState]] = deque()  # (position, what is left out from there on)
         self._open(request, stall_timeout)
 
@@ -147,8 +148,13 @@ class SidecarClient:
         """Returns whether the sidecar may run another iteration. It may not after a user function was interrupted."""
         return self.alive and not self._interrupted
 
+    def end_wait(self) -> None:
+        """Makes the thread that waits for a message raise `PipelineError` soon. It must then call `stop`."""
+        self._ends_wait = True
+
     def stop(self) -> None:
         """Ends the iteration and keeps the sidecar."""
+        self._ends_wait = False
         with contextlib.suppress(OSError):
             self._channel.send(Message(type=MessageType.STOP, generation=self._generation))
         self._generation += 1
@@ -218,6 +224,8 @@ class SidecarClient:
 
         def is_over() -> bool:
             nonlocal watch
+            if self._ends_wait:
+                return True
             watch = watch or StallWatch("the trainer", self._process.pid, timeout_s=self._stall_s, group=True)
             if self._stalled is None and (stalled := watch.stalled()) is not None:
                 self._stalled = stalled
@@ -232,6 +240,8 @@ class SidecarClient:
                 self._interrupted = True
                 raise
             if message is None:
+                if self._ends_wait and self._process.poll() is None:
+                    raise PipelineError("iteration was closed.")
                 raise self._death()
             if message.type == MessageType.SLOT and message.descriptor is not None:
                 if message.a in self._slots:
@@ -255,6 +265,8 @@ class SidecarClient:
         """Ends a sidecar that violates the protocol."""
         try:
             yield
+        except PipelineError:  # the iteration was closed
+            raise
         except (SidecarError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             if self._closed:  # it died, and the error says so
                 raise

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +49,8 @@ class SidecarSource:
         self._died_at = -1
         self._closed = False
         self._client: SidecarClient | None = None
+        self._lock = threading.RLock()  # reentrant: a finalizer may close it in any method here
+        self._is_waiting = False  # a thread waits for the client's next message
         try:
             self._begin()
         except SidecarDiedError as error:
@@ -53,16 +58,15 @@ class SidecarSource:
 
     def _begin(self) -> None:
         """Begins after the last step that was returned."""
-        self._client = IDLE.take(self._request, self._stall_timeout)
+        client = IDLE.take(self._request, self._stall_timeout)
         try:
-            cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
-            state = state_of(self._plan, cursor).to_json() if self.skipped else None
-            self._client.start(Start(cursor=cursor, merge=True, state=state), self._counters.descriptor)
+            with self._waiting(client):
+                cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
+                state = state_of(self._plan, cursor).to_json() if self.skipped else None
+                client.start(Start(cursor=cursor, merge=True, state=state), self._counters.descriptor)
         except BaseException:
             self._release()
             raise
-        if self._closed:  # closed by another thread in the meantime
-            self._release()
 
     def _begin_again(self, death: SidecarError) -> None:
         """Replaces a sidecar that died.
@@ -114,7 +118,8 @@ class SidecarSource:
         if client is None:
             raise StopIteration
         try:
-            received = client.next_batches(self._outputs)
+            with self._waiting(client):
+                received = client.next_batches(self._outputs)
         except ELEMENT_ERRORS:
             if client.failed_at is None:
                 self.close()
@@ -149,12 +154,34 @@ class SidecarSource:
             _, self.skipped = told.popleft()
 
     def close(self) -> None:
-        """Ends the iteration and keeps the sidecar for the next one. Idempotent."""
+        """Ends the iteration and keeps the sidecar for the next one. Idempotent.
+
+        If another thread waits for the sidecar, its wait ends with a `PipelineError`, and that thread gives it back.
+        """
         self._closed = True
         self._release()
 
+    @contextmanager
+    def _waiting(self, client: SidecarClient) -> Iterator[None]:
+        """Keeps `_release` from giving the client to another iteration while this thread reads its messages."""
+        with self._lock:
+            self._client, self._is_waiting = client, True
+            if self._closed:
+                client.end_wait()
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+            if self._closed:
+                self._release()
+
     def _release(self) -> None:
-        client, self._client = self._client, None
+        with self._lock:
+            client = self._client
+            if client is not None and self._is_waiting:
+                client.end_wait()
+                return
+            self._client = None
         if client is not None and client.pid == os.getpid():
             client.stop()
             IDLE.give(client)

@@ -10,6 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 import pytest
 from processes import PATIENCE_S
@@ -94,14 +97,48 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_child() -> None:
 
 def test_a_child_leaves_the_lock_that_its_own_thread_held() -> None:
     lock = ForkLock()
+    leave = lock.__exit__  # as ``with`` looks it up
 
     def leave_and_take_it() -> bool:
-        lock.__exit__(None, None, None)
+        leave(None, None, None)
         with lock:
             return True
 
     with lock:
         assert exit_code_of_child(leave_and_take_it) == 0
+
+
+def test_an_interrupt_never_leaves_a_lock_held() -> None:
+    lock = ForkLock()
+
+    def take_it(wanted: int) -> None:
+        """Takes the lock, and is interrupted at the ``wanted``-th event of Python code on the way in and out."""
+        events = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal events
+            if frame.f_code.co_filename == forks.__file__:
+                frame.f_trace_opcodes = True
+                events += 1
+                if events == wanted:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            with lock:
+                pass
+        finally:
+            sys.settrace(None)
+
+    interrupted = 0
+    for wanted in range(1, 60):
+        with suppress(KeyboardInterrupt):
+            take_it(wanted)
+            continue
+        interrupted += 1
+        assert not lock._lock.locked()
+    assert interrupted > 1
 
 
 def test_a_fork_waits_for_the_end_of_an_import() -> None:
