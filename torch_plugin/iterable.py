@@ -494,19 +494,16 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             )
 
     def _warn_of_batches_of_batches(self, begun: Pass) -> None:
-        if (
-            begun.batch_size is None
-            or self._warned_of_batches
-            or begun.trainer_sharding is not None
-            or not self.element.batched
-        ):
+        dealt = begun.trainer_sharding
+        made_of = begun.batch_size or (0 if dealt is None or dealt.rows == 1 else dealt.rows)
+        if not made_of or self._warned_of_batches or not self.element.batched:
             return
         self._warned_of_batches = True
         _LOG.warning(
             "the loader makes batches of %d from elements that batch() already batched: tensors get a leading axis of "
             "%d. Write DataLoader(dataset, batch_size=None).",
-            begun.batch_size,
-            begun.batch_size,
+            made_of,
+            made_of,
         )
 
     def _warn_of_hidden_progress(self) -> None:

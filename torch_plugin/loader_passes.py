@@ -267,7 +267,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 loader=iterator._parquetry_loader,
                 workers=loader.num_workers,
                 seed=None if seed is None else seed + number,  # two shuffles in one loader get different orders
-                batch_size=loader.batch_size if dataset is own and loader.collate_fn is default_collate else None,
+                batch_size=loader.batch_size if dataset is own and _stacks(loader.collate_fn) else None,
                 dataset=loader.dataset,
                 trainer_sharding=trainer_sharding,
                 trainer=trainer,
@@ -284,6 +284,12 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     except BaseException:
         iterator._shutdown = True  # no workers were started that __del__ would have to stop
         raise
+
+
+def _stacks(collate: object) -> bool:
+    """Whether a function surely stacks elements, as torch's own and those of the Hugging Face Trainer do."""
+    module = getattr(collate, "__module__", None) or ""
+    return collate is default_collate or module.startswith("transformers.")
 
 
 def _may_have_runs(iterator: object, loader: DataLoader) -> bool:

@@ -9,6 +9,7 @@ subclasses that it decorates work as usual.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
@@ -38,14 +39,16 @@ class _Parameters:
     """
 
     def __init__(self, given: Any, frozen: bool) -> None:
-        self._given = given
+        self.given = given
         self._frozen = frozen
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._given, name)
+        if name == "given":  # not set yet: the object is being unpickled
+            raise AttributeError(name)
+        return getattr(self.given, name)
 
     def __repr__(self) -> str:
-        return repr(self._given)
+        return repr(self.given)
 
     @property
     def frozen(self) -> bool:
@@ -166,15 +169,19 @@ def _compiled_init(cls: type[Any]) -> FunctionType:
     by_place = [_parameter(each) for each in given if not each.kw_only]
     by_name = [_parameter(each) for each in given if each.kw_only]
     parameters = ["self", *by_place, *(["*", *by_name] if by_name else [])]
-    scope: dict[str, Any] = {"__name__": cls.__module__, "__set": object.__setattr__, "_FROM_FACTORY": _FROM_FACTORY}
+    values: dict[str, Any] = {"__set": object.__setattr__, "__from_factory": _FROM_FACTORY}
     lines = []
     for each in fields(cls):
-        scope |= {f"_default_{each.name}": each.default, f"_factory_{each.name}": each.default_factory}
+        values |= {f"__default_{each.name}": each.default, f"__factory_{each.name}": each.default_factory}
         lines += _assignment(each)
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
-    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), scope)
-    init: FunctionType = scope["__init__"]
+    body = "\n  ".join(lines or ["pass"])
+    text = f"def make({', '.join(values)}):\n def __init__({', '.join(parameters)}):\n  {body}\n return __init__"
+    module = sys.modules.get(cls.__module__)  # whose names the annotations use, and tracebacks, too
+    made: dict[str, Any] = {}
+    exec(text, {"__name__": cls.__module__} if module is None else module.__dict__, made)
+    init: FunctionType = made["make"](**values)
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__annotations__ = {each.name: each.type for each in given} | {"return": None}
     return init
@@ -182,17 +189,17 @@ def _compiled_init(cls: type[Any]) -> FunctionType:
 
 def _parameter(item: Field[Any]) -> str:
     if item.default is not MISSING:
-        return f"{item.name}=_default_{item.name}"
-    return item.name if item.default_factory is MISSING else f"{item.name}=_FROM_FACTORY"
+        return f"{item.name}=__default_{item.name}"
+    return item.name if item.default_factory is MISSING else f"{item.name}=__from_factory"
 
 
 def _assignment(item: Field[Any]) -> list[str]:
     name = item.name
     if item.default_factory is not MISSING:
-        made = f"_factory_{name}()"
-        value = f"{made} if {name} is _FROM_FACTORY else {name}" if item.init else made
+        made = f"__factory_{name}()"
+        value = f"{made} if {name} is __from_factory else {name}" if item.init else made
     elif item.init:
         value = name
     else:
-        return [] if item.default is MISSING else [f"__set(self, {name!r}, _default_{name})"]
+        return [] if item.default is MISSING else [f"__set(self, {name!r}, __default_{name})"]
     return [f"__set(self, {name!r}, {value})"]

@@ -114,3 +114,26 @@ def test_one_process_resumes_in_the_middle_of_an_epoch(url: str, tmp_path: Path,
     _, rest = trained(url, tmp_path, face, resume=str(tmp_path / "checkpoint-15"), **options)
     assert Counter(whole.seen) == Counter([*range(60), *range(60)])
     assert rest.seen == whole.seen[15 * BATCH :]
+
+
+def test_batches_of_batches_warn(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Shapes(Recorder):
+        def forward(self, id: torch.Tensor, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.seen.append(tuple(id.shape))  # type: ignore[arg-type]
+            return {"loss": (self.linear(x)[..., 0] - labels).pow(2).mean()}
+
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=BATCH,
+        max_steps=1,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    model, rows = Shapes(), ParquetIterable(url, ["id", "x", "labels"])
+    Trainer(model=model, args=arguments, train_dataset=rows).train()
+    assert model.seen == [(BATCH,)]
+    assert "already batched" not in caplog.text
+    Trainer(model=model, args=arguments, train_dataset=rows.batch(BATCH)).train()
+    assert model.seen == [(BATCH,), (BATCH, BATCH)]
+    assert f"batches of {BATCH} from elements that batch() already batched" in caplog.text

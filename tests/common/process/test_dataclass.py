@@ -6,15 +6,19 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
+import typing
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import cloudpickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parquetry.common import CompressedImageCodec
 from parquetry.common.process.dataclass import dataclass
 
 _DEFAULTS = {
@@ -183,3 +187,15 @@ def test_a_class_is_compiled_when_it_is_first_made() -> None:
     assert Late.__init__.__qualname__.endswith("Late.__init__")
     assert Late.__init__.__globals__["__name__"] == Late.__init__.__module__ == __name__  # to tracebacks, too
     assert inspect.get_annotations(Late.__init__)["value"] == "int"
+    assert typing.get_type_hints(_Base.__init__) == {"first": int, "parts": list[int], "return": type(None)}
+
+
+def test_classes_can_be_pickled_by_value() -> None:
+    images = sys.modules[CompressedImageCodec.__module__]
+    cloudpickle.register_pickle_by_value(images)
+    try:
+        made = pickle.loads(cloudpickle.dumps(CompressedImageCodec("jpeg", quality=70)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(images)
+    assert repr(made) == repr(CompressedImageCodec("jpeg", quality=70))
+    assert copy.deepcopy(CompressedImageCodec.__dataclass_params__).frozen
