@@ -357,10 +357,21 @@ def is_data_name(path: str) -> bool:
 
 
 def partition_of(directory: str) -> tuple[tuple[str, str | None], ...]:
-    """Parses each ``key=text`` in a directory's path to ``(key, text)``, percent-decoded; ``None`` is Hive's null."""
+    """Parses each ``key=text`` in a directory's path to ``(key, text)``, percent-decoded; ``None`` is Hive's null.
+
+    Raises:
+        DatasetError: what is percent-encoded is not UTF-8.
+    """
     pairs = []
     for part in directory.split("/"):
         key, equals, text = part.partition("=")
         if equals and key:
-            pairs.append((unquote(key), None if text == HIVE_NULL else unquote(text)))
+            try:
+                decoded = unquote(key, errors="strict"), unquote(text, errors="strict")
+            except UnicodeDecodeError as error:
+                raise DatasetError(
+                    f"directory '{without_secrets(part)}': expected percent-encoded UTF-8 in the name of a partition, "
+                    f"got other bytes ({error.reason}). Rename it, for example to the UTF-8 of the same characters."
+                ) from error
+            pairs.append((decoded[0], None if text == HIVE_NULL else decoded[1]))
     return tuple(pairs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -26,7 +27,11 @@ _EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_con
 
 
 def start_child(
-    command: Sequence[str], *, meanwhile: Callable[[subprocess.Popen[bytes]], object] | None = None, **options: Any
+    command: Sequence[str],
+    *,
+    meanwhile: Callable[[subprocess.Popen[bytes]], object] | None = None,
+    hands_over: socket.socket | None = None,
+    **options: Any,
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
     """Starts a process, and returns it and the thread that started it. The thread ends after the process has ended.
 
@@ -34,6 +39,8 @@ def start_child(
 
     Args:
         meanwhile: called in that thread.
+        hands_over: a socket that the process gets. That thread closes it, because you may be interrupted before the
+            process starts. Its number could belong to another file by then.
         options: those of `subprocess.Popen`.
 
     Raises:
@@ -41,7 +48,9 @@ def start_child(
         RuntimeError: the thread could not be started.
     """
     started: Future[subprocess.Popen[bytes]] = Future()
-    arguments = (started, command, meanwhile, options)
+    if hands_over is not None:
+        options["pass_fds"] = [hands_over.fileno()]
+    arguments = (started, command, meanwhile, hands_over, options)
     thread = threading.Thread(target=_keep, args=arguments, name="parquetry-child", daemon=True)
     thread.start()
     return started.result(), thread
@@ -51,10 +60,15 @@ def _keep(
     started: Future[subprocess.Popen[bytes]],
     command: Sequence[str],
     meanwhile: Callable[[subprocess.Popen[bytes]], object] | None,
+    hands_over: socket.socket | None,
     options: dict[str, Any],
 ) -> None:
     try:
-        process = subprocess.Popen(command, **options)
+        try:
+            process = subprocess.Popen(command, **options)
+        finally:
+            if hands_over is not None:
+                hands_over.close()
         wait = waiter_for(process.pid, runs=lambda: process.poll() is None)
     except BaseException as error:
         started.set_exception(error)

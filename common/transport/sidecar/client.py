@@ -63,19 +63,18 @@ class SidecarClient:
             self._process, self._drain = start_child(
                 command,
                 meanwhile=self._drain_stderr,
-                pass_fds=[theirs.fileno()],
+                hands_over=theirs,
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # so Ctrl-C reaches only the trainer
             )
         except (OSError, RuntimeError) as error:
             ours.close()
+            theirs.close()
             raise SidecarError(
                 f"sidecar could not be started with {command}: {error}. "
                 + (limit_reached(error) or "Set PARQUETRY_PYTHON to a Python in which parquetry is installed.")
             ) from error
-        finally:
-            theirs.close()
         self._channel = Channel(ours)
         self._generation = 0
         self._most_slots = 0

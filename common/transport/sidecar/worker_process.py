@@ -57,10 +57,9 @@ def start_worker(module: str = "worker") -> WorkerProcess:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     command = python_command(f"parquetry.common.transport.sidecar.{module}", "--fd", str(theirs.fileno()))
     try:
-        process, _ = start_child(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        process, _ = start_child(command, hands_over=theirs, stdin=subprocess.DEVNULL)
     except (OSError, RuntimeError):
         ours.close()
-        raise
-    finally:
         theirs.close()
+        raise
     return WorkerProcess(process, ours)

@@ -44,6 +44,13 @@ def test_names_and_values_are_decoded_once(tmp_path: Path) -> None:
     assert [row["a%3Db"] for row in Pipeline(twice)] == [1]
 
 
+@pytest.mark.parametrize("name", ["a=%FE", "a%C3=1"])
+def test_escaped_bytes_that_are_not_utf8_are_refused(tmp_path: Path, name: str) -> None:
+    url = dataset(tmp_path, {name: 0, "a=%C3%A9": 1})
+    with pytest.raises(DatasetError, match=f"directory '{name}': expected percent-encoded UTF-8"):
+        list(Pipeline(url))
+
+
 def test_a_file_name_is_not_a_directory(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "x=1.parquet")
     assert [field.name for field in Pipeline(str(tmp_path)).schema] == ["id"]

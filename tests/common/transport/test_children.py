@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
 import sys
+import threading
+from typing import Any
 
 import psutil
+import pytest
 
 from parquetry.common.transport.children import start_child
 
@@ -16,3 +23,31 @@ def test_a_child_that_nobody_waits_for_leaves_no_zombie() -> None:
     thread.join(PATIENCE_S)
     assert not psutil.pid_exists(process.pid)
     assert process.wait() == 3
+
+
+def test_a_socket_stays_open_until_the_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    begins, interrupted, popen = threading.Event(), threading.Event(), subprocess.Popen
+    found: list[int] = []
+
+    def slow(command: list[str], **options: Any) -> Any:
+        begins.set()
+        assert interrupted.wait(PATIENCE_S)
+        found.append(theirs.fileno())
+        return popen(command, **options)
+
+    def interrupt() -> None:
+        assert begins.wait(PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    threading.Thread(target=interrupt).start()
+    code = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).send(b'mine')"
+    with pytest.raises(KeyboardInterrupt):
+        start_child([sys.executable, "-c", code, str(theirs.fileno())], hands_over=theirs)
+    interrupted.set()
+    ours.settimeout(PATIENCE_S)
+    with ours:
+        assert ours.recv(4) == b"mine"
+    assert found[0] >= 0
+    assert theirs.fileno() == -1
