@@ -165,7 +165,9 @@ def _loaded() -> _Loaded | None:
 @lru_cache(maxsize=1)  # a thread that waited for another one's trials does not repeat them
 def _first_exact() -> _Loaded | None:
     core = library()
-    for path in () if core is None else _libraries():
+    if core is None:
+        return None
+    for path in _libraries():
         address = core.parquetry_jpeg_library(os.fsencode(path))
         if address is None:
             continue
