@@ -38,7 +38,7 @@ class _Parameters:
     is frozen, because it would compile two methods. So a class is frozen to everyone except `_made`.
     """
 
-    def __init__(self, given: Any, frozen: bool) -> None:
+    def __init__(self, given: object, frozen: bool) -> None:
         self.given = given
         self._frozen = frozen
 
@@ -74,7 +74,7 @@ class _LateInit:
     def __init__(self, cls: type[Any]) -> None:
         self._cls = cls
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         init = _compiled_init(self._cls)
         if self._cls.__dict__.get("__init__") is self:
             self._cls.__init__ = init
@@ -114,12 +114,12 @@ def _made(cls: type[Any], *, init: bool, repr: bool, eq: bool, frozen: bool, slo
 
 
 def _frozen_methods(cls: type[Any], names: tuple[str, ...]) -> dict[str, Any]:
-    def assign(self: Any, name: str, value: Any) -> None:
+    def assign(self: object, name: str, value: object) -> None:
         if type(self) is cls or name in names:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
         super(cls, self).__setattr__(name, value)
 
-    def delete(self: Any, name: str) -> None:
+    def delete(self: object, name: str) -> None:
         if type(self) is cls or name in names:
             raise FrozenInstanceError(f"cannot delete field {name!r}")
         super(cls, self).__delattr__(name)
@@ -127,26 +127,26 @@ def _frozen_methods(cls: type[Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {"__setattr__": assign, "__delattr__": delete}
 
 
-def _getstate(self: Any) -> list[Any]:
+def _getstate(self: object) -> list[Any]:
     """Returns what pickle keeps: by default, it would assign to the slots of a frozen class."""
-    return [getattr(self, each.name) for each in fields(self)]
+    return [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]  # a dataclass
 
 
-def _setstate(self: Any, state: list[Any]) -> None:
-    for each, value in zip(fields(self), state, strict=True):
+def _setstate(self: object, state: list[Any]) -> None:
+    for each, value in zip(fields(self), state, strict=True):  # type: ignore[arg-type]  # a dataclass
         object.__setattr__(self, each.name, value)
 
 
 def _repr(names: tuple[str, ...]) -> Callable[[Any], str]:
     @recursive_repr()
-    def represent(self: Any) -> str:
+    def represent(self: object) -> str:
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     return represent
 
 
 def _eq(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, object], bool]:
-    def equals(self: Any, other: object) -> bool:
+    def equals(self: object, other: object) -> bool:
         return values(self) == values(other) if type(other) is type(self) else NotImplemented
 
     return equals
