@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import psutil
@@ -35,22 +35,15 @@ def test_a_socket_stays_open_until_the_process_has_it(monkeypatch: pytest.Monkey
         found.append(theirs.fileno())
         raise OSError("no process is needed here")
 
-    def interrupt() -> None:
+    def interrupt(_: Future[Any]) -> None:
         assert begins.wait(PATIENCE_S)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)  # pytest-xdist ignores SIGINT
-
-    def raise_interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subprocess, "Popen", slow)
-    before = signal.signal(signal.SIGUSR2, raise_interrupt)
-    threading.Thread(target=interrupt).start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            start_child([sys.executable, "-c", "pass"], hands_over=theirs)
-    finally:
-        interrupted.set()
-        signal.signal(signal.SIGUSR2, before)
+    monkeypatch.setattr(Future, "result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        start_child([sys.executable, "-c", "pass"], hands_over=theirs)
+    interrupted.set()
     ours.settimeout(PATIENCE_S)
     with ours:
         assert ours.recv(4) == b""  # the thread has closed the other end
