@@ -13,7 +13,7 @@ from typing import Any
 
 from ...counting.counters import Count
 from ...engine.run.step_run import NO_STEPS, Converter, StepRun
-from ...errors import ELEMENT_ERRORS, SidecarError
+from ...errors import ELEMENT_ERRORS, PipelineError, SidecarError
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
 from ..source import StepRequest
@@ -58,7 +58,7 @@ class SidecarSource:
 
     def _begin(self) -> None:
         """Begins after the last step that was returned."""
-        client = IDLE.take(self._request, self._stall_timeout)
+        client = self._client = IDLE.take(self._request, self._stall_timeout)
         try:
             with self._waiting(client):
                 cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
@@ -165,9 +165,9 @@ class SidecarSource:
     def _waiting(self, client: SidecarClient) -> Iterator[None]:
         """Keeps `_release` from giving the client to another iteration while this thread reads its messages."""
         with self._lock:
-            self._client, self._is_waiting = client, True
-            if self._closed:
-                client.end_wait()
+            if self._client is not client:  # another thread has just closed this, and given the client away
+                raise PipelineError("iteration was closed.")
+            self._is_waiting = True
         try:
             yield
         finally:

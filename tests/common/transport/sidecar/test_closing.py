@@ -99,3 +99,15 @@ def test_the_waiting_thread_gives_the_sidecar_back(pipeline: Pipeline, monkeypat
     assert given in ([], ["consumer"])
     thread.join(60)
     assert given == ["consumer"]
+
+
+def test_a_thread_that_comes_too_late_leaves_the_sidecar_alone(pipeline: Pipeline) -> None:
+    iterator = iter(pipeline)
+    next(iterator)
+    source: Any = iterator._steps._source
+    client = source._client
+    source.close()
+    with pytest.raises(PipelineError, match="closed"), source._waiting(client):
+        raise AssertionError("another iteration may be reading its messages")
+    assert source._client is None
+    iterator.close()
