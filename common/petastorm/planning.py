@@ -8,18 +8,18 @@ filters. Every wanted row is in exactly one job of an epoch. The order depends o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine.read.fetch import Fetcher
+from ..engine.run.selecting import stored_slices
 from ..errors import PipelineError
 from ..order.permutations import permutation
 from ..predicates.filter_tuples import as_expression
 from ..process.dataclass import dataclass
-from ..schema.field import UnischemaField
 from ..selection.rows import RowSet
 from ..selection.select import evaluate
 from ..selection.selection import Selection
@@ -35,6 +35,7 @@ from .values import row_values
 
 _GROUP_ORDER = 0
 _THREADS = 8
+_ROOM_BYTES = 128 << 20  # for the columns of a filter, in each thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,13 @@ def choose_row_groups(
         NoDataAvailableError: there are more shards than row groups.
     """
     steps: list[Stage] = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _given(filters) else []
-    selection = evaluate(dataset, steps, read=_reader_of(dataset), test=_no_function, threads=_THREADS)
+    selection = evaluate(
+        dataset,
+        steps,
+        read=partial(stored_slices, dataset, room_bytes=_ROOM_BYTES),
+        test=_no_function,
+        threads=_THREADS,
+    )
     count = len(dataset.row_groups)
     selected = np.ones(count, dtype=bool) if selector is None else _selected(dataset, selector, count)
     rows = selection.rows.keep_row_groups(selected)
@@ -206,13 +213,6 @@ class JobOrder:
         found, row = self.windows.rows.locate(item_rows.reshape(-1))
         windows = np.stack([found, row], axis=1).reshape(*item_rows.shape, 2)
         return LoadJob(epoch=epoch, row_group=row_group, part=part, windows=windows)
-
-
-def _reader_of(dataset: PetastormDataset) -> Any:
-    def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
-        return Fetcher(dataset, fields).stored(row_group)
-
-    return read
 
 
 def _no_function(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.ndarray:

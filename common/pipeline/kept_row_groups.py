@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from ..counting.counters import Count, add_time, counters_here
 from ..engine.read.fetch import fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.block import LoadedBlock
-from ..layout.arrow_read import TooLargeError
 from ..memory.recent import RecentValues
 from ..plan.plan import BasePlan
 from ..process.dataclass import dataclass
@@ -88,12 +86,8 @@ class KeptRowGroups:
         return LoadedRun(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
 
     def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
-        (source, row_group), wanted = key, self._wanted(*key)
-        if self._parts[source].row_group_bytes(row_group) <= self._memory_limit:
-            with suppress(TooLargeError):  # which its footer does not say
-                return self._fetchers[source].fetch(row_group, wanted, self._memory_limit)
-        large = self._fetchers[source].fetch_large([row_group], [wanted])
-        return self._fetchers[source].fetch(row_group, wanted) if large is None else large.of_row_group
+        source, row_group = key
+        return self._fetchers[source].fetch_within(row_group, self._wanted(*key), self._memory_limit)
 
     def _wanted(self, source: int, row_group: int) -> RowNumbers:
         rows = self._parts[source].selection.rows

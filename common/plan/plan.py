@@ -36,7 +36,7 @@ from ..order.positions import (
 from ..process.forks import cached_property
 from ..schema.codecs import ReadListCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
-from ..schema.element import Element
+from ..schema.element import Element, about_row_bytes
 from ..schema.field import UnischemaField
 from ..schema.ragged import concat_ranges
 from ..schema.vocabulary import Vocabulary
@@ -121,11 +121,7 @@ class BasePlan:
     @cached_property
     def row_bytes(self) -> int:
         """About how many bytes a decoded row takes. Variable sizes are guessed."""
-        total = 64
-        for output in self.element.outputs:
-            size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
-            total += size * (output.dtype.itemsize if output.kind == "dense" else 32)
-        return total
+        return about_row_bytes(self.element.outputs)
 
     @cached_property
     def chunk_rows(self) -> int:

@@ -6,6 +6,7 @@ or several for nested lists.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -137,6 +138,15 @@ class Element:
     def each(self, columns: Sequence[Iterable[Any]]) -> Iterator[Any]:
         """Builds elements from columns of equal length, one column per output."""
         return map(self.nest, zip(*columns, strict=True))
+
+
+def about_row_bytes(outputs: Iterable[OutputField]) -> int:
+    """Returns about how many bytes a decoded row takes. Variable sizes are guessed."""
+    total = 64
+    for output in outputs:
+        size = math.prod(axis or 64 for axis in output.element_shape)
+        total += size * (output.dtype.itemsize if output.kind == "dense" else 32)
+    return total
 
 
 def output_of(field: UnischemaField) -> OutputField:

@@ -60,6 +60,14 @@ def joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *held])
 
 
+def rows_between(rows: RowNumbers, first: int, end: int) -> np.ndarray:
+    """Returns the wanted rows of a slice, by their numbers in the slice, which holds rows ``first .. end - 1``."""
+    if isinstance(rows, range):
+        return np.arange(max(rows.start, first), min(rows.stop, end)) - first
+    begin, stop = np.searchsorted(rows, np.array([first, end], rows.dtype))  # of another type, it would copy all rows
+    return rows[begin:stop] - first
+
+
 def forget_rows(rows: np.ndarray) -> None:
     """Drops the pages of row numbers in a temporary file from this process's memory. The next use maps them again."""
     while isinstance(rows.base, np.ndarray):

@@ -13,6 +13,7 @@ from ..process.dataclass import dataclass
 from ..schema.ragged import ends_of
 from .growing_rows import RowNumbers as RowNumbers
 from .growing_rows import joined
+from .growing_rows import rows_between as rows_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ of the remaining row groups are read in parallel. A row group that the statistic
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from typing import Any
@@ -35,17 +35,18 @@ from ..stages.where import Where, WhereColumn, WhereFunction
 from .growing_rows import matching_rows
 from .pruning import prune
 from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
-from .rows import RowNumbers, RowSet, all_rows
+from .rows import RowNumbers, RowSet, all_rows, rows_between
 from .selection import Report, Selection
-from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows
+from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows, with_numbered_texts
 from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 _LOGGER = logging.getLogger(__name__)
-ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
-"""Reads columns of a whole row group in the dataset's types, named by field, including partition columns."""
-ReadSlices = Callable[[int, Sequence[UnischemaField]], Iterable[pa.Table]]
-"""Reads columns of a row group in consecutive slices, at least one, so that large row groups take little memory."""
+ReadStored = Callable[[int, Sequence[UnischemaField]], Iterable[pa.Table]]
+"""Reads columns of a row group in the dataset's types, named by field, including partition columns.
+
+It yields consecutive slices, at least one, so that large row groups take little memory.
+"""
 RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
 """Evaluates a Python predicate on rows of a row group: (stage, row group, rows) -> bool mask."""
 
@@ -57,7 +58,6 @@ def evaluate(
     read: ReadStored,
     test: RowPredicate,
     threads: int,
-    slices: ReadSlices | None = None,
     begin: Selection | None = None,
 ) -> Selection:
     """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
@@ -65,7 +65,6 @@ def evaluate(
     A `Measure` stage must come last.
 
     Args:
-        slices: reads the columns of `where`; ``None`` = ``read``.
         begin: the selection after earlier steps, none of them ``take`` or ``skip``; ``None`` means every row.
 
     Raises:
@@ -73,13 +72,7 @@ def evaluate(
         PipelineError: an expression does not fit the columns.
     """
     selection = begin or every_row(dataset)
-    stored = _Stored(
-        dataset=dataset,
-        read=read,
-        slices=slices or (lambda row_group, fields: [read(row_group, fields)]),
-        test=test,
-        threads=threads,
-    )
+    stored = _Stored(dataset=dataset, read=read, test=test, threads=threads)
     cut = False
     for step in steps:
         before = selection.num_items
@@ -96,14 +89,18 @@ class _Stored:
 
     dataset: StoredDataset
     read: ReadStored
-    slices: ReadSlices
     test: RowPredicate
     threads: int
 
-    def read_rows(self, row_group: int, fields: Sequence[UnischemaField], rows: RowSet) -> pa.Table:
-        """Returns columns of the selected rows of a row group."""
-        table = self.read(row_group, fields)
-        return table if rows.whole[row_group] else take_rows(table, as_arrow(rows.of(row_group)))
+    def read_rows(
+        self, row_group: int, fields: Sequence[UnischemaField], rows: RowSet
+    ) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """Yields columns of the selected rows of a row group in slices, and the numbers of these rows."""
+        wanted, first = rows.numbers(row_group), 0
+        for table in self.read(row_group, fields):
+            chosen = rows_between(wanted, first, first + table.num_rows)
+            yield table if len(chosen) == table.num_rows else take_rows(table, as_arrow(chosen)), chosen + first
+            first += table.num_rows
 
     def read_bytes(self, names: Sequence[str], row_groups: np.ndarray) -> int:
         """Returns the stored bytes of columns in row groups."""
@@ -191,7 +188,7 @@ def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
     undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
 
     def matching(row_group: int) -> np.ndarray:
-        tables = stored.slices(row_group, fields)
+        tables = stored.read(row_group, fields)
         return matching_rows(tables, lambda table: row_mask(table, expression), rows.numbers(row_group))
 
     chosen = in_parallel(matching, undecided.tolist(), f"filtering by {step.text}", stored.threads)
@@ -250,20 +247,27 @@ def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection
         return replace(selection, measured=measured)
     fields = [dataset.schema[name] for name in step.reads]
 
-    def numbers(row_group: int) -> tuple[Any, RefusedRows]:
-        table, wanted = stored.read_rows(row_group, fields, rows), rows.of(row_group)
+    def numbers(row_group: int) -> list[tuple[Any, RefusedRows]]:
+        slices = stored.read_rows(row_group, fields, rows)
+        return [_numbers_of(step, table, wanted, row_group, dataset) for table, wanted in slices]
 
-        def describe(row: int) -> str:
-            return dataset.describe_row(row_group, int(wanted[row]))
-
-        found = step.numbers(table, describe)
-        refusals = step.refusals(table) if step.leaves_out is not None else []
-        return found, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
-
-    found = in_parallel(numbers, row_groups, "measuring rows", stored.threads)
+    found = [part for parts in in_parallel(numbers, row_groups, "measuring rows", stored.threads) for part in parts]
     refused = all_refused([part for _, part in found])
     selection = replace(selection, measured=step.combine([part for part, _ in found]))
     return _without(selection, refused, len(row_groups)) if len(refused) else selection
+
+
+def _numbers_of(
+    step: Measure, table: pa.Table, wanted: np.ndarray, row_group: int, dataset: StoredDataset
+) -> tuple[Any, RefusedRows]:
+    """Measures the rows of a table. Returns what `Measure.numbers` does, and the rows that are left out."""
+
+    def describe(row: int) -> str:
+        return dataset.describe_row(row_group, int(wanted[row]))
+
+    found = step.numbers(table, describe)
+    refusals = step.refusals(table) if step.leaves_out is not None else []
+    return found, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
 
 
 def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Selection:
@@ -343,7 +347,7 @@ def _by_column(
     """Selects the rows for which ``test`` of a whole stored column is true (bool)."""
 
     def keep(row_group: int, wanted: RowNumbers) -> np.ndarray:
-        return matching_rows(stored.slices(row_group, [field]), lambda table: test(table.column(0)), wanted)
+        return matching_rows(stored.read(row_group, [field]), lambda table: test(table.column(0)), wanted)
 
     return _reading_all(stored, selection, keep, [field.name], step, step)
 
@@ -392,7 +396,7 @@ def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
     fields = [dataset.schema[name] for name in names]
 
     def columns(row_group: int) -> pa.Table:
-        return stored.read_rows(row_group, fields, rows)
+        return pa.concat_tables([with_numbered_texts(table) for table, _ in stored.read_rows(row_group, fields, rows)])
 
     tables = in_parallel(columns, row_groups.tolist(), "forming windows", stored.threads) if names else []
     table = pa.concat_tables(tables) if tables else None

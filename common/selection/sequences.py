@@ -15,6 +15,8 @@ from ..stages.ngram import Ngram
 from .rows import RowSet
 from .timestamps import Stamps, stamps_of
 
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
 
 def groups_of(dataset: StoredDataset, step: Ngram, table: pa.Table | None) -> np.ndarray | None:
     """Returns the numbers of the ``group_by`` values of each selected row, ``[fields, rows]``."""
@@ -66,6 +68,15 @@ def scattered_note(step: Ngram, groups: np.ndarray | None) -> str:
         f"ngram: the rows of {count:,} groups by {by} lie in {pieces:,} pieces, and no window spans two pieces. Sort "
         f"the data by {[*by, *([step.timestamp] if step.timestamp else [])]} to get every window."
     )
+
+
+def with_numbered_texts(table: pa.Table) -> pa.Table:
+    """Returns the table with dictionaries in place of texts and bytes, which usually take less memory."""
+    for number, field in enumerate(table.schema):
+        if field.type in _TEXTS:
+            column = table.column(number).dictionary_encode()
+            table = table.set_column(number, field.with_type(column.type), column)
+    return table
 
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 32 << 20
 _VARIABLE_BYTES = 1 << 20
+_ROOM_BYTES = 1 << 30  # for a row group; a larger one goes to temporary files
 _TASKS_PER_CORE = 4
 
 
@@ -238,7 +239,7 @@ def _decode_row_group(
     rows = task.rows.of(row_group)
     item_rows = np.arange(len(rows))
     loader = BlockLoader(Fetcher(task.part, fields))
-    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=item_rows[:, None]))
+    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=item_rows[:, None]), _ROOM_BYTES)
     step = max(1, _CHUNK_BYTES // sum((_row_bytes(field) for field in fields), start=256 + more_bytes))
     for first in range(0, len(rows), step):
         chosen = item_rows[first : first + step]

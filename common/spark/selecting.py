@@ -7,7 +7,7 @@ group keys, and the driver forms the windows. The result is the same as `Pipelin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..engine.read.fetch import Fetcher, fetch_threads
-from ..engine.run.selecting import stored_rows, test_rows, tested_rows
+from ..engine.run.selecting import stored_slices, test_rows, tested_rows
 from ..errors import PipelineError
 from ..memory.arrow_views import from_stream, to_stream
 from ..pipeline.pipeline import Pipeline
@@ -24,7 +24,7 @@ from ..plan.plan import Plan
 from ..process.dataclass import dataclass
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet, concat_row_sets
-from ..selection.select import evaluate, every_row
+from ..selection.select import ReadStored, evaluate, every_row
 from ..selection.selection import Report, Selection
 from ..selection.store import load_selection, save_selection, selection_key
 from ..stages.base import Stage, stage_from_json
@@ -37,6 +37,7 @@ from .session import context_of, run_tasks
 
 _ROW_STAGES = (Where, WhereColumn, WhereFunction, Nulls)
 _TASKS_PER_CORE = 4
+_ROOM_BYTES = 256 << 20  # for the columns of a row group
 
 
 def compute_selection(spark: object, pipeline: Pipeline) -> int:
@@ -93,7 +94,7 @@ def _compute(spark: object, plan: Plan, tasks: int) -> Selection:
         plan.dataset,
         steps[alone:],
         read=stored.reader(steps[alone:], selection.rows),
-        test=partial(tested_rows, plan.dataset, plan.resolve),
+        test=partial(tested_rows, plan.dataset, plan.resolve, room_bytes=_ROOM_BYTES),
         threads=fetch_threads(plan.remote, 32),
         begin=selection,
     )
@@ -132,15 +133,13 @@ class _Filter:
     def __call__(self, item: _FilterPart) -> Selection:
         part = item.part
 
-        def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
-            return Fetcher(part, fields).stored(row_group)
-
         def test(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.ndarray:
             fields = [part.schema[name] for name in part.match(step.fields)]
-            return test_rows(Fetcher(part, fields), fields, step, row_group, rows)
+            return test_rows(Fetcher(part, fields), fields, step, row_group, rows, room_bytes=_ROOM_BYTES)
 
         begin = replace(every_row(part), rows=item.rows, matched=item.rows.total)
         steps = [stage_from_json(step) for step in self._steps]
+        read = partial(stored_slices, part, room_bytes=_ROOM_BYTES)
         return evaluate(part, steps, read=read, test=test, threads=1, begin=begin)
 
 
@@ -152,7 +151,7 @@ class _StoredColumns:
         self._plan = plan
         self._tasks = tasks
 
-    def reader(self, steps: Sequence[Stage], rows: RowSet) -> Callable[[int, Sequence[UnischemaField]], pa.Table]:
+    def reader(self, steps: Sequence[Stage], rows: RowSet) -> ReadStored:
         """Returns a function that reads the columns of a row group.
 
         If the executors have read those columns, to form windows or to measure rows, the function
@@ -162,10 +161,10 @@ class _StoredColumns:
         names = [] if step is None else list(step.reads)
         tables = self._read(names, np.flatnonzero(rows.counts > 0)) if names else {}
 
-        def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
+        def read(row_group: int, fields: Sequence[UnischemaField]) -> Iterable[pa.Table]:
             if row_group in tables and [field.name for field in fields] == names:
-                return tables[row_group]
-            return stored_rows(self._plan.dataset, row_group, fields)
+                return [tables[row_group]]
+            return stored_slices(self._plan.dataset, row_group, fields, room_bytes=_ROOM_BYTES)
 
         return read
 

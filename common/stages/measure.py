@@ -79,7 +79,7 @@ class Measure(Stage):
         """Returns one number per row (int64 or float64), or the input from which `combine` computes them.
 
         Args:
-            table: the fields in ``reads`` for the wanted rows of one row group, with the dataset's types.
+            table: the fields in ``reads`` for wanted rows of one row group, with the dataset's types.
             describe: says where a row of the table is stored, for error messages.
 
         Raises:
@@ -88,7 +88,7 @@ class Measure(Stage):
         raise NotImplementedError
 
     def combine(self, parts: Sequence[Any]) -> np.ndarray:
-        """Returns the numbers of all wanted rows, in storage order, from the results of `numbers` per row group."""
+        """Returns the numbers of all wanted rows, in storage order, from the results of `numbers`."""
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def at(self, positions: np.ndarray, total: int) -> np.ndarray:

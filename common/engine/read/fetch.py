@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -226,6 +226,14 @@ class Fetcher:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
 
+    def fetch_within(self, row_group: int, rows: RowNumbers, room_bytes: int) -> RowGroupColumns:
+        """Returns what `fetch` does, in temporary files if it takes more than ``room_bytes``."""
+        if decoded_bytes(self._dataset, row_group, [field.name for field in self._stored]) <= room_bytes:
+            with suppress(TooLargeError):  # which its footer does not say
+                return self.fetch(row_group, rows, room_bytes)
+        large = self.fetch_large([row_group], [rows], room_bytes)
+        return self.fetch(row_group, rows) if large is None else large.of_row_group
+
     def _fetch_columns(self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
         rows = None if wanted is None or len(wanted) == total else np.asarray(wanted, np.int64)
@@ -283,8 +291,10 @@ class Fetcher:
         except ParquetryError as error:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 
-    def fetch_large(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns | None:
-        """Returns the fields' columns for the rows of a block that does not fit into memory.
+    def fetch_large(
+        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], room_bytes: int
+    ) -> LargeColumns | None:
+        """Returns the fields' columns for the rows of a block that takes more memory than ``room_bytes``.
 
         The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
         """
@@ -293,7 +303,7 @@ class Fetcher:
         try:
             columns = LargeReader(
                 self._fields, self._cells, self._slices, self._settled, partial(decoded_bytes, self._dataset)
-            ).read(row_groups, rows)
+            ).read(row_groups, rows, room_bytes)
         except (NoRoomError, NotImplementedError) as error:
             self._refused = True
             _warn_of_room(str(error))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -22,13 +23,16 @@ from ...process.dataclass import dataclass
 from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers
+from ...selection.rows import RowNumbers, rows_between
 from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
 _SLICE_BYTES = 1 << 22
-_FEWEST_AT_ONCE = 8  # fields that are read together, with one to four open files each
+_FEWEST_SLICE_BYTES = 1 << 19
+_SLICES = 16  # that fit into the memory: Arrow takes several times the memory of a slice while it decodes it
+_FIELD_BYTES = 6 << 20  # what an open column takes: a stored page, its values, and a dictionary
+_FEW_AT_ONCE = 8  # fields that are read together, with one to four open files each
 _FILES_PER_FIELD = 16  # of the limit on open files; more than it takes, as others open files too
 _BYTES_AT_ONCE = 4 << 20
 _MOST_AT_ONCE = 256
@@ -95,8 +99,11 @@ class LargeReader:
         self._settle = settle
         self._decoded_bytes = decoded_bytes
 
-    def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns:
+    def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers], room_bytes: int) -> LargeColumns:
         """Reads the fields of the given rows (ascending) of the given row groups.
+
+        Args:
+            room_bytes: the memory for reading. A very small limit may be exceeded.
 
         Raises:
             DatasetError, DecodeError, SchemaError: as `Fetcher.fetch`.
@@ -106,22 +113,26 @@ class LargeReader:
         columns: dict[str, tuple[Part, ...]] = dict(self._in_files(row_groups, rows))
         maps: list[pa.Buffer] = []
         others = [field for field in self._fields if field.name not in columns]
-        at_once = self._at_once(row_groups, [field.name for field in others])
+        at_once = self._at_once(row_groups, [field.name for field in others], room_bytes)
+        slice_bytes = min(max(room_bytes // _SLICES, _FEWEST_SLICE_BYTES), _SLICE_BYTES)
         for first in range(0, len(others), at_once):
             fields = others[first : first + at_once]
-            for field, (array, mapped) in zip(fields, self._grown(row_groups, rows, fields), strict=True):
+            grown = self._grown(partial(self._settled, row_groups, rows, fields, slice_bytes), len(fields))
+            for field, (array, mapped) in zip(fields, grown, strict=True):
                 columns[field.name] = (array,)
                 maps += mapped
+            pa.default_memory_pool().release_unused()  # it would keep what the slices took
         return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
 
-    def _at_once(self, row_groups: Sequence[int], names: Sequence[str]) -> int:
+    def _at_once(self, row_groups: Sequence[int], names: Sequence[str], room_bytes: int) -> int:
         """Returns how many fields to read together. Arrow's reader takes longer to open the more columns a file has."""
-        if len(names) <= _FEWEST_AT_ONCE:
-            return _FEWEST_AT_ONCE
+        fewest = min(max(room_bytes // _FIELD_BYTES, 1), _FEW_AT_ONCE)
+        if len(names) <= fewest:
+            return fewest
         each = max(self._decoded_bytes(group, names) for group in row_groups) // len(names)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST_AT_ONCE if files == resource.RLIM_INFINITY else min(files // _FILES_PER_FIELD, _MOST_AT_ONCE)
-        return max(min(_BYTES_AT_ONCE // max(each, 1), most), _FEWEST_AT_ONCE)
+        return max(min(_BYTES_AT_ONCE // max(each, 1), most), fewest)
 
     def _in_files(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> dict[str, tuple[FileCells, ...]]:
         """Returns the values of the fields that can stay in the dataset's files."""
@@ -131,40 +142,44 @@ class LargeReader:
             name: tuple(each[name] for each in groups) for name in groups[0] if all(name in each for each in groups)
         }
 
-    def _grown(
-        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], fields: Sequence[UnischemaField]
-    ) -> list[tuple[pa.Array, list[pa.Buffer]]]:
-        growing: list[GrowingArray | None] = [None] * len(fields)
+    @staticmethod
+    def _grown(slices: Callable[[], Iterator[list[pa.Array]]], fields: int) -> list[tuple[pa.Array, list[pa.Buffer]]]:
+        """Returns the arrays of some fields, grown from slices, and the mappings that hold each."""
+        growing: list[GrowingArray | None] = [None] * fields
         plain = True
         try:
             while True:
                 try:
-                    for arrays in self._settled(row_groups, rows, fields):
+                    for arrays in slices():
                         for number, array in enumerate(arrays):
                             growing[number] = _appended(growing[number], array, plain=plain)
                     break
                 except _OtherTypeError:  # a slice without nulls may have lists of fixed size, and another one not
                     plain = False
                     _close(growing)
-                    growing = [None] * len(fields)
+                    growing = [None] * fields
             return [each.finished() for each in growing if each is not None]
         finally:
             _close(growing)
 
     def _settled(
-        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], fields: Sequence[UnischemaField]
+        self,
+        row_groups: Sequence[int],
+        rows: Sequence[RowNumbers],
+        fields: Sequence[UnischemaField],
+        slice_bytes: int,
     ) -> Iterator[list[pa.Array]]:
         """Yields the wanted rows in slices, at least one, in canonical form."""
         for group, wanted in zip(row_groups, rows, strict=True):
             first = 0
-            with closing(self._slices(group, fields, _SLICE_BYTES)) as slices:
+            with closing(self._slices(group, fields, slice_bytes)) as slices:
                 while True:
                     check_cancelled()
                     with Reading(), reading():
                         count, table = next(slices, (0, None))
                         if table is None:
                             break
-                        chosen = _between(wanted, first, first + count)
+                        chosen = rows_between(wanted, first, first + count)
                         arrays = [
                             self._settle(group, field, _some(table.column(field.name), chosen)) for field in fields
                         ]
@@ -174,14 +189,6 @@ class LargeReader:
 
 class _OtherTypeError(Exception):
     """Slices of a field have different types."""
-
-
-def _between(rows: RowNumbers, first: int, end: int) -> np.ndarray:
-    """Returns the wanted rows of a slice, by their numbers in it."""
-    if isinstance(rows, range):
-        return np.arange(max(rows.start, first), min(rows.stop, end)) - first
-    begin, stop = np.searchsorted(rows, np.array([first, end], rows.dtype))  # of another type, it would copy all rows
-    return rows[begin:stop] - first
 
 
 def _some(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:

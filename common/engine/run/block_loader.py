@@ -43,10 +43,12 @@ class BlockLoader:
         """Describes the file and number of each row group, for error texts."""
         return self._fetcher.places(row_groups)
 
-    def load(self, rows: BlockRows) -> LoadedBlock:
-        """Reads all row groups of a block."""
+    def load(self, rows: BlockRows, room_bytes: int) -> LoadedBlock:
+        """Reads all row groups of a block. Each that takes more than ``room_bytes`` goes to temporary files."""
         wanted = zip(rows.row_groups, rows.rows, strict=True)
-        return self.assemble(rows, [self._fetcher.fetch(row_group, some) for row_group, some in wanted])
+        return self.assemble(
+            rows, [self._fetcher.fetch_within(row_group, some, room_bytes) for row_group, some in wanted]
+        )
 
     def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
         """Builds a block from the columns of its row groups."""

@@ -253,7 +253,7 @@ class BlockStore:
     def _load_large(self, handle: BlockHandle, rows: BlockRows) -> bool:
         """Loads a block into temporary files. Returns ``False`` if that is not possible."""
         with self._fetching():
-            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
+            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows, self._memory_limit)
         if handle.large is None:
             return False
         self._end(handle, rows, handle.large)

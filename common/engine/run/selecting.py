@@ -17,7 +17,7 @@ from ...memory.arena import Heap
 from ...plan.draws import BlockRows
 from ...process.forks import load_compute
 from ...progress import check_cancelled
-from ...schema.element import nest, output_of
+from ...schema.element import OutputField, about_row_bytes, nest, output_of
 from ...schema.field import UnischemaField
 from ...selection.select import evaluate
 from ...selection.selection import Selection
@@ -26,14 +26,17 @@ from ...stages.base import Stage
 from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
-from ..columns.batch import rows_of, to_numpy
+from ..columns.batch import Column, rows_of, to_numpy
+from ..columns.protocols import Describe
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.source import BatchSource
 from ..steps.transform import call_with
+from .block import LoadedBlock
 from .block_loader import BlockLoader
 from .gather import gather
 
 _THREADS = 8
+_TESTED_AT_ONCE = 1 << 13  # rows
 
 
 def select_rows(
@@ -42,7 +45,7 @@ def select_rows(
     """Returns exactly the rows that the stages select. Computed once for a dataset version, and stored on disk.
 
     Args:
-        memory_limit: the bytes of memory for the columns that ``where`` reads. Row groups that exceed their share are
+        memory_limit: the bytes of memory for the columns that the stages read. Row groups that exceed their share are
             read in slices.
 
     Raises:
@@ -59,9 +62,8 @@ def select_rows(
     selection = evaluate(
         dataset,
         stages,
-        read=partial(stored_rows, dataset),
-        slices=partial(stored_slices, dataset, room_bytes=room_bytes),
-        test=partial(tested_rows, dataset, resolve),
+        read=partial(stored_slices, dataset, room_bytes=room_bytes),
+        test=partial(tested_rows, dataset, resolve, room_bytes=room_bytes),
         threads=threads,
     )
     if key is not None:
@@ -69,59 +71,90 @@ def select_rows(
     return selection
 
 
-def stored_rows(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
-    """Returns stored columns of a whole row group, for `selection.select`."""
-    return Fetcher(dataset, fields).stored(row_group)
-
-
 def stored_slices(
     dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], *, room_bytes: int
 ) -> Iterator[pa.Table]:
-    """Yields stored columns of a whole row group, in slices if they take more than ``room_bytes``."""
+    """Yields stored columns of a whole row group, in slices if they take more than ``room_bytes``; see `evaluate`."""
     return Fetcher(dataset, fields).stored_slices(row_group, room_bytes=room_bytes)
 
 
 def tested_rows(
-    dataset: StoredDataset, resolve: ResolveFields, stage: WhereFunction, row_group: int, rows: np.ndarray
+    dataset: StoredDataset,
+    resolve: ResolveFields,
+    stage: WhereFunction,
+    row_group: int,
+    rows: np.ndarray,
+    *,
+    room_bytes: int,
 ) -> np.ndarray:
     """Tests rows of a row group with a Python predicate. Returns a bool mask over ``rows``."""
     fields = resolve(stage.fields)
-    return test_rows(Fetcher(dataset, fields), fields, stage, row_group, rows)
+    return test_rows(Fetcher(dataset, fields), fields, stage, row_group, rows, room_bytes=room_bytes)
 
 
 def test_rows(
-    fetcher: Fetcher, fields: Sequence[UnischemaField], step: WhereFunction, row_group: int, rows: np.ndarray
+    fetcher: Fetcher,
+    fields: Sequence[UnischemaField],
+    step: WhereFunction,
+    row_group: int,
+    rows: np.ndarray,
+    *,
+    room_bytes: int,
 ) -> np.ndarray:
     """Returns a bool mask over ``rows``, true where the predicate is true.
+
+    Args:
+        room_bytes: the memory for the row group. If it takes more, it goes to temporary files.
 
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
-    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None))
-    source = BatchSource(block=block, item_rows=np.arange(len(rows))[:, None], places=None)
-    outputs, called = [output_of(field) for field in fields], f"where({step.function.name})"
-    columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
-    if step.batched:
-        batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
-        with lock_of(step.function.function):
-            answer = call_with(step.function, batch, called, lambda: block.describe(0) if len(rows) else "no rows")
-            mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
-        if mask.shape != (len(rows),) or mask.dtype != bool:
-            raise TransformError(
-                f"{called}: expected a bool array of shape ({len(rows)},), got {mask.dtype} {mask.shape}."
-            )
-        return mask
-    values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]
+    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None), room_bytes)
+    outputs = [output_of(field) for field in fields]
+    at_once = int(np.clip(room_bytes // about_row_bytes(outputs), 1, _TESTED_AT_ONCE))
     result = np.zeros(len(rows), dtype=bool)
-    lock = lock_of(step.function.function)
-    for number in range(len(rows)):
+    for first in range(0, len(rows), at_once):
+        check_cancelled()
+        count = min(at_once, len(rows) - first)
+        source = BatchSource(block=block, item_rows=np.arange(first, first + count)[:, None], places=None)
+        columns = [gather(field, number, [source], count, Heap()) for number, field in enumerate(fields)]
+        describe = partial(_described, block, first)
+        test = _tested_batch if step.batched else _tested_each
+        result[first : first + count] = test(step, outputs, columns, count, describe)
+    return result
+
+
+def _described(block: LoadedBlock, first: int, number: int) -> str:
+    return block.describe(first + number)
+
+
+def _tested_batch(
+    step: WhereFunction, outputs: Sequence[OutputField], columns: Sequence[Column], rows: int, describe: Describe
+) -> np.ndarray:
+    """Returns a bool mask, from a predicate that takes arrays."""
+    called = f"where({step.function.name})"
+    batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
+    with lock_of(step.function.function):
+        answer = call_with(step.function, batch, called, lambda: describe(0))
+        mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
+    if mask.shape != (rows,) or mask.dtype != bool:
+        raise TransformError(f"{called}: expected a bool array of shape ({rows},), got {mask.dtype} {mask.shape}.")
+    return mask
+
+
+def _tested_each(
+    step: WhereFunction, outputs: Sequence[OutputField], columns: Sequence[Column], rows: int, describe: Describe
+) -> np.ndarray:
+    """Returns a bool mask, from a predicate that takes a row."""
+    called, lock = f"where({step.function.name})", lock_of(step.function.function)
+    values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]
+    result = np.zeros(rows, dtype=bool)
+    for number in range(rows):
         check_cancelled()
         row = nest(outputs, [column[number] for column in values])
         with lock:
-            answer = call_with(step.function, row, called, partial(block.describe, number))
+            answer = call_with(step.function, row, called, partial(describe, number))
         if not isinstance(answer, bool | np.bool_ | int):
-            raise TransformError(
-                f"{called}, {block.describe(number)}: expected True or False, got {type(answer).__name__}."
-            )
+            raise TransformError(f"{called}, {describe(number)}: expected True or False, got {type(answer).__name__}.")
         result[number] = bool(answer)
     return result

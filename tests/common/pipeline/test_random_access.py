@@ -118,9 +118,9 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     fetch_large = Fetcher.fetch_large
 
-    def spy_on_large(self: Fetcher, row_groups: Sequence[int], rows: Sequence[np.ndarray]) -> Any:
+    def spy_on_large(self: Fetcher, row_groups: Sequence[int], *args: Any) -> Any:
         found.extend(row_groups)
-        return fetch_large(self, row_groups, rows)
+        return fetch_large(self, row_groups, *args)
 
     monkeypatch.setattr(Fetcher, "fetch", spy)
     monkeypatch.setattr(Fetcher, "fetch_large", spy_on_large)

@@ -54,6 +54,7 @@ SCHEMA = Unischema(
     ],
 )
 ROWS = 90
+ROOM_BYTES = 1 << 30
 
 
 def row(number: int) -> dict[str, Any]:
@@ -386,7 +387,7 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
     plan = Pipeline(copy.parent, ["image"]).plan()
     [loader] = loaders_of(plan, fetchers_of(plan, shared_by_workers=True))
     rows = np.arange(20)
-    column = loader.load(BlockRows(row_groups=(0,), rows=(rows,), item_rows=rows[:, None])).column(0)
+    column = loader.load(BlockRows(row_groups=(0,), rows=(rows,), item_rows=rows[:, None]), ROOM_BYTES).column(0)
     out = np.empty((20, 4, 6, 3), np.uint8)
     for number in range(3):
         column.decode(number, out[number])

@@ -39,7 +39,7 @@ def export(folder: Path) -> ExportedBlock:
     pipeline = Pipeline(folder)
     [fetcher] = fetchers_of(pipeline.plan())
     groups, wanted = (0, 1, 2), tuple(np.arange(2) for _ in range(3))
-    columns = fetcher.fetch_large(groups, wanted)
+    columns = fetcher.fetch_large(groups, wanted, 1 << 20)
     assert columns is not None
     assert [type(parts[0]) for parts in columns.parts] == [pa.Int64Array, FileCells]
     rows = BlockRows(row_groups=groups, rows=wanted, item_rows=np.arange(ROWS)[:, None])
