@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.random import Philox
 
 _FEW = 1 << 20  # with more words, the remaining bits collide too often
-_MANY = 1 << 22
 _PIECE = 1 << 20
 
 
@@ -75,7 +74,7 @@ def permutation(count: int, *key: int) -> np.ndarray:
     """
     if count <= 1:
         return np.zeros(count, dtype=np.int64)
-    if count > _MANY:
+    if count > _FEW:
         with suppress(NoRoomError):
             return sorted_on_disk(_pieces(count, *key), count)
     words = raw_words(count, *key)

@@ -175,7 +175,8 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
             f"memory: a row group takes about {bytes_text(largest)}, more than memory_limit "
             f"({bytes_text(memory_limit)}), and is "
             + (
-                "read into memory, because cache() keeps whole row groups: write smaller ones (parquetry rewrite)"
+                "read into memory, which takes up to three times as much, because cache() keeps whole row groups: "
+                "write smaller ones (parquetry rewrite)"
                 if plan.order.cache is not None
                 else f"{_sliced(largest)}: smaller ones are faster (parquetry rewrite)"
             )

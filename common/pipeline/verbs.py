@@ -98,7 +98,7 @@ class Verbs(ImageVerbs):
             predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
                 (`contains`, `hash_split`), or a function.
             fields: for a function, the fields that it reads; only these are loaded and decoded.
-            batched: whether the function takes a dict of arrays and returns a bool array.
+            batched: whether the function takes a dict of arrays, up to 8,192 rows at a time, and returns a bool array.
 
         Raises:
             PipelineError: a function was given without ``fields``, or an earlier stage changed one of the fields.

@@ -76,7 +76,7 @@ class Iteration:
         self._plan = plan
         self._cursor = cursor
         most_slots = most_slots or 2 * prepared.workers + 4
-        slot_bytes = prepared.memory_limit // most_slots
+        slot_bytes = prepared.memory_limit // (2 * most_slots)
         merge = plan.merged_steps(slot_bytes, cursor.workers) if wanted.merge else 1
         self._merging = Merging(merge, plan.merged_bytes(slot_bytes, cursor.workers))
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))

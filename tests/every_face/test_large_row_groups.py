@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from builders import Built, built_once
 from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plain
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.engine.run import selecting
 from parquetry.common.layout import temporary
 from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer
 from parquetry.common.plan.draws import BlockKey
@@ -27,7 +31,11 @@ pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
 ROWS, WIDTH, BATCH = 120_000, 256, 64
 LIMIT = 40 << 20
 OF_LIMIT = 1.2
-STARTED_BYTES = 60 << 20  # a sidecar's process without data
+IN_FLIGHT = 0.5  # of the limit, for batches that wait
+STARTED_BYTES = 60 << 20  # a sidecar or a loader worker without data
+DOCUMENTS = 90_000
+MOST_TOKENS = 1024
+PACKED = 4096
 FRAME = (130, 130)  # a column chunk of eight takes more than the 128 KiB from which values stay in their file
 ROW_GROUP_BYTES = ROWS * WIDTH * 4
 WATCHED_S = 0.02
@@ -45,6 +53,20 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Writes one row group of compressed lists that differ in length, each of its row's number."""
+    path = tmp_path_factory.mktemp("documents") / "one.parquet"
+    lengths = np.random.default_rng(0).integers(1, MOST_TOKENS, DOCUMENTS)
+    ends = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    tokens = pa.ListArray.from_arrays(
+        pa.array(ends), pa.array(np.repeat(np.arange(DOCUMENTS, dtype=np.int32), lengths))
+    )
+    table = pa.table({"id": np.arange(DOCUMENTS), "tokens": tokens})
+    pq.write_table(table, path, row_group_size=DOCUMENTS, compression="snappy", use_dictionary=False)
+    return str(path)
+
+
 def pipeline(url: str, executor: str) -> Any:
     return Pipeline(url, executor=executor, workers=1, memory_limit=LIMIT)
 
@@ -57,11 +79,19 @@ def sidecar(url: str) -> Any:
     return pipeline(url, "sidecar")
 
 
-def torch(url: str) -> Any:
+def torch(url: str, name: str = "ParquetIterable") -> Any:
     import_framework("torch")
-    from parquetry.torch_plugin import ParquetIterable
+    from parquetry import torch_plugin
 
-    return ParquetIterable(url, workers=1, memory_limit=LIMIT)
+    return getattr(torch_plugin, name)(url, workers=1, memory_limit=LIMIT)
+
+
+def pipe(url: str) -> Any:
+    return torch(url, "ParquetPipe")
+
+
+def node(url: str) -> Any:
+    return torch(url, "ParquetNode")
 
 
 def tensorflow(url: str) -> Any:
@@ -72,7 +102,10 @@ def tensorflow(url: str) -> Any:
 
 
 class Memory:
-    """The peak of anonymous memory of this process and its children while the block runs, above the start."""
+    """The peak of anonymous memory of this process and its children while the block runs, above the start.
+
+    Pages that forked processes share count once.
+    """
 
     def __enter__(self) -> Memory:
         self._before = self._now()
@@ -95,7 +128,7 @@ class Memory:
         for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
             with contextlib.suppress(OSError):  # it has ended
                 lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+                total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss_Anon:"))
         return total
 
 
@@ -119,6 +152,64 @@ def test_memory_stays_within_the_limit(make: Callable[[str], Any], shuffled: boo
     assert sorted(found) == list(range(ROWS))
     assert (found == list(range(ROWS))) != shuffled
     assert memory.grown < OF_LIMIT * LIMIT + started * STARTED_BYTES < ROW_GROUP_BYTES
+
+
+def has_odd_id(row: dict[str, Any]) -> bool:
+    return bool(row["id"] % 2)
+
+
+def is_long(row: dict[str, Any]) -> bool:
+    return len(row["tokens"]) > MOST_TOKENS // 2
+
+
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "in order": lambda rows: rows.batch(BATCH),
+    "shuffled": lambda rows: rows.shuffle(1000, seed=3).batch(BATCH),
+    "windows": lambda rows: rows.ngram(length=2).shuffle(1000, seed=3).batch(BATCH // 2),
+    "filtered": lambda rows: rows.where(has_odd_id, fields=["id"]).shuffle(1000, seed=3).batch(BATCH),
+    "filtered by the large column": lambda rows: rows.where(is_long, fields=["tokens"]).batch(BATCH),
+    "batches by length": lambda rows: rows.shuffle(1000, seed=3).bucket("tokens", [256, 512], batch_size=BATCH),
+    "joined": lambda rows: rows.shuffle(1000, seed=3).concat(PACKED, "tokens").batch(8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("make", "verbs", "started"),
+    [
+        *((threads, verbs, 0) for verbs in VERBS),
+        *((sidecar, verbs, 1) for verbs in ("shuffled", "windows", "batches by length")),
+        *((make, "shuffled", 0) for make in (torch, pipe, node)),
+        (tensorflow, "shuffled", 1),
+    ],
+)
+def test_memory_stays_within_the_limit_whatever_the_verbs(
+    make: Callable[[str], Any], verbs: str, started: int, documents: str
+) -> None:
+    next(iter(make(documents).take(1)))  # memory that the first iteration keeps
+    batches = 0
+    with Memory() as memory:
+        for _ in VERBS[verbs](make(documents)):
+            batches += 1
+    assert batches > DOCUMENTS // BATCH // 4
+    assert memory.grown < (OF_LIMIT + IN_FLIGHT) * LIMIT + started * STARTED_BYTES < DOCUMENTS * MOST_TOKENS * 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_memory_of_loader_workers_stays_within_the_limit(documents: str) -> None:
+    rows = torch(documents).shuffle(1000, seed=3).batch(BATCH)
+    from torch.utils.data import DataLoader
+
+    for _ in DataLoader(torch(documents).take(4).batch(1), batch_size=None, num_workers=2):
+        pass
+    found = []
+    with Memory() as memory:
+        for batch in DataLoader(rows, batch_size=None, num_workers=2):
+            found += batch["id"].tolist()
+    assert sorted(found) == list(range(DOCUMENTS))
+    assert memory.grown < (OF_LIMIT + IN_FLIGHT) * LIMIT + 2 * STARTED_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +252,44 @@ CHAINS: dict[str, Callable[[Pipeline], Pipeline]] = {
 def test_the_rows_equal_blocks_in_memory(built: Built, chain: str, face: Face) -> None:
     rows = CHAINS[chain](built.pipeline())
     assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
+
+
+SELECTING: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "an expression": lambda rows: rows.where(pc.is_valid(pc.field("label"))),
+    "a function": lambda rows: rows.where(lambda row: row["id"] % 3 == 1, fields=["id"]),
+    "a function of images": lambda rows: rows.where(lambda row: bool(row["image"].sum() % 4), fields=["image"]),
+    "a function of arrays": lambda rows: rows.where(lambda some: some["id"] % 3 == 1, fields=["id"], batched=True),
+    "a function of selected rows": lambda rows: rows.where([("id", ">", 9)]).where(str_of_id_ends, fields=["id"]),
+    "lists without nulls": lambda rows: rows.nulls("drop", "tags"),
+    "windows": lambda rows: rows.where([("id", "not in", [12, 40])]).ngram(length=2, group_by="drive", timestamp="ts"),
+    "weights": lambda rows: rows.weigh(pc.add(pc.field("id"), 1), 30, seed=1),
+    "classes": lambda rows: rows.balance("drive", 30, seed=1),
+    "lengths": lambda rows: rows.shuffle(9, seed=1).bucket("drive", [2, 3], batch_size=4),
+}
+
+
+def str_of_id_ends(row: dict[str, Any]) -> bool:
+    return str(row["id"]).endswith(("1", "7"))
+
+
+@pytest.mark.parametrize("chain", SELECTING)
+def test_slices_of_one_row_select_the_same_rows(built: Built, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = THREADS.elements(SELECTING[chain](built.pipeline()))
+    assert expected
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", "")
+    monkeypatch.setattr(fetch, "_SLICE_BYTES", (1, 1))
+    monkeypatch.setattr(selecting, "_TESTED_AT_ONCE", 4)
+    slices: list[int] = []
+    read = Fetcher._slices
+
+    def counted(self: Fetcher, *args: Any) -> Any:
+        for each in read(self, *args):
+            slices.append(each[0])
+            yield each
+
+    monkeypatch.setattr(Fetcher, "_slices", counted)
+    assert THREADS.elements(SELECTING[chain](built.pipeline(memory_limit=1))) == expected
+    assert max(slices) == 1
 
 
 @pytest.fixture(scope="module")

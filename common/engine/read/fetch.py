@@ -42,7 +42,10 @@ from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, read_listed, whole_files
 from .stored_columns import read_row_group, row_group_slices
 
-_FILTER_SLICE_BYTES = 4 << 20
+_SLICES = 16  # that fit into the memory: Arrow takes several times the memory of a slice while it decodes it
+_SLICE_BYTES = (1 << 19, 1 << 22)  # the fewest, the most
+_KEPT = 0.25  # the share of the memory in slices after which Arrow's pool returns what they took
+_MOST_ROOM_BYTES = _SLICES * _SLICE_BYTES[1]
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
@@ -181,7 +184,8 @@ class Fetcher:
             else:
                 yield self._typed(row_group, whole, int(self._dataset.row_groups.rows[row_group]))
                 return
-        with closing(self._slices(row_group, self._stored, _FILTER_SLICE_BYTES)) as slices:
+        room_bytes = _MOST_ROOM_BYTES if room_bytes is None else room_bytes
+        with closing(self._slices(row_group, self._stored, room_bytes)) as slices:
             for count, table in slices:
                 check_cancelled()
                 yield self._typed(row_group, table, count)
@@ -314,17 +318,31 @@ class Fetcher:
         return columns
 
     def _slices(
-        self, row_group: int, fields: Sequence[UnischemaField], slice_bytes: int
+        self, row_group: int, fields: Sequence[UnischemaField], room_bytes: int
     ) -> Generator[tuple[int, pa.Table], None, None]:
+        """Yields slices of a row group and their numbers of rows. Reading takes about ``room_bytes`` at most."""
         stored = [field for field in fields if field.name not in self._dataset.partitions]
-        for rows, table in row_group_slices(self._dataset, row_group, stored, slice_bytes=slice_bytes):
-            for field in fields:
-                if field.name in self._dataset.partitions:
-                    value = pa.chunked_array([self._partition_value(field.name, row_group, rows)])
-                    table = (
-                        table.append_column(field.name, value) if table.num_columns else pa.table({field.name: value})
-                    )
-            yield rows, table
+        slice_bytes = int(np.clip(room_bytes // _SLICES, *_SLICE_BYTES))
+        keeps = max(1, int(_KEPT * room_bytes) // slice_bytes)
+        slices = row_group_slices(self._dataset, row_group, stored, slice_bytes=slice_bytes)
+        try:
+            for number, (rows, table) in enumerate(slices, 1):
+                yield rows, self._with_partitions(row_group, fields, table, rows)
+                del table
+                if number % keeps == 0:
+                    pa.default_memory_pool().release_unused()
+        finally:
+            pa.default_memory_pool().release_unused()
+
+    def _with_partitions(
+        self, row_group: int, fields: Sequence[UnischemaField], table: pa.Table, rows: int
+    ) -> pa.Table:
+        """Returns a slice of ``rows`` rows with the partition columns among the fields."""
+        for field in fields:
+            if field.name in self._dataset.partitions:
+                value = pa.chunked_array([self._partition_value(field.name, row_group, rows)])
+                table = table.append_column(field.name, value) if table.num_columns else pa.table({field.name: value})
+        return table
 
     def _limit(self, room_bytes: int | None) -> int | None:
         """Returns the memory for the columns of a row group; ``None`` if it cannot be read in slices anyway."""

@@ -28,10 +28,7 @@ from .cell_reader import CellReader
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
-_SLICE_BYTES = 1 << 22
-_FEWEST_SLICE_BYTES = 1 << 19
-_SLICES = 16  # that fit into the memory: Arrow takes several times the memory of a slice while it decodes it
-_FIELD_BYTES = 6 << 20  # what an open column takes: a stored page, its values, and a dictionary
+_FIELD_BYTES = 12 << 20  # what an open column takes: a page, its values, a dictionary, and what Arrow's pool adds
 _FEW_AT_ONCE = 8  # fields that are read together, with one to four open files each
 _FILES_PER_FIELD = 16  # of the limit on open files; more than it takes, as others open files too
 _BYTES_AT_ONCE = 4 << 20
@@ -80,7 +77,8 @@ class LargeReader:
     Args:
         fields: the fields to read, in order.
         cells: locates values that can stay in the dataset's files.
-        slices: reads some fields of a row group in slices of a given size; yields each with its number of rows.
+        slices: reads some fields of a row group in slices, within some bytes of memory; yields each with its number of
+            rows.
         settle: converts a stored column of a row group to canonical form.
         decoded_bytes: the decompressed bytes of some fields of a row group.
     """
@@ -114,14 +112,12 @@ class LargeReader:
         maps: list[pa.Buffer] = []
         others = [field for field in self._fields if field.name not in columns]
         at_once = self._at_once(row_groups, [field.name for field in others], room_bytes)
-        slice_bytes = min(max(room_bytes // _SLICES, _FEWEST_SLICE_BYTES), _SLICE_BYTES)
         for first in range(0, len(others), at_once):
             fields = others[first : first + at_once]
-            grown = self._grown(partial(self._settled, row_groups, rows, fields, slice_bytes), len(fields))
+            grown = self._grown(partial(self._settled, row_groups, rows, fields, room_bytes), len(fields))
             for field, (array, mapped) in zip(fields, grown, strict=True):
                 columns[field.name] = (array,)
                 maps += mapped
-            pa.default_memory_pool().release_unused()  # it would keep what the slices took
         return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
 
     def _at_once(self, row_groups: Sequence[int], names: Sequence[str], room_bytes: int) -> int:
@@ -167,12 +163,12 @@ class LargeReader:
         row_groups: Sequence[int],
         rows: Sequence[RowNumbers],
         fields: Sequence[UnischemaField],
-        slice_bytes: int,
+        room_bytes: int,
     ) -> Iterator[list[pa.Array]]:
         """Yields the wanted rows in slices, at least one, in canonical form."""
         for group, wanted in zip(row_groups, rows, strict=True):
             first = 0
-            with closing(self._slices(group, fields, slice_bytes)) as slices:
+            with closing(self._slices(group, fields, room_bytes)) as slices:
                 while True:
                     check_cancelled()
                     with Reading(), reading():

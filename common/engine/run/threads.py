@@ -79,8 +79,9 @@ class ThreadedEngine:
         self._program = ready_program(plan)
         self._strict_nulls = strict_nulls
         most_ahead = 2 * threads + 1
-        merge = plan.merged_steps(memory_limit // most_ahead, cursor.workers)
-        self._merging = Merging(merge, plan.merged_bytes(memory_limit // most_ahead, cursor.workers))
+        job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
+        merge = plan.merged_steps(job_bytes, cursor.workers)
+        self._merging = Merging(merge, plan.merged_bytes(job_bytes, cursor.workers))
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * merge), 1, most_ahead))
         self._skipping: SkippingPlanner | None = None
         if plan.skips:

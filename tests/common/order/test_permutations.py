@@ -58,7 +58,7 @@ def test_a_large_permutation_is_the_same_with_and_without_room_for_it(
         raise NoRoomError("expected room for temporary files in /full.")
 
     wanted = np.argsort(raw_words(300_000, 4), kind="stable")
-    monkeypatch.setattr(permutations, "_MANY", 1000)
+    monkeypatch.setattr(permutations, "_FEW", 1000)
     monkeypatch.setattr(permutations, "_PIECE", 70_000)
     if not room:
         monkeypatch.setattr(temporary, "temporary_file", no_room)
