@@ -2,8 +2,8 @@
 
 Run as ``python rank_program.py mirrored URL SECONDS`` (two replicas on two virtual processors) or, with TF_CONFIG set,
 ``python rank_program.py workers URL SECONDS``. After that many seconds it prints where each thread is, and ends.
-Instead of ``workers``, ``policies`` lets TensorFlow shard the dataset by each ``AutoShardPolicy`` but ``FILE``; a number
-stops each worker after as many steps, and prints a state, too; and a state resumes from there.
+Instead of ``workers``, ``policies`` lets TensorFlow shard the dataset by each ``AutoShardPolicy`` but ``FILE``, whose
+error ``FILE`` prints; a number stops each worker after as many steps, and prints a state, too; and a state resumes from there.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ def main(kind: str, url: str) -> None:
             policy: train(strategy.experimental_distribute_dataset(sharded_by_tensorflow(policy, url)))
             for policy in POLICIES
         }
+    elif kind == "FILE":
+        try:
+            found = train(strategy.experimental_distribute_dataset(sharded_by_tensorflow(kind, url)))
+        except tf.errors.OpError as error:
+            found = f"{type(error).__name__}: {error.message}"
     else:
         dataset = strategy.distribute_datasets_from_function(dataset_of)
         if kind.isdigit():

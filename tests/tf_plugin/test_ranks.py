@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -95,6 +96,12 @@ def test_tensorflow_shards_rows_as_each_policy_says(url: str, tmp_path: Path) ->
     for policy, times in {"AUTO": 1, "DATA": 1, "HINT": 1, "OFF": 2}.items():
         assert Counter(ids_of(mine[policy]) + ids_of(theirs[policy])) == dict.fromkeys(range(ROWS), times), policy
         assert [step["sum"] for step in mine[policy]] == [step["sum"] for step in theirs[policy]]
+
+
+@pytest.mark.timeout(method="thread")
+def test_tensorflow_cannot_shard_files_and_names_other_policies(url: str, tmp_path: Path) -> None:
+    for said in run_ranks("FILE", url, of_cluster(2), tmp_path):
+        assert re.match("NotFoundError: .*shardable source.*AutoShardPolicy", said, re.DOTALL), said
 
 
 @pytest.mark.timeout(method="thread")

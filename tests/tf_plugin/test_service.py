@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -142,8 +142,10 @@ def test_files_cannot_be_dealt(url: str, cluster: Cluster) -> None:
         ids(served(CHAINS["in order"](url), cluster, "FILE"))
 
 
-def test_coordinated_consumers_take_equal_steps(url: str, cluster: Cluster) -> None:
-    steps = 2 * ROWS // BATCH
+def test_coordinated_consumers_take_consecutive_batches_of_one_worker_in_each_step(url: str, cluster: Cluster) -> None:
+    """The workers take turns, and each has read the whole dataset as often as the others."""
+    epochs = 2
+    steps = epochs * ROWS // BATCH
     dataset = CHAINS["in order"](url).repeat()
 
     def consume(index: int) -> list[int]:
@@ -152,27 +154,33 @@ def test_coordinated_consumers_take_equal_steps(url: str, cluster: Cluster) -> N
 
     with ThreadPoolExecutor(2) as consumers:
         first, second = consumers.map(consume, range(2))
-    assert len(first) == len(second) == steps * BATCH
-    assert set(first) | set(second) == set(range(ROWS))
+    assert Counter(first + second) == dict.fromkeys(range(ROWS), epochs * len(cluster.workers))
+    assert second == [(number + BATCH) % ROWS for number in first]
 
 
-def test_trainers_share_one_run(url: str, cluster: Cluster) -> None:
-    dataset = CHAINS["shuffled"](url).repeat()
-    options = {"job_name": "shared"}
-    first, second = (
-        ids(
-            served(
-                dataset,
-                cluster,
-                "OFF",
-                cross_trainer_cache=service.CrossTrainerCache(trainer_id=trainer),
-                **options,
-            ).take(5)
-        )
-        for trainer in ("a", "b")
-    )
-    assert len(set(first)) > BATCH
-    assert set(first) & set(second)
+def named_runs(url: str) -> Any:
+    """Returns batches with the name of the run that reads them, and a name of their own. All names are drawn."""
+    drawn = tf.data.Dataset.range(1).map(lambda _: tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64))
+    batches = CHAINS["shuffled"](url).repeat()
+    return tf.data.Dataset.zip(drawn.cache().repeat(), drawn.repeat(), batches)
+
+
+def test_trainers_share_one_run_of_each_worker(url: str, cluster: Cluster) -> None:
+    def train(trainer: str) -> dict[int, list[tuple[int, list[int]]]]:
+        """Returns the batches of each run. A trainer may get many from one worker before the other's first."""
+        cache = service.CrossTrainerCache(trainer_id=trainer)
+        taken: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+        for run, name, batch in served(dataset, cluster, "OFF", cross_trainer_cache=cache, job_name="shared"):
+            taken[int(run)].append((int(name), batch["id"].numpy().tolist()))
+            if len(taken) == len(cluster.workers) and min(map(len, taken.values())) >= ROWS // BATCH:
+                break
+        return taken
+
+    dataset = named_runs(url)
+    first, second = map(train, "ab")
+    assert first.keys() == second.keys()
+    for run, batches in first.items():
+        assert all(mine == theirs for mine, theirs in zip(batches, second[run], strict=False))
 
 
 def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster: Cluster) -> None:
