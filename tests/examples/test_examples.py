@@ -23,9 +23,19 @@ SAYS = {
     "filters_and_shards.py": ("[20, 20, 20] rows", "rank 3: 3 steps"),
     "trainers/accelerate_loop.py": ("epoch 2: 20 batches, loss 0.0",),
     "trainers/checkpointed_loop.py": ("12 batches were left, loss 0.",),
+    "trainers/data_service.py": ("960 tiles, 960 of them distinct, loss 0.",),
     "trainers/hugging_face_trainer.py": ("60 steps, loss 0.0",),
     "trainers/jax_loop.py": ("epoch 2: 20 batches, loss 0.0",),
+    "trainers/launched_loop.py": (
+        "rank 1 of 2 stops after step 6",
+        "rank 2 of 3 epoch 0 ends after step 13, each tile was seen [1] times",
+    ),
     "trainers/lightning_module.py": ("60 steps, loss 0.0",),
+    "trainers/multi_worker.py": (
+        "worker 1: steps 1 to 6, tiles seen [0, 1] times",
+        "worker 0: steps 7 to 16, tiles seen [1] times",
+        "1 workers ended with [0]",
+    ),
     "trainers/pretraining_loop.py": ("step 6: loss", "step 62: loss 0."),
     "trainers/ray_data.py": ("500 rows in, 500 out",),
     "trainers/ray_train.py": ("epoch 2: 10 steps on each worker, loss 0.0",),
@@ -39,9 +49,12 @@ NEEDS = {
     "served.py": ("tensorflow", "torch"),
     "trainers/accelerate_loop.py": ("accelerate",),
     "trainers/checkpointed_loop.py": ("torch",),
+    "trainers/data_service.py": ("tensorflow",),
     "trainers/hugging_face_trainer.py": ("transformers",),
     "trainers/jax_loop.py": ("jax",),
+    "trainers/launched_loop.py": ("torch",),
     "trainers/lightning_module.py": ("lightning",),
+    "trainers/multi_worker.py": ("tensorflow",),
     "trainers/pretraining_loop.py": ("torch",),
     "trainers/ray_data.py": ("ray",),
     "trainers/ray_train.py": ("ray", "torch"),
@@ -52,6 +65,9 @@ NEEDS = {
 
 ALONE = {
     "served.py",  # starts processes, which import the script
+    "trainers/data_service.py",  # starts processes, which run the script
+    "trainers/launched_loop.py",  # starts processes, which run the script
+    "trainers/multi_worker.py",  # starts processes, which run the script
     "trainers/spark_to_torch.py",  # stops the only Spark session of the process
     "trainers/ray_data.py",  # starts a cluster
     "trainers/ray_train.py",  # starts a cluster

@@ -1,0 +1,112 @@
+"""The example ``launched_loop.py``, started by torchrun, and with the variables that other launchers set."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import free_ports, run_python
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).resolve().parents[2] / "examples/trainers/launched_loop.py"
+KILLED = Path(__file__).with_name("dying_rank.py")
+TILES, BATCH, STOPS_AFTER, SAVE_EVERY = 960, 30, 6, 4
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}  # else restarted ranks may look for killed ones
+LAUNCHED = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+OTHERS: dict[str, Callable[[int], dict[str, object]]] = {
+    "Slurm": lambda rank: {"SLURM_PROCID": rank, "SLURM_NTASKS": 2},
+    "Open MPI": lambda rank: {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2},
+    "an indexed Kubernetes job": lambda rank: {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": 2},
+    "a TPU pod": lambda rank: {"TPU_WORKER_ID": rank, "TPU_WORKER_HOSTNAMES": "localhost,localhost"},
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tiles = runpy.run_path(str(SCRIPT.with_name("tiles.py")))
+    return str(tiles["write_numbered_tiles"](str(tmp_path_factory.mktemp("tiles"))))
+
+
+def environment(**variables: object) -> dict[str, str]:
+    """Returns this process's variables without those of a launcher, and with others."""
+    own = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
+    return {**own, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in variables.items()}}
+
+
+def torchrun(ranks: int, *command: object, max_restarts: int = 0) -> list[str]:
+    """Returns the lines that all ranks print."""
+    options = ("--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}")
+    done = run_python("-m", "torch.distributed.run", *options, *command, env=environment(**OWN_STORE), check=True)
+    return sorted(done.stdout.splitlines())
+
+
+def ends(ranks: int, epoch: int, step: int) -> list[str]:
+    """Returns what all ranks print at the end of an epoch in which they took each tile once, in equal steps."""
+    times = [epoch + 1]
+    return [
+        f"rank {rank} of {ranks} epoch {epoch} ends after step {step}, each tile was seen {times} times"
+        for rank in range(ranks)
+    ]
+
+
+def said(lines: list[str], words: str) -> list[str]:
+    return [line for line in lines if words in line]
+
+
+def test_torchrun_gives_each_row_once_in_equal_steps(url: str, tmp_path: Path) -> None:
+    lines = torchrun(2, SCRIPT, url, tmp_path / "checkpoint")
+    steps = TILES // (2 * BATCH)
+    assert said(lines, "epoch 0") == ends(2, 0, steps)
+    assert said(lines, "epoch 1") == ends(2, 1, 2 * steps)
+
+
+def test_any_number_of_ranks_continues_an_epoch_of_two(url: str, tmp_path: Path) -> None:
+    torchrun(2, SCRIPT, url, tmp_path / "checkpoint", STOPS_AFTER)
+    saved = (tmp_path / "checkpoint").read_bytes()
+    seen = torch.load(tmp_path / "checkpoint")["seen"]
+    assert seen.unique().tolist() == [0, 1]
+    assert seen.sum() == 2 * BATCH * STOPS_AFTER
+    for ranks in (1, 3):
+        (tmp_path / "checkpoint").write_bytes(saved)
+        lines = torchrun(ranks, SCRIPT, url, tmp_path / "checkpoint")
+        left = -(-(TILES - int(seen.sum())) // (ranks * BATCH))
+        assert len(said(lines, f"starts after step {STOPS_AFTER}")) == ranks
+        assert said(lines, "epoch 0") == ends(ranks, 0, STOPS_AFTER + left)
+
+
+def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_no_row(url: str, tmp_path: Path) -> None:
+    killed_in = STOPS_AFTER + SAVE_EVERY
+    torchrun(2, SCRIPT, url, tmp_path / "whole")
+    lines = torchrun(2, KILLED, 1, killed_in, SCRIPT, url, tmp_path / "restarted", max_restarts=1)
+    begun = {int(step) for step in re.findall(r"starts after step (\d+)", "\n".join(lines))}
+    assert begun == {0, killed_in // SAVE_EVERY * SAVE_EVERY}
+    assert said(lines, "epoch 0") == ends(2, 0, TILES // (2 * BATCH))
+    whole, restarted = (torch.load(tmp_path / name) for name in ("whole", "restarted"))
+    torch.testing.assert_close(restarted["model"], whole["model"])
+    assert restarted["rows"] == whole["rows"]
+
+
+@pytest.mark.parametrize("launcher", OTHERS)
+def test_other_launchers_give_each_row_once_in_equal_steps(url: str, tmp_path: Path, launcher: str) -> None:
+    """Their programs need a cluster, so two processes get the variables that they set."""
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": free_ports(1)[0]}
+
+    def run(rank: int) -> Any:
+        variables = environment(**meeting, **OTHERS[launcher](rank))
+        return run_python(SCRIPT, url, tmp_path / "checkpoint", env=variables, check=True).stdout.splitlines()
+
+    with ThreadPoolExecutor(2) as ranks:
+        first, second = ranks.map(run, range(2))
+    assert said([*first, *second], "epoch 0") == ends(2, 0, TILES // (2 * BATCH))
+
+
+def test_without_a_launcher_the_script_names_one(url: str, tmp_path: Path) -> None:
+    done = run_python(SCRIPT, url, tmp_path / "checkpoint", env=environment())
+    assert (done.returncode, done.stderr) == (1, "Start this script with a launcher, such as torchrun.\n")
