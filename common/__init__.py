@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .errors import ParquetryError
     from .pipeline.pipeline import Pipeline, mix
     from .predicates.column_predicates import contains, hash_split
+    from .process.ranks import rank_from_environment
     from .schema import (
         CompressedImageCodec,
         CompressedNdarrayCodec,
@@ -53,6 +54,7 @@ __all__ = [
     "mix",
     "observe",
     "plot",
+    "rank_from_environment",
     "trace",
     "watch",
     "write_dataset",
@@ -69,6 +71,7 @@ __getattr__, __dir__ = lazy_names(
         ".errors": ("ParquetryError",),
         ".pipeline": ("Pipeline", "mix"),
         ".predicates.column_predicates": ("contains", "hash_split"),
+        ".process.ranks": ("rank_from_environment",),
         ".schema": (
             "CompressedImageCodec",
             "CompressedNdarrayCodec",

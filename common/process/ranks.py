@@ -34,12 +34,19 @@ class Rank:
     source: str
 
 
-def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
-    """Returns the rank that a launcher has set, or ``None``.
+def rank_from_environment(environment: Mapping[str, str] | None = None) -> Rank | None:
+    """Returns the rank that a launcher has set, or ``None``. It is the one that ``shard()`` takes.
+
+        >>> rank_from_environment({"SLURM_PROCID": "5", "SLURM_NTASKS": "8"})
+        Rank(size=8, index=5, source='SLURM_NTASKS and SLURM_PROCID')
+
+    Args:
+        environment: the variables; ``None`` means those of this process.
 
     Raises:
         PipelineError: the variables do not hold a valid rank.
     """
+    environment = os.environ if environment is None else environment
     for size_name, index_name in _VARIABLES:
         if size_name in environment and index_name in environment:
             if (
@@ -64,7 +71,7 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
     """
     if (num_shards is None) != (index is None):
         raise PipelineError(f"shard: expected num_shards and index together, got {num_shards!r} and {index!r}.")
-    found = rank_from_environment(os.environ)
+    found = rank_from_environment()
     if num_shards is None or index is None:
         if found is None:
             raise PipelineError(

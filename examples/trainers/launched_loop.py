@@ -18,8 +18,7 @@ from tiles import write_numbered_tiles
 from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry import ParquetIterable
-from parquetry.common.process.ranks import rank_from_environment
+from parquetry import ParquetIterable, rank_from_environment
 from parquetry.torch_plugin import rank_state
 
 EPOCHS, SAVE_EVERY, TILES = 2, 4, 960
@@ -91,7 +90,7 @@ def say(text: str) -> None:
 
 def main(url: str, checkpoint: str, last_step: str | None = None) -> None:
     """Runs one rank of a launcher."""
-    rank = rank_from_environment(os.environ)
+    rank = rank_from_environment()
     if rank is None:
         raise SystemExit("Start this script with a launcher, such as torchrun.")
     dist.init_process_group("gloo", rank=rank.index, world_size=rank.size)  # "nccl" with GPUs
