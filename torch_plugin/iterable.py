@@ -12,13 +12,13 @@ import hashlib
 import json
 import logging
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from typing_extensions import Self
 
 from parquetry.common import Pipeline
@@ -27,7 +27,14 @@ from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.iteration import Given
-from parquetry.common.plan.state import canonical_shards_of, check_position, parse_state, plan_hash, read_state
+from parquetry.common.plan.state import (
+    canonical_shards_of,
+    check_position,
+    parse_state,
+    plan_hash,
+    read_state,
+    state_of,
+)
 from parquetry.common.process.exit_watch import end_with_trainer
 from parquetry.common.urls import url_without_secrets, without_signature
 
@@ -41,7 +48,8 @@ from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
 from .relay import Meeting, Messages, RelayPlan, most_in_run, most_waiting
 from .runs import RunIterator
-from .trainer_sharding import TrainerSharding, length_for_trainer
+from .stateful_ranks import continue_on_other_ranks
+from .trainer_sharding import TrainerEpoch, TrainerSharding, length_for_trainer
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
@@ -356,6 +364,25 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             self._resume = None
         self._epochs.set(epoch)
         self._begun = None
+
+    def _continues(self, loader: DataLoader, trainer: TrainerEpoch | None) -> Callable[[], None] | None:
+        return continue_on_other_ranks(loader, self, trainer)
+
+    def _ranks_of(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Returns the number of ranks that a state is from, and the number of ranks now."""
+        return read_state(state).shards[1], state_of(self._part(self._placement()).plan(), Cursor()).shards[1]
+
+    def _on_these_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Returns a state as one of this number of ranks, and prepares for iterators that get it."""
+        found, self._resume = self.load_state_dict(state)._resume, None
+        return {} if found is None else found
+
+    def _elements_after(self, state: dict[str, Any] | None) -> int | None:
+        """Returns how many elements this rank has left in an epoch, or has in all; ``None`` = unknown."""
+        plan = self._part(self._placement()).plan()
+        at = None if state is None else read_state(state)
+        found = plan.length if at is None else plan.elements_from(at.start)
+        return found if at is None or found is None else max(0, found - at.consumed)
 
     def pass_begins(self, begun: Pass) -> None:
         """Called when a loader is about to iterate: begins the next epoch, and drops a state the last one used."""

@@ -93,6 +93,12 @@ class Announced:
         """Called in the training process when a loader is about to iterate this."""
         raise NotImplementedError
 
+    def _continues(self, loader: DataLoader, trainer: TrainerEpoch | None) -> Callable[[], None] | None:
+        """Called before `pass_begins` when a loader is about to iterate this, and perhaps to restore a state.
+
+        Returns what to call when it has restored the state, if anything.
+        """
+
     def _check_begun(self) -> None:
         """Called in the training process before the loader gives the first element of a pass."""
 
@@ -123,6 +129,7 @@ def install() -> None:
         base._parquetry_told = ()
         base._parquetry_lanes = None
         base._parquetry_fresh = False
+        base._parquetry_restored = None
         if (fetcher := _fetcher()) is not None:
             fetcher.__init__ = _sending_start(fetcher.__init__)
         if (parallel := _parallel()) is not None:
@@ -220,6 +227,9 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             for dataset in self._parquetry_told:
                 dataset._check_begun()
             self._parquetry_fresh = False
+            if self._parquetry_restored is not None:
+                self._parquetry_restored()
+                self._parquetry_restored = None
         lanes = self._parquetry_lanes
 
         def item() -> Any:
@@ -258,6 +268,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     try:
         if iterable and isinstance(own, Announced):
             check_state_of(loader)
+            if trainer_sharding is None:  # a trainer that deals rows has one rank's state, on any number of ranks
+                iterator._parquetry_restored = own._continues(loader, trainer)
         told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
         iterator._parquetry_lanes = Lanes(iterator._num_workers) if iterator._parquetry_in_runs else None
         for number, dataset in enumerate(told):

@@ -55,8 +55,7 @@ def check_state_of(loader: DataLoader) -> None:
     state = getattr(loader, "next_iter_state", None)
     if not state:
         return
-    snapshot = state.get("_snapshot")
-    workers = [] if snapshot is None else [*snapshot.get("_worker_snapshots", {}).values()]
+    snapshot, workers = state.get("_snapshot"), _workers_in(state)
     if len(workers) != loader.num_workers:
         raise StateError(
             f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {len(workers)}. Load it "
@@ -70,6 +69,17 @@ def check_state_of(loader: DataLoader) -> None:
             "steps. Accelerate saves such states with dispatch_batches=False on several ranks, and the epoch would "
             f"begin again. Resume with skip_first_batches(loader, {steps})."
         )
+
+
+def positions_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the positions of a dataset of this package that a ``StatefulDataLoader``'s state holds."""
+    parts: list[Mapping[str, Any]] = [*_workers_in(state)] or [state]
+    found = (_position_in(part) for part in parts)
+    return [position for position in found if position is not None]
+
+
+def _workers_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*(state.get("_snapshot") or {}).get("_worker_snapshots", {}).values()]
 
 
 def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,6 +146,16 @@ class TrainerEpoch:
         """Whether ``other`` is this epoch of this trainer."""
         return other is not None and (self.number, self.trainer()) == (other.number, other.trainer())
 
+    def recount(self, steps: int) -> None:
+        """Makes a trainer that continues an epoch take ``steps`` steps as done; it ends the epoch by their number."""
+        loop = getattr(self.trainer(), "fit_loop", None)
+        if loop is None or not loop.restarting or self.cycling:
+            return
+        done = loop.epoch_loop.batch_progress.current
+        more = steps - done.processed
+        for name in ("ready", "started", "processed", "completed"):  # a step may be ready, or not completed
+            setattr(done, name, max(0, getattr(done, name) + more))
+
 
 def trainer_sharding_of(loader: Any) -> TrainerSharding | None:
     """Returns the trainer that deals the rows of the pass this loader begins; ``None`` = no trainer does."""

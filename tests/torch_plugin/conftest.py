@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from parquetry.common.engine.read import fetch
 
 ROWS = 60
 HERE = Path(__file__).parent
+ASKING = [importlib.import_module(f"parquetry.torch_plugin.{name}") for name in ("iterable", "placement")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -107,3 +109,14 @@ def nullable_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     values = [{"id": n, "name": None if n % 3 == 1 else f"n{n}", "score": None if n % 3 == 1 else n} for n in range(10)]
     write_dataset(directory, schema, values)
     return directory
+
+
+@pytest.fixture
+def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Makes this process a rank of a process group, as far as datasets can tell."""
+
+    def set_rank(rank: int, ranks: int) -> None:
+        for module in ASKING:
+            monkeypatch.setattr(module, "rank_here", lambda: (ranks, rank))
+
+    return set_rank

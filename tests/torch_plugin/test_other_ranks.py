@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +14,7 @@ from parquetry.common.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
 ROWS, BATCH = 120, 4
-MODULES = [importlib.import_module(f"parquetry.torch_plugin.{name}") for name in ("iterable", "placement")]
 built = built_once([[20, 13], [7, 20], [30, 30]])
-
-
-@pytest.fixture
-def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Makes this process a rank of a process group, as far as datasets can tell."""
-
-    def set_rank(rank: int, ranks: int) -> None:
-        for module in MODULES:
-            monkeypatch.setattr(module, "rank_here", lambda: (ranks, rank))
-
-    return set_rank
 
 
 CHAINS: dict[str, Callable[[Any], Any]] = {
