@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from parquetry.torch_plugin import ParquetIterable, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
 BATCH = 5
+SPLIT = [("iterable", True, True, 0), ("pipe", True, True, 2), ("iterable", False, True, 0)]
+CASES = [  # dispatch_batches, split_batches, loader workers
+    *itertools.product(FACES, [None, False], [False], (0, 2)),
+    ("iterable", True, False, 0),
+    *SPLIT,
+]
+JOINED = [CASES[0], *SPLIT[:2]]
+STOP = 8  # in the second epoch, of 6 steps with 10 rows each, whatever the number of ranks
 
 
 class Recorder(torch.nn.Module):
@@ -50,23 +59,33 @@ def trained(url: str, directory: Path, face: str = "iterable", resume: str | Non
 def measure(url: str, directory: str) -> dict[Any, Any]:
     """Returns what one of two ranks trains on."""
     found: dict[Any, Any] = {}
-    for face in FACES:
-        for dispatch in (None, False):
-            for workers in (0, 2):
-                config = {"dispatch_batches": dispatch}
-                options: dict[str, Any] = {"accelerator_config": config, "dataloader_num_workers": workers}
-                trainer, model = trained(url, Path(directory, "plain"), face, **options)
-                predicted = trainer.predict(FACES[face](url, ["id", "x", "labels"]))
-                found[face, dispatch, workers] = {
-                    "seen": model.seen,
-                    "steps": (trainer.state.max_steps, trainer.state.global_step),
-                    "predicted": predicted.label_ids.tolist(),
-                }
+    for case in CASES:
+        trainer, model = trained(url, Path(directory, "plain"), case[0], **options_of(case))
+        predicted = trainer.predict(FACES[case[0]](url, ["id", "x", "labels"]))
+        found[case] = {
+            "seen": model.seen,
+            "steps": (trainer.state.max_steps, trainer.state.global_step),
+            "predicted": predicted.label_ids.tolist(),
+        }
     target = Path(directory, "saved")
     _, whole = trained(url, target, save_strategy="steps", save_steps=4)
-    _, rest = trained(url, target, resume=str(target / "checkpoint-8"))
+    _, rest = trained(url, target, resume=str(target / f"checkpoint-{STOP}"))
     found["resumed"] = whole.seen, rest.seen
+    begun = str(Path(directory, "one", f"checkpoint-{STOP}"))
+    for case in JOINED:
+        found["joined", case] = trained(url, target, case[0], resume=begun, **options_of(case))[1].seen
     return found
+
+
+def options_of(case: tuple[str, bool | None, bool, int]) -> dict[str, Any]:
+    """Returns options with which two ranks take 10 rows in a step; batches that are split count for both of them."""
+    _, dispatch, split, workers = case
+    return {
+        "accelerator_config": {"dispatch_batches": dispatch, "split_batches": split},
+        "dataloader_num_workers": workers,
+        "per_device_train_batch_size": 2 * BATCH if split else BATCH,
+        "per_device_eval_batch_size": 2 * BATCH if split else BATCH,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +94,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ranks(url: str, folder: Path) -> list[dict[Any, Any]]:
+def alone(url: str, folder: Path) -> list[int]:
+    """Returns what one process trains on; it saves checkpoints."""
+    options = {"save_strategy": "steps", "save_steps": STOP, "per_device_train_batch_size": 2 * BATCH}
+    return trained(url, folder / "one", **options)[1].seen
+
+
+@pytest.fixture(scope="module")
+def ranks(url: str, folder: Path, alone: Any) -> list[dict[Any, Any]]:
     return in_two_ranks(measure, url, str(folder))
 
 
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("dispatch", [None, False])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_two_ranks_train_on_each_row_once_an_epoch(ranks: list[Any], face: str, dispatch: Any, workers: int) -> None:
-    parts = [rank[face, dispatch, workers] for rank in ranks]
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_ranks_train_on_each_row_once_an_epoch(ranks: list[Any], case: Any) -> None:
+    parts = [rank[case] for rank in ranks]
     epochs = [Counter(parts[0]["seen"][start : start + 30] + parts[1]["seen"][start : start + 30]) for start in (0, 30)]
     assert epochs == [Counter(range(60))] * 2
     assert parts[0]["seen"][:30] != parts[0]["seen"][30:]
@@ -95,15 +119,26 @@ def test_two_ranks_train_on_each_row_once_an_epoch(ranks: list[Any], face: str, 
 def test_two_ranks_resume_in_the_middle_of_an_epoch(ranks: list[Any]) -> None:
     for rank in ranks:
         whole, rest = rank["resumed"]
-        assert rest == whole[8 * BATCH :]
+        assert rest == whole[STOP * BATCH :]
+
+
+@pytest.mark.parametrize("case", JOINED, ids=str)
+def test_two_ranks_continue_the_epoch_of_one_process(ranks: list[Any], alone: list[int], case: Any) -> None:
+    parts = [rank["joined", case] for rank in ranks]
+    assert [len(seen) for seen in parts] == [4 * BATCH, 4 * BATCH]
+    for step in range(4):
+        begin = (STOP + step) * 2 * BATCH
+        taken = Counter(row for seen in parts for row in seen[step * BATCH : (step + 1) * BATCH])
+        assert taken == Counter(alone[begin : begin + 2 * BATCH])
+    assert Counter(alone[60 : STOP * 2 * BATCH]) + Counter(parts[0] + parts[1]) == Counter(range(60))
 
 
 def test_one_process_continues_the_epoch_of_two(ranks: list[Any], url: str, folder: Path) -> None:
-    checkpoint = str(folder / "saved" / "checkpoint-8")
-    _, rest = trained(url, folder / "alone", resume=checkpoint, per_device_train_batch_size=2 * BATCH)
+    checkpoint = str(folder / "saved" / f"checkpoint-{STOP}")
+    _, rest = trained(url, folder / "rest", resume=checkpoint, per_device_train_batch_size=2 * BATCH)
     wholes = [rank["resumed"][0] for rank in ranks]
     assert Counter(row for whole in wholes for row in whole[6 * BATCH :]) == Counter(range(60))  # the second epoch
-    assert Counter(rest.seen) == Counter(row for whole in wholes for row in whole[8 * BATCH :])
+    assert Counter(rest.seen) == Counter(row for whole in wholes for row in whole[STOP * BATCH :])
 
 
 @pytest.mark.parametrize("face", FACES)
