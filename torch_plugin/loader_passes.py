@@ -28,7 +28,7 @@ from parquetry.common.process.dataclass import dataclass
 
 from . import worker_failures
 from .collation import as_is, convert
-from .loader_state import check_state_of
+from .loader_state import check_dealt_state_of, check_state_of
 from .runs import Lanes, Run
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
@@ -266,6 +266,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
     trainer_sharding = trainer_sharding_of(loader) if iterable else None
     try:
+        if trainer_sharding is not None and not trainer_sharding.dispatches:
+            check_dealt_state_of(loader)
         if iterable and isinstance(own, Announced):
             check_state_of(loader)
             if trainer_sharding is None:  # a trainer that deals rows has one rank's state, on any number of ranks

@@ -71,6 +71,22 @@ def check_state_of(loader: DataLoader) -> None:
         )
 
 
+def check_dealt_state_of(loader: DataLoader) -> None:
+    """Checks a state that a ``StatefulDataLoader`` is about to restore, where a trainer deals its rows to the ranks.
+
+    Raises:
+        StateError: the state has the positions of loader workers, which the trainer would ignore.
+    """
+    state = getattr(loader, "next_iter_state", None)
+    if state and loader.num_workers and positions_in(state):
+        steps = (state.get("_snapshot") or {}).get("_snapshot_step", 0)
+        raise StateError(
+            "StatefulDataLoader: expected a state that several ranks saved, got one that a single process saved. "
+            "Accelerate with dispatch_batches=False would ignore its position, and the epoch would begin again. Resume "
+            f"with skip_first_batches(loader, {steps})."
+        )
+
+
 def positions_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the positions of a dataset of this package that a ``StatefulDataLoader``'s state holds."""
     parts: list[Mapping[str, Any]] = [*_workers_in(state)] or [state]

@@ -300,6 +300,51 @@ def test_the_state_of_two_ranks_continues_their_epoch_or_is_refused(
     assert taken + rows_in(rest) == Counter(range(60))
 
 
+FROM_ONE = [case for case in RESUMED if case[0] is not False or not case[2]]  # other workers mix rows, see above
+
+
+def stop_alone(url: str) -> dict[Any, Any]:
+    """Returns what one process sees until it stops in the middle of an epoch."""
+    found: dict[Any, Any] = {(case, "steps"): begun(resumable(url, case, 1, False)) for case in FROM_ONE}
+    for case in STATEFUL:
+        loader = resumable(url, case, 1, True)
+        found[case, "state"] = begun(loader), loader.state_dict()
+    return found
+
+
+@pytest.fixture(scope="module")
+def stopped_alone(url: str) -> dict[Any, Any]:
+    return in_ranks(1, stop_alone, url)[0]
+
+
+@pytest.fixture(scope="module")
+def joined(url: str, stopped_alone: dict[Any, Any]) -> list[dict[Any, Any]]:
+    return in_two_ranks(resume, url, 2, {case: stopped_alone[case, "state"][1] for case in STATEFUL})
+
+
+@pytest.mark.parametrize("case", FROM_ONE, ids=str)
+def test_two_ranks_continue_the_epoch_of_one_process(stopped_alone: Any, joined: list[Any], case: Any) -> None:
+    rest = [rank[case, "steps"] for rank in joined]
+    assert len({len(rank["epochs"][0]) for rank in rest}) == 1
+    taken = Counter(row for batch in stopped_alone[case, "steps"] for row in batch)
+    assert taken + rows_in(rest) == Counter(range(60))
+
+
+@pytest.mark.parametrize("case", STATEFUL, ids=str)
+def test_the_state_of_one_process_continues_its_epoch_or_is_refused(
+    stopped_alone: Any, joined: list[Any], case: Any
+) -> None:
+    rest = [rank[case, "state"] for rank in joined]
+    if case[0] is False and case[2]:
+        for rank in rest:
+            assert re.search("got one that a single process saved", rank["error"])
+            assert rank["error"].endswith(f"Resume with skip_first_batches(loader, {STOP}).")
+        return
+    assert len({len(rank["epochs"][0]) for rank in rest}) == 1
+    taken = Counter(row for batch in stopped_alone[case, "state"][0] for row in batch)
+    assert taken + rows_in(rest) == Counter(range(60))
+
+
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_epoch_continues_in_its_own_order(url: str, face: str, workers: int) -> None:
