@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _TELLS_ON_OPENING = frozenset({"s3", "gcs", "abfs"})
 _CHECKS_AT_ONCE = 16
-_MOST_CHECKED_APART = 64  # a listing of a thousand files is one request
+_FILES_PER_LISTING = 1000  # of one directory, in one request
 _refused_options: dict[tuple[type, bool], int] = {}  # by file system, how many choices of options its `open` refuses
 
 
@@ -77,20 +77,26 @@ def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion], *, 
     """Checks the files from which `opened` has read since their last check.
 
     Args:
-        directories: what to list if these are many files; empty if they are not all in directories.
+        directories: what to list if that takes fewer requests; empty if the files are not all in directories.
 
     Raises:
         DatasetError: one of them has changed.
         OSError: the store cannot be reached.
     """
+    versions = list(versions)
     used = used_since_check(filesystem, versions)
     if not used:
         return
-    if directories and len(used) > _MOST_CHECKED_APART:
+    if directories and len(used) > _requests_of_listing(versions):
         _check_listed(filesystem, used, directories)
         return
     with thread_pool(min(len(used), _CHECKS_AT_ONCE), "parquetry-check") as pool:
         list(pool.map(lambda version: _check_again(filesystem, version), used))
+
+
+def _requests_of_listing(versions: Sequence[FileVersion]) -> int:
+    """Returns about how many requests it takes to list the directories of these files."""
+    return len({version.path.rpartition("/")[0] for version in versions}) + len(versions) // _FILES_PER_LISTING
 
 
 def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], directories: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from s3_server import serving
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import checked_files, file_versions, opening
+from parquetry.common.layout import checked_files, file_versions
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.file_versions import FileVersion, version_of
 from parquetry.common.layout.index import write_index
@@ -276,7 +276,7 @@ def test_a_change_is_noticed_at_the_end_of_the_epoch_at_the_latest(tmp_path: Pat
             list(pipeline)
 
 
-def test_a_file_of_s3_is_opened_once_and_checked_once_an_epoch(tmp_path: Path) -> None:
+def test_files_of_s3_are_opened_once_and_checked_by_one_listing_an_epoch(tmp_path: Path) -> None:
     build(tmp_path / "lake" / "rows", [[10, 10, 10], [10, 10]], names=("id",))
     with serving(tmp_path) as server:
         pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
@@ -284,19 +284,26 @@ def test_a_file_of_s3_is_opened_once_and_checked_once_an_epoch(tmp_path: Path) -
         for _ in range(2):
             server.log.clear()
             assert len(list(pipeline)) == 50
-            assert server.count("part") == {"GET": 5, "HEAD": 2}
+            assert server.count("part") == {"GET": 5}
+            assert [(method, path) for method, path, _ in server.log].count(("GET", "lake")) == 1
 
 
-def test_many_files_are_checked_by_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_MOST_CHECKED_APART", 2)
+def test_files_in_directories_of_their_own_are_checked_one_by_one(tmp_path: Path) -> None:
+    for part in range(2):
+        build(tmp_path / "lake" / "rows" / f"day={part}", [[10]], names=("id",))
+    with serving(tmp_path) as server:
+        pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        assert len(pipeline) == 20
+        server.log.clear()
+        assert len(list(pipeline)) == 20
+        assert server.count("part") == {"GET": 2, "HEAD": 2}
+
+
+def test_a_listing_after_the_epoch_finds_a_changed_file(tmp_path: Path) -> None:
     build(tmp_path / "lake" / "rows", [[10]] * 3, names=("id",))
     with serving(tmp_path) as server:
         pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
         assert len(pipeline) == 30
-        server.log.clear()
-        assert len(list(pipeline)) == 30
-        assert [(method, path) for method, path, _ in server.log].count(("GET", "lake")) == 1
-        assert server.count("part") == {"GET": 3}
         (path, *_) = (tmp_path / "lake" / "rows").glob("part*.parquet")
         server.fault = lambda method, asked: os.utime(path, (1, 1)) if "part" in asked else None
         with pytest.raises(DatasetError, match=CHANGED):
