@@ -53,7 +53,7 @@ PYTEST ?= -n $(JOBS) --dist worksteal
 CORE := $(wildcard common/native/*.cc common/native/*.h) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo fuzz soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit docs dist pure-dist check-dist test test-slow check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
+.PHONY: demo environments fuzz soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit docs dist pure-dist check-dist test test-slow check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
 .DELETE_ON_ERROR:
 .PRECIOUS: %/.core-built
 
@@ -139,6 +139,10 @@ audit:
 OF_ANY_VERSION := $(addprefix tests/common/engine/run/,test_bucket_skipping.py test_drops.py test_uneven_batches.py)
 test-tf217: $(VENV_TF217)/.op-built
 	$(VENV_TF217)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=,$(OF_ANY_VERSION)) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order engine)
+
+# One after the other, because each installs this folder. CI makes them beside work that needs none of them.
+environments:
+	$(MAKE) -j1 $(VENV_COMMON)/.core-built $(VENV_TF217)/.op-built $(VENV_TF216)/.op-built $(VENV_SPARK)/.op-built $(VENV_TRAINERS)/.installed
 
 # Two processes: TensorFlow takes longer to import than the tests.
 test-tf216: $(VENV_TF216)/.op-built
