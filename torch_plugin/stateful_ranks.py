@@ -61,10 +61,11 @@ def continue_on_other_ranks(
         ) from error
     if trainer is not None:
         _count_steps(trainer, dataset, own, loader.batch_size or 1, ended=bool(state.get("_iterator_finished")))
-    if not loader.num_workers:  # the dataset converts it itself
-        return None
     given = dict(state)
-    _deal(state, own, loader.num_workers)
+    if loader.num_workers:
+        _deal(state, own, loader.num_workers)
+    else:  # the dataset converts the position itself
+        state["_IterableDataset_len_called"] = None  # a length on the other ranks, about which torch would warn
     return lambda: state.update(given)
 
 

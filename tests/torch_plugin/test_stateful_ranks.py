@@ -41,6 +41,7 @@ def stopped(on_rank: Any, ranks: int, steps: int, *args: Any, **options: Any) ->
     for rank in range(ranks):
         on_rank(rank, ranks)
         found = loader(*args, **options)
+        assert len(found) > steps  # torch remembers the length in the state
         iterator = iter(found)
         taken += ids_of(next(iterator) for _ in range(steps))
         state = found.state_dict()
