@@ -14,11 +14,13 @@ from parquetry.common.pipeline.pipeline import Urls
 from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
+from parquetry.common.process.ranks import rank_from_environment
 from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
 from parquetry.common.stages.shard import Even, Shard
 
 from .meshes import has_model_parallel, part_of
+from .placement import rank_here
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -89,7 +91,9 @@ class PipelineCarrier(Sources, Verbs):
         mesh: DeviceMesh | None = None,
         group: ProcessGroup | None = None,
     ) -> Self:
-        """Takes part ``index`` of ``num_shards`` (default: the launcher's); all parts have the same number of rows.
+        """Takes part ``index`` of ``num_shards``; all parts have the same number of rows.
+
+        Without numbers, they are the launcher's, or else those of the default process group.
 
         Args:
             num_shards, index, even, canonical_shards, policy: as for `Pipeline.shard`.
@@ -106,6 +110,8 @@ class PipelineCarrier(Sources, Verbs):
             if num_shards is not None or index is not None:
                 raise PipelineError("shard: expected num_shards and index, or mesh=, or group=, got several of them.")
             return self._with_stage(Shard.of(*part_of(mesh, group), even, canonical_shards, policy))
+        if num_shards is None and index is None and rank_from_environment() is None and rank_here()[0] > 1:
+            num_shards, index = rank_here()  # started by hand, or Lightning has removed WORLD_SIZE after a fit
         if num_shards is not None and index is not None and has_model_parallel():  # the launcher's world is larger
             return self._with_stage(Shard.of(num_shards, index, even, canonical_shards, policy))
         return super().shard(num_shards, index, even, canonical_shards, policy)

@@ -196,3 +196,17 @@ def test_another_order_is_still_refused(built: Built, on_rank: Any) -> None:
     before_shuffle = ParquetIterable(built.url, ["id"]).shard(2, 0).shuffle(20, seed=3).batch(BATCH)
     with pytest.raises(StateError, match="saved for a different pipeline"):
         before_shuffle.load_state_dict(CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).state_dict())
+
+
+@pytest.mark.parametrize("cls", [ParquetIterable, ParquetPipe, ParquetNode])
+def test_shard_takes_the_rank_of_the_group_if_no_launcher_says_one(
+    built: Built, on_rank: Any, monkeypatch: pytest.MonkeyPatch, cls: Any
+) -> None:
+    on_rank(1, 3)
+    monkeypatch.setenv("RANK", "1")  # Lightning removes the other one after a fit
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    rows = cls(built.url, ["id"]).shard()
+    assert rows.pipeline.plan().order.shard.num_shards == 3
+    assert rows.pipeline.plan().order.shard.index == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cls(built.url, ["id"]).shard().pipeline.plan().order.shard.num_shards == 2
