@@ -175,6 +175,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         super().__init__(None)
         if options is not None:
             self._options_attr = options
+        if deferred.shard is not None or _is_part(pipeline):
+            self._options_attr = _OWN_SHARD.merge(self._options_attr)
 
     # --- called by tf.data ---
 
@@ -205,9 +207,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if self._built is None:
             with self._home():
                 built = self._arrow() if self._transport == "arrow" else self._native()
-                self._built = (
-                    built if self._options_attr == tf.data.Options() else built.with_options(self._options_attr)
-                )
+                plain = self._options_attr in (tf.data.Options(), _OWN_SHARD)  # the second concerns tf.distribute alone
+                self._built = built if plain else built.with_options(self._options_attr)
         return self._built
 
     def _home(self) -> AbstractContextManager[Any]:
@@ -576,6 +577,23 @@ def mix(
     """
     chosen = graph_seed() if seed is None else seed
     return ParquetDataset.from_pipeline(mix_pipelines(datasets, weights=weights, seed=chosen, stop=stop))
+
+
+def _without_auto_sharding() -> tf.data.Options:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+_OWN_SHARD = _without_auto_sharding()
+"""The options of a dataset that is a rank's part. `tf.distribute` would deal these rows to the ranks again."""
+
+
+def _is_part(pipeline: Pipeline) -> bool:
+    """Whether the rows are one part of several; for a mix, those of a source."""
+    sources = () if pipeline.mixture is None else pipeline.mixture.sources
+    own = (getattr(stage, "num_shards", 1) for stage in pipeline.stages)
+    return any(shards > 1 for shards in own) or any(map(_is_part, sources))
 
 
 def _carrying(cls: type[ParquetDataset], pipeline: Pipeline, **settings: Any) -> ParquetDataset:

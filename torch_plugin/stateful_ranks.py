@@ -56,8 +56,8 @@ def continue_on_other_ranks(
         own = dataset._on_these_ranks(rank_state(state))
     except StateError as error:
         raise StateError(
-            f"StatefulDataLoader: expected a state of {now} ranks, or one that can be dealt to them, got one of "
-            f"{before}: {error}"
+            f"StatefulDataLoader: expected a state of {_ranks(now)}, or one that can be dealt to them, got one of "
+            f"{_ranks(before)}: {error}"
         ) from error
     if trainer is not None:
         _count_steps(trainer, dataset, own, loader.batch_size or 1, ended=bool(state.get("_iterator_finished")))
@@ -67,6 +67,10 @@ def continue_on_other_ranks(
     else:  # the dataset converts the position itself
         state["_IterableDataset_len_called"] = None  # a length on the other ranks, about which torch would warn
     return lambda: state.update(given)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _count_steps(trainer: TrainerEpoch, dataset: Resumable, own: State, batch_size: int, *, ended: bool) -> None:

@@ -240,6 +240,7 @@ def versions_below(
     above = 0 if base is filesystem else len(inside) - len(directory.lstrip("/"))
     fs = fsspec_of(base)
     if fs is not None:
+        fs.invalidate_cache()  # directories below are cached one by one
         infos = fs.find(inside, detail=True)
         whole = ((path, fs.info(path) if info.get("size") is None else info) for path, info in infos.items())
         return [version_of(store, path[above:], info) for path, info in whole if info["type"] == "file"]

@@ -37,7 +37,7 @@ from .pruning import prune
 from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
 from .rows import RowNumbers, RowSet, all_rows, rows_between
 from .selection import Report, Selection
-from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows, with_numbered_texts
+from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows, with_numbered_groups
 from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
 
@@ -396,7 +396,9 @@ def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
     fields = [dataset.schema[name] for name in names]
 
     def columns(row_group: int) -> pa.Table:
-        return pa.concat_tables([with_numbered_texts(table) for table, _ in stored.read_rows(row_group, fields, rows)])
+        return pa.concat_tables(
+            [with_numbered_groups(step, table) for table, _ in stored.read_rows(row_group, fields, rows)]
+        )
 
     tables = in_parallel(columns, row_groups.tolist(), "forming windows", stored.threads) if names else []
     table = pa.concat_tables(tables) if tables else None

@@ -70,10 +70,10 @@ def scattered_note(step: Ngram, groups: np.ndarray | None) -> str:
     )
 
 
-def with_numbered_texts(table: pa.Table) -> pa.Table:
-    """Returns the table with dictionaries in place of texts and bytes, which usually take less memory."""
+def with_numbered_groups(step: Ngram, table: pa.Table) -> pa.Table:
+    """Returns the table with dictionaries in place of texts and bytes to group by, which take less memory."""
     for number, field in enumerate(table.schema):
-        if field.type in _TEXTS:
+        if field.name in step.group_by and field.type in _TEXTS:
             column = table.column(number).dictionary_encode()
             table = table.set_column(number, field.with_type(column.type), column)
     return table

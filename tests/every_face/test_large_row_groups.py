@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from builders import Built, built_once
+from builders import Built, build, built_once
 from faces import SIDECAR, THREADS, TORCH_WARNINGS, Face, import_framework, plain
+from s3_server import serving
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch
@@ -350,6 +351,24 @@ def test_without_room_blocks_are_read_into_memory_with_a_warning(
     rows = built.pipeline().batch(7)
     with caplog.at_level(logging.WARNING):
         assert THREADS.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
+    assert "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text
+
+
+@pytest.mark.parametrize("chain", ["an expression", "a function", "windows", "classes", "lengths"])
+def test_without_room_row_groups_of_a_store_are_looked_at_whole(
+    tmp_path: Path, chain: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_room(*_: object) -> int:
+        raise NoRoomError("expected room for temporary files in /full.")
+
+    built = build(tmp_path / "lake" / "rows", [[20, 13], [30]])
+    expected = THREADS.elements(SELECTING[chain](built.pipeline()))
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", "")
+    monkeypatch.setattr(temporary, "temporary_file", no_room)
+    fetch._warn_of_room.cache_clear()
+    with serving(tmp_path) as server, caplog.at_level(logging.WARNING):
+        rows = Pipeline(server.url("lake/rows"), executor="threads", memory_limit=1)
+        assert THREADS.elements(SELECTING[chain](rows)) == expected
     assert "whole, because temporary files cannot hold it: expected room for temporary files in /full" in caplog.text
 
 

@@ -93,8 +93,11 @@ def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str, tmp_pa
 @pytest.mark.timeout(method="thread")
 def test_tensorflow_shards_rows_as_each_policy_says(url: str, tmp_path: Path) -> None:
     mine, theirs = run_ranks("policies", url, of_cluster(2), tmp_path)
-    for policy, times in {"AUTO": 1, "DATA": 1, "HINT": 1, "OFF": 2}.items():
-        assert Counter(ids_of(mine[policy]) + ids_of(theirs[policy])) == dict.fromkeys(range(ROWS), times), policy
+    for policy, times in {"AUTO": 1, "DATA": 1, "HINT": 1, "OFF": 2, "own shard": 1}.items():
+        found = Counter(ids_of(mine[policy]) + ids_of(theirs[policy]))
+        if policy == "own shard":
+            found -= Counter(max(found, key=found.__getitem__) for _ in range(ROWS % 2))  # repeated for equal steps
+        assert found == dict.fromkeys(range(ROWS), times), policy
         assert [step["sum"] for step in mine[policy]] == [step["sum"] for step in theirs[policy]]
 
 

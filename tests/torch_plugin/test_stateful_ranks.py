@@ -109,5 +109,5 @@ def test_the_state_of_a_continued_epoch_continues_it_again(built: Built, on_rank
 def test_positions_that_cannot_be_joined_are_refused(built: Built, on_rank: Any) -> None:
     _, state = stopped(on_rank, 2, 3, built, 2, batched=False)
     on_rank(0, 1)
-    with pytest.raises(StateError, match=r"state of 1 ranks, or one .*, got one of 2: .* Use batch\(\)"):
+    with pytest.raises(StateError, match=r"state of 1 rank, or one .*, got one of 2 ranks: .* Use batch\(\)"):
         next(iter(resumed(state, built, 2, batched=False)))

@@ -178,17 +178,28 @@ class Fetcher:
         is_large = room_bytes is not None and column_bytes(self._dataset, row_group, names) > room_bytes
         if not is_large or self._listed:
             try:
-                whole, _ = self._stored_columns(row_group, room_bytes=room_bytes)
-            except TooLargeError:
-                is_large = True
-            else:
-                yield self._typed(row_group, whole, int(self._dataset.row_groups.rows[row_group]))
+                yield self._whole(row_group, room_bytes)
                 return
+            except TooLargeError:
+                pass
         room_bytes = _MOST_ROOM_BYTES if room_bytes is None else room_bytes
-        with closing(self._slices(row_group, self._stored, room_bytes)) as slices:
-            for count, table in slices:
-                check_cancelled()
-                yield self._typed(row_group, table, count)
+        began = False
+        try:
+            with closing(self._slices(row_group, self._stored, room_bytes)) as slices:
+                for count, table in slices:
+                    check_cancelled()
+                    began = True
+                    yield self._typed(row_group, table, count)
+                return
+        except NoRoomError as error:  # for what a store sends
+            if began:
+                raise
+            _warn_of_room(str(error))
+        yield self._whole(row_group, None)
+
+    def _whole(self, row_group: int, room_bytes: int | None) -> pa.Table:
+        table, _ = self._stored_columns(row_group, room_bytes=room_bytes)
+        return self._typed(row_group, table, int(self._dataset.row_groups.rows[row_group]))
 
     def _typed(self, row_group: int, table: pa.Table, count: int) -> pa.Table:
         """Returns the stored columns of the given rows with the types of the dataset, and the partition columns."""

@@ -415,3 +415,41 @@ def test_a_loader_worker_reads_the_version_that_its_trainer_planned(data: Path, 
     with pytest.raises(DatasetError, match=CHANGED):
         numbers(pickle.loads(sent))
     assert len(numbers(pickle.loads(elsewhere))) == length  # another time, another plan
+
+
+class KeepsListings(Store):
+    """A store whose file system keeps listings, as clients of object stores do."""
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        if path not in self.dircache:
+            self.dircache[path] = super().ls(path)
+        return self.dircache[path] if detail else [each["name"] for each in self.dircache[path]]
+
+    def find(self, path: str, *args: Any, detail: bool = False, **options: Any) -> Any:
+        found = {each["name"]: each for each in self.dircache.get(path, [])} or super().find(path, detail=True)
+        self.dircache[path] = list(found.values())
+        return found if detail else list(found)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.dircache.clear() if path is None else self.dircache.pop(path, None)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_listing_that_a_file_system_keeps_hides_no_change(files: int) -> None:
+    store = KeepsListings("", "tag")
+    for number in range(files):
+        store.put_file_bytes(f"/data/{number}.parquet", rows_from(40 * number))
+    pipeline = Pipeline("/data", filesystem=store, executor="threads")
+    assert len(list(pipeline)) == files * 40
+    store.put_file_bytes("/data/0.parquet", rows_from(1000))
+    with pytest.raises(DatasetError, match=CHANGED):
+        list(pipeline)
+    assert 1000 in [row["id"] for row in Pipeline("/data", filesystem=store, executor="threads")]
+
+
+def rows_from(first: int) -> bytes:
+    """Returns a file of 40 rows, of the same size for all."""
+    sink = io.BytesIO()
+    numbers = pa.table({"id": np.arange(first, first + 40)})
+    pq.write_table(numbers, sink, row_group_size=10, compression="none", use_dictionary=False, column_encoding="PLAIN")
+    return sink.getvalue()
