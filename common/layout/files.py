@@ -199,20 +199,23 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
     # The path of an HTTP file system is its URL.
     pattern = None if "://" in path else pattern_of(f"{path}/" if url.endswith("/") else path)
 
-    def listed() -> tuple[pafs.FileType, str, list[FileVersion]]:
+    def looked() -> tuple[pafs.FileType, str, list[FileVersion]]:
         root = path
         kind, file = look(fs, root)
         if kind == pafs.FileType.NotFound and pattern is not None:
             root = pattern.root
             kind, file = look(fs, root)
-        if kind in (pafs.FileType.File, pafs.FileType.NotFound):
-            return kind, root, [] if file is None else [file]
+        return kind, root, [] if file is None else [file]
+
+    def listed() -> list[FileVersion]:
         if root == path or pattern is None:
-            return kind, root, versions_below(fs, root)
-        return kind, root, versions_below(fs, root, _wanted(pattern))
+            return versions_below(fs, root)
+        return versions_below(fs, root, _wanted(pattern))
 
     try:
-        kind, root, files = with_retries(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
+        kind, root, files = with_retries(fs, looked, f"dataset {url!r}", most=FEW_ATTEMPTS, is_question=True)
+        if kind not in (pafs.FileType.File, pafs.FileType.NotFound):
+            files = with_retries(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
         is_directory = kind == pafs.FileType.Directory
         marks, logs = (_marks_above(fs, root), logs_above(root, list_names)) if is_directory else ([], [])
     except DatasetError:

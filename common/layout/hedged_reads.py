@@ -29,14 +29,23 @@ SLOW_S = 10.0
 """A hedged request is sent for a read that takes longer, even if nothing is known about the store yet."""
 SILENT_S = 60.0
 """A read that takes longer has failed."""
+QUESTION_S = 20.0
+"""A question about a file that takes longer has failed. Its answer has no more than a few hundred bytes."""
 _LISTING_S = 900.0  # a store lists a thousand files per response
+_SLOW_LISTING_S = 30.0
 _USUAL_BYTES_PER_S = 8e6
 _SLOWEST_BYTES_PER_S = 1e6
 _POLL_S = 0.05
 
 
 def hedged_read(
-    read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_listing: bool = False, endpoint: str = ""
+    read: Callable[[], _T],
+    place: str,
+    *,
+    size_bytes: int = 0,
+    is_listing: bool = False,
+    is_question: bool = False,
+    endpoint: str = "",
 ) -> _T:
     """Returns what ``read`` returns.
 
@@ -46,6 +55,7 @@ def hedged_read(
         place: what is read, for messages.
         size_bytes: how much is read. Each megabyte adds a second to the longest wait.
         is_listing: whether a directory is listed, which may take minutes and is never hedged.
+        is_question: whether it asks about a file, and reads no part of it.
         endpoint: the store; see `stores.endpoint_of`. The read waits until there is a slot for it (`request_slots`),
             which does not count as waiting for a response.
 
@@ -55,12 +65,15 @@ def hedged_read(
         Exception: whatever ``read`` raised.
     """
     silent_s = _LISTING_S if is_listing else SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S
+    silent_s = min(silent_s, QUESTION_S) if is_question else silent_s
     known = latencies_of(endpoint)
     slow_s = silent_s if is_listing else _slow_after(known, size_bytes)
     with slots_of(endpoint).taken() as held:
         began_s = time.monotonic()
         asked = [_ask(read, held)]
         try:
+            if is_listing and not first_done([asked[0][1]], _SLOW_LISTING_S):
+                _LOGGER.warning("%s: the store is still listing files after %.0f s.", place, _SLOW_LISTING_S)
             first_done([asked[0][1]], min(slow_s, silent_s))
             until_s = began_s + silent_s
             if slow_s < silent_s and _is_worth_asking_twice(asked[0][1], known, held, until_s):

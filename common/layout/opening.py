@@ -40,7 +40,7 @@ from .file_versions import (
     versions_below,
 )
 from .http_ranges import HttpFile, answers_http
-from .retries import is_local, with_retries
+from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], dire
         found = (versions_below(filesystem, directory) for directory in directories)
         return {version.path: version for each in found for version in each}
 
-    now = with_retries(filesystem, listed, "files of the epoch", is_listing=True)
+    now = with_retries(filesystem, listed, "files of the epoch", most=FEW_ATTEMPTS, is_listing=True)
     for version in used:
         check_version(version, now.get(version.path))
         note_check(filesystem, version)
 
 
 def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
-    with_retries(filesystem, lambda: _check_now(filesystem, version), f"file {version.shown_path}")
+    with_retries(filesystem, lambda: _check_now(filesystem, version), f"file {version.shown_path}", is_question=True)
 
 
 def _check_now(filesystem: pafs.FileSystem, version: FileVersion) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pyarrow.fs as pafs
@@ -59,6 +60,7 @@ def with_retries(
     most: int = ATTEMPTS,
     size_bytes: int = 0,
     is_listing: bool = False,
+    is_question: bool = False,
 ) -> _T:
     """Returns what ``read`` returns. Unless the files are local, ``read`` is retried after transient faults.
 
@@ -69,6 +71,7 @@ def with_retries(
         most: the most times to call ``read``.
         size_bytes: how much it reads, which decides how long it may take.
         is_listing: whether it lists a directory, which may take minutes.
+        is_question: whether it asks about a file, which takes seconds at most.
 
     Raises:
         StoreError: the fault persists, or the store refuses.
@@ -92,11 +95,17 @@ def with_retries(
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
-    endpoint = endpoint_of(filesystem)
+    ask = partial(
+        hedged_read,
+        read,
+        place,
+        size_bytes=size_bytes,
+        is_listing=is_listing,
+        is_question=is_question,
+        endpoint=endpoint_of(filesystem),
+    )
     try:
-        return retrying(
-            lambda: hedged_read(read, place, size_bytes=size_bytes, is_listing=is_listing, endpoint=endpoint)
-        )
+        return retrying(ask)
     except Exception as error:
         answer = store_answer(filesystem, error)
         if answer is None:
