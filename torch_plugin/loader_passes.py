@@ -52,6 +52,7 @@ class Pass:
         dataset: the dataset that the loader iterates.
         batch_size: how many elements the loader stacks; ``None`` if it stacks none, or not those of the dataset.
         trainer_sharding: the trainer that deals the rows of the pass, if the dataset does not.
+        dispatched: whether a trainer reads on one rank, and sends what it reads to the others.
         trainer: the epoch of the trainer that iterates the loader, if known.
         samplers: the loader's samplers, if they choose rows by number.
         stacks: whether the loader makes batches of several elements.
@@ -66,6 +67,7 @@ class Pass:
     dataset: object = None
     batch_size: int | None = None
     trainer_sharding: TrainerSharding | None = None
+    dispatched: bool = False
     trainer: TrainerEpoch | None = None
     samplers: tuple[Any, ...] = ()
     stacks: bool = False
@@ -264,7 +266,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
     own = _own(loader.dataset)
     seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
-    trainer_sharding = trainer_sharding_of(loader) if iterable else None
+    dealt = trainer_sharding_of(loader)
+    trainer_sharding = dealt if iterable else None
     try:
         if trainer_sharding is not None and not trainer_sharding.dispatches:
             check_dealt_state_of(loader)
@@ -284,6 +287,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 batch_size=loader.batch_size if dataset is own and _stacks(loader.collate_fn) else None,
                 dataset=loader.dataset,
                 trainer_sharding=trainer_sharding,
+                dispatched=dealt is not None and dealt.dispatches,
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
                 stacks=loader.batch_size is not None and loader.batch_size > 1,

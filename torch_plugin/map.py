@@ -27,10 +27,11 @@ from .carrier import PipelineCarrier
 from .epochs import EpochCounter, epoch_number
 from .loader_passes import Announced, Pass, install
 from .pass_counters import PassCounters
-from .placement import shard_of, shuffle_of
+from .placement import rank_here, shard_of, shuffle_of
 from .tensors import batch_to_torch, rows_to_torch
 
 _LOG = logging.getLogger(__name__)
+_SAMPLERS = "torch.utils.data.sampler"  # those that know of no ranks
 _CONVERTERS = ElementConverters(batch=batch_to_torch, rows=rows_to_torch, strict_nulls=True)
 
 install()
@@ -79,7 +80,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         self._epochs = EpochCounter()
         self._counting = PassCounters()
         self._readers: dict[int, ElementReader[Given]] = {}  # for this process; a forked worker makes its own
-        self._warned = False
+        self._warned = self._warned_of_ranks = False
 
     def __len__(self) -> int:
         """Returns the exact number of rows (or batches).
@@ -167,6 +168,8 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
                 f"{dealer} splits them, got shuffle(), weigh() or mix() without one. Write seed=, or leave "
                 "it out."
             )
+        if replicas == 1 and not begun.dispatched and (shard is None or shard.num_shards == 1):
+            self._warn_of_every_row(samplers)
         chosen = [type(each).__name__ for each in samplers if _chooses(each)]
         if chosen and shuffle is not None and shuffle.reshuffle_each_iteration and not self._warned:
             self._warned = True
@@ -174,6 +177,18 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
                 "%s chooses rows by number, and shuffle() assigns the numbers to other rows in each epoch. Leave one "
                 "of them out.",
                 chosen[0],
+            )
+
+    def _warn_of_every_row(self, samplers: Sequence[object]) -> None:
+        """Warns once if several ranks read every row, and no sampler of your own can be meant to split them."""
+        ranks = rank_here()[0]
+        if ranks > 1 and not self._warned_of_ranks and all(type(each).__module__ == _SAMPLERS for each in samplers):
+            self._warned_of_ranks = True
+            _LOG.warning(
+                "ParquetMap: each of %d ranks reads every row, because neither the sampler (%s) nor shard() splits "
+                "them. Pass sampler=DistributedSampler(dataset), or write dataset.shard().",
+                ranks,
+                ", ".join(type(each).__name__ for each in samplers),
             )
 
     def _waited(self, begin: float, end: float) -> None:

@@ -16,7 +16,9 @@ from parquetry.common.engine.read import fetch
 
 ROWS = 60
 HERE = Path(__file__).parent
-ASKING = [importlib.import_module(f"parquetry.torch_plugin.{name}") for name in ("carrier", "iterable", "placement")]
+ASKING = [
+    importlib.import_module(f"parquetry.torch_plugin.{name}") for name in ("carrier", "iterable", "map", "placement")
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

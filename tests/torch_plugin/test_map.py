@@ -238,6 +238,22 @@ def test_numbers_that_differ_from_rank_to_rank_are_not_dealt(url: str, drawn: An
     assert sorted(ids(DataLoader(dataset))) == list(range(60))
 
 
+def test_ranks_that_each_read_every_row_are_warned_of_once(
+    url: str, on_rank: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = make(url, "id")
+    list(DataLoader(dataset, batch_size=5))
+    on_rank(1, 2)
+    list(DataLoader(dataset, batch_size=5, sampler=DistributedSampler(dataset, 2, 1)))
+    list(DataLoader(dataset.shard(2, 1), batch_size=5))
+    assert caplog.messages == []
+    for _ in range(2):
+        list(DataLoader(dataset, batch_size=5, shuffle=True))
+    (message,) = caplog.messages
+    assert message.startswith("ParquetMap: each of 2 ranks reads every row, because neither the sampler (RandomSampler")
+    assert message.endswith("Pass sampler=DistributedSampler(dataset), or write dataset.shard().")
+
+
 def test_two_shuffles_over_each_other_are_warned_of_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     dataset = make(url, "id").shuffle(9, seed=1)
     with caplog.at_level(logging.WARNING, "parquetry"):

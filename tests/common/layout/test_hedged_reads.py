@@ -79,6 +79,23 @@ def test_silence_is_a_time_out(stuck: threading.Event, monkeypatch: pytest.Monke
         hedged_read(lambda: stuck.wait(WITHIN_S), "a file")
 
 
+def test_a_question_about_a_file_has_less_time_than_a_read(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hedged_reads, "QUESTION_S", 0.05)
+    with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
+        hedged_read(lambda: stuck.wait(WITHIN_S), "a file", is_question=True)
+
+
+def test_a_slow_listing_is_told_of(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hedged_reads, "_SLOW_LISTING_S", 0.0)
+    threading.Timer(0.1, stuck.set).start()
+    assert hedged_read(lambda: stuck.wait(WITHIN_S), "dataset 's3://lake'", is_listing=True)
+    assert "dataset 's3://lake': the store is still listing files after 0 s" in caplog.text
+
+
 def test_large_reads_may_take_longer(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedged_reads, "SILENT_S", 0.0)
     threading.Timer(0.1, stuck.set).start()
