@@ -9,9 +9,11 @@ new loaders.
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -24,6 +26,7 @@ from parquetry.common.process.dataclass import dataclass
 from .collation import as_is
 from .placement import rank_here
 
+_LOG = logging.getLogger(__name__)
 _ASKING = 12  # frames between a trainer's wrapper and the length of its dataset
 _LOOPS = ("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop")  # Lightning's
 _CYCLING = "_MaxSizeCycle"
@@ -41,13 +44,15 @@ class TrainerSharding:
         collates: whether the loader makes batches with torch's own function.
         rows: how many elements it takes from one loader worker before the next; ``None`` = batches as they are.
         processes: number of ranks it deals to.
-        saves_ahead: whether the state that it saves counts batches that no rank has received yet.
+        is_stateful: whether the loader that it reads saves states.
+        saves_ahead: whether such a state counts batches that no rank has received yet.
     """
 
     dispatches: bool
     collates: bool
     rows: int | None
     processes: int
+    is_stateful: bool = False
     saves_ahead: bool = False
 
     def check(self, pipeline: Pipeline, num_shards: int, workers: int) -> None:
@@ -68,6 +73,8 @@ class TrainerSharding:
         ):
             if refused is not None:
                 raise PipelineError(f"Accelerate: {refused}")
+        if self.dispatches and self.is_stateful and self.processes > 1:
+            _warn_of_save_state()
 
     def rows_per_turn(self, pipeline: Pipeline, workers: int) -> int | None:
         """Returns how many rows one loader worker gets before the next one; ``None`` = one element each."""
@@ -174,6 +181,7 @@ def trainer_sharding_of(loader: Any) -> TrainerSharding | None:
                 collates=collates,
                 rows=loader.batch_size,
                 processes=rank_here()[0],
+                is_stateful=hasattr(loader, "state_dict"),
                 saves_ahead=hasattr(loader, "state_dict") and not _splits_batches(trainer, frame),
             )
     return None
@@ -211,6 +219,15 @@ def trainer_epoch() -> TrainerEpoch | None:
             trainer = loop.trainer
             return TrainerEpoch(number=int(trainer.current_epoch), trainer=weakref.ref(trainer), cycling=cycling)
     return None
+
+
+@lru_cache(maxsize=1)
+def _warn_of_save_state() -> None:
+    _LOG.warning(
+        "Accelerate: accelerator.save_state() lets every rank write its loader's state to the same file, and with "
+        "dispatch_batches=True only rank 0 has read anything, so load_state() may begin the epoch again. Save "
+        "loader.state_dict() of rank 0 yourself, or resume with skip_first_batches(loader, steps)."
+    )
 
 
 def _splits_batches(dispatcher: Any, frame: FrameType) -> bool:
