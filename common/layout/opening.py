@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _TELLS_ON_OPENING = frozenset({"s3", "gcs", "abfs"})
 _CHECKS_AT_ONCE = 16
-_FILES_PER_LISTING = 1000  # of one directory, in one request
+_FILES_PER_LISTING = 1000  # in one request
 _refused_options: dict[tuple[type, bool], int] = {}  # by file system, how many choices of options its `open` refuses
 
 
@@ -87,16 +87,22 @@ def check_used(filesystem: pafs.FileSystem, versions: Iterable[FileVersion], *, 
     used = used_since_check(filesystem, versions)
     if not used:
         return
-    if directories and len(used) > _requests_of_listing(versions):
+    if directories and len(used) > _requests_of_listing(filesystem, versions, directories):
         _check_listed(filesystem, used, directories)
         return
     with thread_pool(min(len(used), _CHECKS_AT_ONCE), "parquetry-check") as pool:
         list(pool.map(lambda version: _check_again(filesystem, version), used))
 
 
-def _requests_of_listing(versions: Sequence[FileVersion]) -> int:
+def _requests_of_listing(
+    filesystem: pafs.FileSystem, versions: Sequence[FileVersion], directories: Sequence[str]
+) -> int:
     """Returns about how many requests it takes to list the directories of these files."""
-    return len({version.path.rpartition("/")[0] for version in versions}) + len(versions) // _FILES_PER_LISTING
+    if without_subtrees(filesystem, "")[0].type_name in _TELLS_ON_OPENING:  # lists directories with all below them
+        lists = len(directories)
+    else:
+        lists = len({version.path.rpartition("/")[0] for version in versions})
+    return lists + len(versions) // _FILES_PER_LISTING
 
 
 def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], directories: Sequence[str]) -> None:

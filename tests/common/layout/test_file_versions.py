@@ -288,11 +288,23 @@ def test_files_of_s3_are_opened_once_and_checked_by_one_listing_an_epoch(tmp_pat
             assert [(method, path) for method, path, _ in server.log].count(("GET", "lake")) == 1
 
 
-def test_files_in_directories_of_their_own_are_checked_one_by_one(tmp_path: Path) -> None:
+def test_partitions_are_checked_by_one_listing(tmp_path: Path) -> None:
     for part in range(2):
         build(tmp_path / "lake" / "rows" / f"day={part}", [[10]], names=("id",))
     with serving(tmp_path) as server:
         pipeline = Pipeline(server.url("lake/rows"), ["id"], executor="threads")
+        assert len(pipeline) == 20
+        server.log.clear()
+        assert len(list(pipeline)) == 20
+        assert server.count("part") == {"GET": 2}
+        assert [(method, path) for method, path, _ in server.log].count(("GET", "lake")) == 1
+
+
+def test_files_that_were_named_are_checked_one_by_one(tmp_path: Path) -> None:
+    build(tmp_path / "lake" / "rows", [[10]] * 3, names=("id",))
+    names = sorted(path.name for path in (tmp_path / "lake" / "rows").glob("part*.parquet"))
+    with serving(tmp_path) as server:
+        pipeline = Pipeline([server.url(f"lake/rows/{name}") for name in names[:2]], ["id"], executor="threads")
         assert len(pipeline) == 20
         server.log.clear()
         assert len(list(pipeline)) == 20
