@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from two_ranks import in_two_ranks
 
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
 EPOCHS = 3
@@ -30,6 +30,8 @@ class Recorder(lightning.LightningModule):
 
     def train_dataloader(self) -> Any:
         url, face, workers, sizes = self.loaders
+        if face == "map":  # Lightning adds its own sampler
+            return DataLoader(ParquetMap(url, ["id", "x"]), batch_size=5, num_workers=workers, shuffle=True)
         datasets = [FACES[face](url, ["id", "x"]).take(size).shuffle(20, seed=5).batch(5) for size in sizes]
         loaders = [DataLoader(dataset, batch_size=None, num_workers=workers) for dataset in datasets]
         return loaders[0] if len(loaders) == 1 else loaders
@@ -71,12 +73,13 @@ def fitted(model: Recorder, reload: int, devices: int = 1, epochs: int = EPOCHS)
 
 def measure(url: str) -> dict[Any, Any]:
     """Returns what one of two ranks trains on."""
-    return {
+    found: dict[Any, Any] = {
         (face, reload, workers): fitted(Recorder(url, face, workers), reload, devices=2)
         for face in FACES
         for reload in (0, 1)
         for workers in (0, 2)
     }
+    return {**found, "map": fitted(Recorder(url, "map", 0), 0, devices=2)}
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,13 @@ def test_two_ranks_train_on_each_row_once_in_every_epoch(
     ranks: list[Any], face: str, reload: int, workers: int
 ) -> None:
     parts = [rank[face, reload, workers] for rank in ranks]
+    for epoch in range(EPOCHS):
+        assert Counter(parts[0][epoch] + parts[1][epoch]) == Counter(range(60))
+    assert len({tuple(epoch) for epoch in parts[0]}) == EPOCHS
+
+
+def test_two_ranks_take_each_row_by_number_once_in_every_epoch(ranks: list[Any]) -> None:
+    parts = [rank["map"] for rank in ranks]
     for epoch in range(EPOCHS):
         assert Counter(parts[0][epoch] + parts[1][epoch]) == Counter(range(60))
     assert len({tuple(epoch) for epoch in parts[0]}) == EPOCHS
