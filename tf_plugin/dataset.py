@@ -207,8 +207,9 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if self._built is None:
             with self._home():
                 built = self._arrow() if self._transport == "arrow" else self._native()
-                plain = self._options_attr in (tf.data.Options(), _OWN_SHARD)  # the second concerns tf.distribute alone
-                self._built = built if plain else built.with_options(self._options_attr)
+                self._built = (
+                    built if self._options_attr == tf.data.Options() else built.with_options(self._options_attr)
+                )
         return self._built
 
     def _home(self) -> AbstractContextManager[Any]:

@@ -26,8 +26,11 @@ from parquetry.common.layout import hedged_reads, retries
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
 
-def ended_while(wait: Callable[[], object]) -> str:
-    """Returns the error that a wait in another thread ends with, once nobody wants it any more."""
+def ended_while(wait: Callable[[], object], reached: threading.Event | None = None) -> str:
+    """Returns the error that a wait in another thread ends with, once nobody wants it any more.
+
+    ``reached`` is set when the thread is about to wait; by default, it is given a moment.
+    """
     token, began, errors = progress.CancelToken(), threading.Event(), []
 
     def run() -> None:
@@ -40,7 +43,7 @@ def ended_while(wait: Callable[[], object]) -> str:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    began.wait(PATIENCE_S)
+    (reached or began).wait(PATIENCE_S)
     time.sleep(0.1)
     assert thread.is_alive()
     token.cancel()
@@ -65,13 +68,14 @@ def test_a_wait_for_an_answer_ends() -> None:
 def test_no_further_attempt_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 3600.0)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 3600.0)
-    attempts = []
+    attempts, tried = [], threading.Event()
 
     def fail() -> None:
         attempts.append(1)
+        tried.set()
         raise ConnectionError("reset")
 
-    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"))
+    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"), tried)
     assert len(attempts) == 1
 
 
