@@ -21,7 +21,7 @@ from .trainer_sharding import TrainerEpoch
 State = dict[str, Any]
 
 
-class Resumable(Protocol):
+class MovableDataset(Protocol):
     """A dataset that continues a state of any number of ranks."""
 
     def _ranks_of(self, state: State) -> tuple[int, int]:
@@ -35,7 +35,7 @@ class Resumable(Protocol):
 
 
 def continue_on_other_ranks(
-    loader: DataLoader, dataset: Resumable, trainer: TrainerEpoch | None
+    loader: DataLoader, dataset: MovableDataset, trainer: TrainerEpoch | None
 ) -> Callable[[], None] | None:
     """Converts the state that a ``StatefulDataLoader`` is about to restore, if it is from another number of ranks.
 
@@ -73,7 +73,7 @@ def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def _count_steps(trainer: TrainerEpoch, dataset: Resumable, own: State, batch_size: int, *, ended: bool) -> None:
+def _count_steps(trainer: TrainerEpoch, dataset: MovableDataset, own: State, batch_size: int, *, ended: bool) -> None:
     whole, left = dataset._elements_after(None), dataset._elements_after(own)
     if whole is None or left is None:
         return
