@@ -166,9 +166,6 @@ class Slots:
         began, poll_s, warns = time.monotonic(), _POLL_S, True
         while not held.extend(1):
             waited_s = time.monotonic() - began
-            if waited_s >= PATIENCE_S:
-                _LOGGER.warning("%s: still no free slot, asking without one.", self._endpoint)
-                return
             if warns and waited_s >= warning_seconds():
                 warns = False
                 _LOGGER.warning(
@@ -178,6 +175,9 @@ class Slots:
                     waited_s,
                     most_requests(),
                 )
+            if waited_s >= PATIENCE_S:
+                _LOGGER.warning("%s: still no free slot, asking without one.", self._endpoint)
+                return
             pause(random.uniform(_POLL_S, poll_s))
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 
