@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import runpy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from launched import BATCH, SCRIPT, TILES, ends, environment, said, written_tiles
 from processes import free_ports, run_python
 
 pytestmark = pytest.mark.slow
-SCRIPT = Path(__file__).resolve().parents[2] / "examples/trainers/launched_loop.py"
 KILLED = Path(__file__).with_name("dying_rank.py")
-TILES, BATCH, STOPS_AFTER, SAVE_EVERY = 960, 30, 6, 4
+STOPS_AFTER, SAVE_EVERY = 6, 4
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}  # else restarted ranks may look for killed ones
-LAUNCHED = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
 OTHERS: dict[str, Callable[[int], dict[str, object]]] = {  # tests/common/process/test_ranks.py has all
     "Slurm": lambda rank: {"SLURM_PROCID": rank, "SLURM_NTASKS": 2},
     "an indexed Kubernetes job": lambda rank: {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": 2},
@@ -28,8 +25,7 @@ OTHERS: dict[str, Callable[[int], dict[str, object]]] = {  # tests/common/proces
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    tiles = runpy.run_path(str(SCRIPT.with_name("tiles.py")))
-    return str(tiles["write_numbered_tiles"](str(tmp_path_factory.mktemp("tiles"))))
+    return written_tiles(tmp_path_factory.mktemp("tiles"))
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +35,11 @@ def whole(url: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str]
     return torchrun(2, SCRIPT, url, checkpoint), checkpoint
 
 
-def environment(**variables: object) -> dict[str, str]:
-    """Returns this process's variables without those of a launcher, and with others."""
-    own = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
-    return {**own, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in variables.items()}}
-
-
 def torchrun(ranks: int, *command: object, max_restarts: int = 0) -> list[str]:
     """Returns the lines that all ranks print."""
     options = ("--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}")
     done = run_python("-m", "torch.distributed.run", *options, *command, env=environment(**OWN_STORE), check=True)
     return sorted(done.stdout.splitlines())
-
-
-def ends(ranks: int, epoch: int, step: int) -> list[str]:
-    """Returns what all ranks print at the end of an epoch in which they took each tile once, in equal steps."""
-    times = [epoch + 1]
-    return [
-        f"rank {rank} of {ranks} epoch {epoch} ends after step {step}, each tile was seen {times} times"
-        for rank in range(ranks)
-    ]
-
-
-def said(lines: list[str], words: str) -> list[str]:
-    return [line for line in lines if words in line]
 
 
 def test_torchrun_gives_each_row_once_in_equal_steps(whole: tuple[list[str], Path]) -> None:
