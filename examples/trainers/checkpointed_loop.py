@@ -1,6 +1,6 @@
 """A pretraining loop that saves model, optimizer and loader together with `torch.distributed.checkpoint`."""
 
-import pickle
+import json
 import tempfile
 from typing import Any
 
@@ -10,13 +10,15 @@ from tiles import write_tiles
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry import ParquetIterable
+from parquetry.torch_plugin import rank_state
 
 
 class Training:
-    """The state to save in a checkpoint. With several ranks, name the loader's entry after the rank."""
+    """The state to save in a checkpoint. All ranks have the same, which continues on any number of them."""
 
     def __init__(self, url: str) -> None:
-        self.loader = StatefulDataLoader(ParquetIterable(url).shuffle(200, seed=7).batch(50), batch_size=None)
+        self.rows = ParquetIterable(url).shuffle(200, seed=7).batch(50)
+        self.loader = StatefulDataLoader(self.rows, batch_size=None)
         self.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16 * 16 * 3, 2))
         self.optimizer = torch.optim.Adam(self.model.parameters())
 
@@ -31,13 +33,14 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """For `dcp.save` and `dcp.load`."""
         parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return {**parts, "loader": pickle.dumps(self.loader.state_dict())}
+        return {**parts, "rows": json.dumps(rank_state(self.loader.state_dict()))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """For `dcp.load`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.loader.load_state_dict(pickle.loads(state["loader"]))
+        self.rows.load_state_dict(state["rows"])
+        self.loader = StatefulDataLoader(self.rows, batch_size=None)  # made after the dataset has its position
 
 
 url, checkpoint = write_tiles(tempfile.mkdtemp()), tempfile.mkdtemp()

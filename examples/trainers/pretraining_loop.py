@@ -4,8 +4,8 @@ Two processes on this machine train a small language model, stop after 6 steps, 
 cluster, torchrun starts the ranks.
 """
 
+import json
 import os
-import pickle
 import tempfile
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry import ParquetIterable
+from parquetry.torch_plugin import rank_state
 
 RANKS, LENGTH, VOCABULARY = 2, 32, 50
 ACCUMULATED = 2  # batches per step
@@ -42,7 +43,8 @@ class Training:
 
     def __init__(self, url: str, mesh: DeviceMesh) -> None:
         rows = ParquetIterable(url).shuffle(500, seed=7).shard(mesh=mesh)
-        self.loader = StatefulDataLoader(rows.concat(LENGTH + 1, "tokens", separator=0).batch(8), batch_size=None)
+        self.rows = rows.concat(LENGTH + 1, "tokens", separator=0).batch(8)
+        self.loader = StatefulDataLoader(self.rows, batch_size=None)
         self.model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 32), torch.nn.Linear(32, VOCABULARY))
         fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02)
@@ -64,17 +66,17 @@ class Training:
         return total
 
     def state_dict(self) -> dict[str, Any]:
-        """For `dcp.save` and `dcp.load`; each rank has its own loader state."""
+        """For `dcp.save` and `dcp.load`. The position is that of all ranks, and continues on any number of them."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        own = {"loader": pickle.dumps(self.loader.state_dict()), "steps": self.steps}
-        return {"model": model, "optimizer": optimizer, f"rank {dist.get_rank()}": own}
+        rows = json.dumps(rank_state(self.loader.state_dict()))
+        return {"model": model, "optimizer": optimizer, "rows": rows, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """For `dcp.load`."""
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        own = state[f"rank {dist.get_rank()}"]
-        self.loader.load_state_dict(pickle.loads(own["loader"]))
-        self.steps = own["steps"]
+        self.rows.load_state_dict(state["rows"])
+        self.loader = StatefulDataLoader(self.rows, batch_size=None)  # made after the dataset has its position
+        self.steps = state["steps"]
 
 
 def train(url: str, checkpoint: str, until: int | None) -> None:
