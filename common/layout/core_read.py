@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import Any, TypeAlias, TypedDict
 
@@ -39,6 +39,8 @@ _MOST_PAGE_BYTES = 4 << 20
 _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
 _LEAST_BYTES = 1 << 20  # which are always allocated
 _MOST_KEPT = 1 << 16  # columns of row groups
+_MOST_ORDERED_BYTES = 4 << 20
+"""Larger columns are not put in order as they are decoded, as they leave the processor's cache at once."""
 _BYTES = np.dtype(np.uint8)
 _WIDE_BYTES = 8  # of an offset
 _ADDRESSES = ("target", "offsets", "validity")
@@ -109,9 +111,27 @@ class _Column:
         return self.chunk[_OFFSETS]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedNumbers:
+    """Numbers of a row group, in the order of the items that take them.
+
+    Attributes:
+        values: the number of each item; 0 for null.
+        valid: which items are not null, bool; ``None`` if no row is null.
+        rows: how many rows they were taken from.
+    """
+
+    values: np.ndarray
+    valid: np.ndarray | None
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+
 Leaves = Mapping[str, tuple[int, pa.Field]]
-Values: TypeAlias = np.ndarray | pa.Array
-"""Decoded values: a numpy array for numbers without nulls, otherwise an Arrow array."""
+Values: TypeAlias = np.ndarray | pa.Array | OrderedNumbers
+"""Decoded values: a numpy array for numbers without nulls, or an Arrow array, unless they are put in order."""
 
 
 class CoreColumns:
@@ -119,19 +139,32 @@ class CoreColumns:
 
     Numbers have their own memory, because they are kept for a shorter time than the other columns.
 
+    Args:
+        ordered: columns to put in the order of items, if they hold small numbers.
+
     Attributes:
         columns: in the order of their chunks.
         rows: how many the row group has, as the footer says.
-        needed_bytes: the memory that they take, unless long text repeats.
+        ordered: those that are put in order, by name, with their dtypes.
+        needed_bytes: the memory that the others take, unless long text repeats.
     """
 
-    def __init__(self, columns: Sequence[_Column], rows: int) -> None:
+    def __init__(self, columns: Sequence[_Column], rows: int, ordered: Container[str] = ()) -> None:
         self.columns = columns
         self.rows = rows
         self._chunks = chunks = np.array([column.chunk for column in columns], CHUNK)
+        self.ordered: list[tuple[str, np.dtype[Any]]] = []
+        self._ordered: list[int] = []
+        self._column_bytes = 0
+        for place, column in enumerate(columns if ordered else ()):
+            if column.name in ordered and column.dtype is not None and column.value_bytes * rows <= _MOST_ORDERED_BYTES:
+                self.ordered.append((column.name, column.dtype))
+                self._ordered.append(place)
+                self._column_bytes = max(self._column_bytes, column.value_bytes * rows)
+        chunks["in_order"][self._ordered] = 1
         may_be_null = (chunks["definition"] > 0) & (chunks["empty"] < 0)
         sizes = np.empty((len(chunks), 3), np.int64)
-        sizes[:, 0] = chunks["capacity"] * chunks["value_bytes"]
+        sizes[:, 0] = chunks["capacity"] * chunks["value_bytes"] * (chunks["in_order"] == 0)
         sizes[:, 1] = chunks["offset_bytes"] * (rows + 1)
         sizes[:, 2] = may_be_null * (-(-rows // 8))
         room = -(-sizes // ALIGNMENT) * ALIGNMENT
@@ -156,7 +189,13 @@ class CoreColumns:
         self.needed_bytes = sum(size for _, size in self._parts)
 
     def read(
-        self, source: pa.NativeFile | str, *, checked: bool, room_bytes: int | None = None
+        self,
+        source: pa.NativeFile | str,
+        *,
+        checked: bool,
+        room_bytes: int | None = None,
+        items: np.ndarray | None = None,
+        targets: Sequence[np.ndarray] = (),
     ) -> tuple[list[Values | None], FileStatus]:
         """Returns the values of each column, ``None`` for those that Arrow has to read.
 
@@ -167,12 +206,18 @@ class CoreColumns:
                 interpreter lock only once.
             checked: whether pages must match their checksums, if they have some.
             room_bytes: the memory for the columns; ``None`` = no limit.
+            items: the row of each item, int32. Only for ``ordered`` columns.
+            targets: memory for the numbers of the items, one array for each of them.
 
         Returns:
             The values, and the status of the file at the path after it was read (all 0 without a path).
         """
         chunks, blocks = self._begun()
-        memory = {
+        memory: dict[str, np.ndarray | None] = {}
+        if self._ordered:
+            chunks["target"][self._ordered] = [address_of(target) for target in targets]
+            memory = {"column": SCRATCH.array("column", (self._column_bytes,), _BYTES), "items": items}
+        memory |= {
             "page": SCRATCH.array("page", (self._page_bytes + SLACK,), _BYTES),
             "dictionary": SCRATCH.array("dictionary", (self._dictionary_bytes,), _BYTES),
         }
@@ -193,7 +238,22 @@ class CoreColumns:
                 status = decode_chunks(chunk, self.rows, checked=checked, **memory, **place)
                 if chunk["found"][0] > size:  # the file has changed in between
                     chunk["found"] = -1
-        return self._values(blocks, chunks["found"], chunks["nulls"], longer), status
+        found, nulls = chunks["found"], chunks["nulls"]
+        if not self._ordered:
+            return self._values(blocks, found, nulls, longer), status
+        others = found.copy()
+        others[self._ordered] = -1
+        values = self._values(blocks, others, nulls, longer)
+        for place, target in zip(self._ordered, targets, strict=True):
+            if found[place] == self.rows:
+                valid = self._is_valid(blocks, place)[items] if nulls[place] else None
+                values[place] = OrderedNumbers(target, valid, self.rows)
+        return values, status
+
+    def _is_valid(self, blocks: Sequence[np.ndarray], place: int) -> np.ndarray:
+        """Returns which rows of a column are not null."""
+        bits = blocks[self._part_of[place]][self._places[place, -1] :][: -(-self.rows // 8)]
+        return np.unpackbits(bits, count=self.rows, bitorder="little").view(np.bool_)
 
     def _values(
         self, blocks: Sequence[np.ndarray], found: np.ndarray, nulls: np.ndarray, longer: Mapping[int, np.ndarray]
@@ -250,7 +310,7 @@ class _Place(TypedDict, total=False):
     chunk: np.ndarray
 
 
-_known: RecentValues[tuple[str, tuple[str, ...]], CoreColumns] = RecentValues(
+_known: RecentValues[tuple[str, tuple[str, ...], frozenset[str]], CoreColumns] = RecentValues(
     _MOST_KEPT, lambda known: 1 + len(known.columns)
 )
 
@@ -312,6 +372,7 @@ def core_columns(
     key: str,
     *,
     kinds: Sequence[pa.DataType] | None = None,
+    ordered: frozenset[str] = frozenset(),
 ) -> CoreColumns:
     """Returns the columns of a row group that the core may read: none if it is not compiled.
 
@@ -320,8 +381,9 @@ def core_columns(
         key: names the version of the file, the row group, and ``kinds``.
         kinds: the type that each column must have after its offsets are widened to 64 bits. ``None`` allows columns of
             any type, and keeps their offsets.
+        ordered: see `CoreColumns`.
     """
-    known = _known.get((key, names))
+    known = _known.get((key, names, ordered))
     if known is not None:
         return known
     found = []
@@ -333,8 +395,8 @@ def core_columns(
             if name in here
         ]
     columns = tuple(sorted((column for column in found if column is not None), key=lambda column: column.begin))
-    made = CoreColumns(columns, footer.row_group(group).num_rows)
-    _known.keep((key, names), made)
+    made = CoreColumns(columns, footer.row_group(group).num_rows, ordered)
+    _known.keep((key, names, ordered), made)
     return made
 
 
@@ -415,7 +477,7 @@ def _column(
         type=field.type if wanted is None else wanted,
         begin=begin,
         end=begin + size,
-        chunk=(0, begin, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0),
+        chunk=(0, begin, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0, 0),
         dtype=None if offset_bytes else number_dtype(kind),
         page_bytes=page_bytes,
         dictionary_bytes=page_bytes if stored else page_bytes * (1 + ENTRY_BYTES // _PREFIX),

@@ -11,11 +11,18 @@
 #include "pages.h"
 #include "snappy.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace {
 
 enum Compression { kUncompressed = 0, kSnappy = 1, kZstd = 2 };
 constexpr int64_t kMostBits = 32;  // of a code
 constexpr int64_t kUndecoded = -1;
+constexpr int64_t kLine = 64;             // bytes of a cache line
+constexpr int64_t kStored = 16;           // bytes of a store around the cache
+constexpr int64_t kCached = 1 << 20;      // so many bytes in order stay in the cache
 constexpr int64_t kFrameMagic = 4;        // bytes
 constexpr uint64_t kFrame = 0xfd2fb528;   // of Zstandard (RFC 8878, 3.1.1); some libraries read older formats as well
 
@@ -35,12 +42,13 @@ struct Chunk {
   int64_t offset_bytes;  // 4 or 8; 0 if there are no offsets
   uint8_t* validity;     // one bit for each row, if values may be null
   int64_t nulls;         // how many values are null
+  int64_t in_order;      // whether the numbers are put in the order of the items; the validity is not
   int64_t found;         // how many numbers or bytes there are; more than `capacity` if they do not fit; or kUndecoded
 };
-static_assert(sizeof(Chunk) == 120, "Python describes chunks by the same layout");
+static_assert(sizeof(Chunk) == 128, "Python describes chunks by the same layout");
 
-// Memory for a chunk of a file, a decompressed page, and a dictionary. Up to 8 bytes after a chunk or page may be read.
-// Python finds the Zstandard library.
+// Memory for a chunk of a file, a decompressed page, a dictionary, and a column that is put in order. Up to 8 bytes after
+// a chunk or page may be read. `items` has the row of each item. Python finds the Zstandard library.
 struct Scratch {
   uint8_t* chunk;
   int64_t chunk_bytes;
@@ -48,6 +56,10 @@ struct Scratch {
   int64_t page_bytes;
   uint8_t* dictionary;
   int64_t dictionary_bytes;
+  uint8_t* column;
+  int64_t column_bytes;
+  const int32_t* items;
+  int64_t item_count;
   size_t (*zstd)(void* to, size_t capacity, const void* from, size_t size);  // ZSTD_decompress; may be null
   size_t (*zstd_frame)(const void* from, size_t size);                       // ZSTD_findFrameCompressedSize
 };
@@ -358,6 +370,60 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
   return so_far.values;
 }
 
+// Returns whether each item takes one of the rows.
+bool are_inside(const Scratch& scratch, int64_t rows) {
+  uint32_t largest = 0;
+  for (int64_t item = 0; item < scratch.item_count; ++item) {
+    const auto row = static_cast<uint32_t>(scratch.items[item]);
+    if (row > largest) largest = row;
+  }
+  return scratch.item_count == 0 || (rows <= INT32_MAX && largest < rows);
+}
+
+// Copies the number of each item's row to the target, which nobody reads soon if `streams`.
+template <class Value>
+void take(const Scratch& scratch, uint8_t* target, bool streams) {
+  constexpr int64_t kBytes = sizeof(Value), kValues = kLine / kBytes;
+  const uint8_t* const column = scratch.column;
+  int64_t item = 0;
+#if defined(__SSE2__)
+  if (streams && reinterpret_cast<uintptr_t>(target) % kStored == 0) {
+    for (; item + kValues <= scratch.item_count; item += kValues) {
+      alignas(kLine) uint8_t line[kLine];
+      for (int64_t value = 0; value < kValues; ++value)
+        std::memcpy(line + value * kBytes, column + scratch.items[item + value] * kBytes, kBytes);
+      for (int64_t at = 0; at < kLine; at += kStored)
+        _mm_stream_si128(reinterpret_cast<__m128i*>(target + item * kBytes + at),
+                         _mm_load_si128(reinterpret_cast<const __m128i*>(line + at)));
+    }
+    _mm_sfence();
+  }
+#endif
+  for (; item < scratch.item_count; ++item)
+    std::memcpy(target + item * kBytes, column + scratch.items[item] * kBytes, kBytes);
+}
+
+void take_numbers(const Chunk& chunk, const Scratch& scratch, bool streams) {
+  switch (chunk.value_bytes) {
+    case 1: return take<uint8_t>(scratch, chunk.target, streams);
+    case 2: return take<uint16_t>(scratch, chunk.target, streams);
+    case 4: return take<uint32_t>(scratch, chunk.target, streams);
+    default: return take<uint64_t>(scratch, chunk.target, streams);
+  }
+}
+
+// Decodes a chunk to memory that stays in the processor's cache, and takes the number of each item from there.
+int64_t decode_in_order(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, bool streams,
+                        int64_t* nulls) {
+  if (rows > scratch.column_bytes / chunk.value_bytes) return kUndecoded;
+  Chunk here = chunk;
+  here.target = scratch.column;
+  here.capacity = rows;
+  const int64_t found = decode_chunk(here, rows, checked, scratch, nulls);
+  if (found == rows) take_numbers(chunk, scratch, streams);
+  return found;
+}
+
 }  // namespace
 
 // Decodes column chunks of `rows` rows each. What is `found` says which of them, and the targets of the others hold
@@ -368,6 +434,10 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
                                                                                FileStatus* status,
                                                                                const Scratch* scratch) {
   const int descriptor = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  const bool has_items = are_inside(*scratch, rows);
+  int64_t item_bytes = 0;
+  for (int64_t number = 0; number < count; ++number)
+    if (chunks[number].in_order) item_bytes += chunks[number].value_bytes * scratch->item_count;
   for (Chunk* chunk = chunks; chunk < chunks + count; ++chunk) {
     chunk->found = kUndecoded;
     if (path) {
@@ -375,7 +445,10 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
       if (!read_file(descriptor, chunk->begin, chunk->size, scratch->chunk)) continue;
       chunk->data = scratch->chunk;
     }
-    chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &chunk->nulls);
+    if (!chunk->in_order)
+      chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &chunk->nulls);
+    else if (has_items)
+      chunk->found = decode_in_order(*chunk, rows, checked != 0, *scratch, item_bytes > kCached, &chunk->nulls);
   }
   if (path) *status = status_of(path);
   if (descriptor >= 0) close(descriptor);

@@ -19,7 +19,7 @@ CHUNK = np.dtype(
         (name, np.int64)
         for name in (
             *("data", "begin", "size", "stored_bytes", "value_bytes", "compressed", "definition", "empty"),
-            *("target", "capacity", "offsets", "offset_bytes", "validity", "nulls", "found"),
+            *("target", "capacity", "offsets", "offset_bytes", "validity", "nulls", "in_order", "found"),
         )
     ]
 )
@@ -104,6 +104,8 @@ def decode_chunks(
     dictionary: np.ndarray,
     path: str | None = None,
     chunk: np.ndarray | None = None,
+    column: np.ndarray | None = None,
+    items: np.ndarray | None = None,
 ) -> FileStatus:
     """Decodes column chunks of ``rows`` rows each, and sets ``found``, to -1 for those that it cannot decode.
 
@@ -114,6 +116,8 @@ def decode_chunks(
         dictionary: memory for a dictionary, uint8, aligned to 8 bytes.
         path: the file that holds the chunks; ``None`` if they are in memory.
         chunk: memory for a chunk of the file, uint8. A larger chunk is not decoded.
+        column: memory for the numbers of a chunk that are put ``in_order``, uint8. A larger chunk is not decoded.
+        items: the row of each item in that order, int32. Chunks are not decoded if a row is out of range.
 
     Returns:
         The status of the file at the path after it was read.
@@ -124,6 +128,8 @@ def decode_chunks(
         return NO_FILE
     parts = ((_NOTHING if chunk is None else chunk, SLACK), (page, SLACK), (dictionary, 0))
     memory = [number for each, slack in parts for number in (address_of(each), len(each) - slack)]
+    for part in (column, items):
+        memory += (0, 0) if part is None else (address_of(part), len(part))
     scratch = np.array([*memory, *zstd_functions()], np.int64)  # `Scratch` in pages.cc
     status = np.zeros(len(NO_FILE), np.int64)
     core.parquetry_decode_chunks(

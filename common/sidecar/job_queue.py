@@ -97,6 +97,7 @@ class JobQueue:
             threads=fetch_threads(plan.remote, prepared.workers),
             memory_limit=prepared.memory_limit,
             finish=prepared.runner.finish,
+            order_of=prepared.runner.order_of,
             discard=prepared.runner.discard,
             counters=counters,
             workers=workers,

@@ -14,7 +14,7 @@ from ...schema.ragged import ends_of
 from ..read.file_cells import FileValues
 from .batch import Column, Dense
 from .plain_numbers import take_valid
-from .stacked_columns import in_one_piece
+from ..read.stacked_columns import in_one_piece
 
 _LARGE_ROW_BYTES = 4096
 

@@ -11,15 +11,16 @@ that the file is still the listed one.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import ParquetryError
-from ...layout.core_read import CoreColumns, Leaves, Values, core_columns, leaves_of
+from ...layout.core_read import CoreColumns, Leaves, OrderedNumbers, Values, core_columns, leaves_of
 from ...layout.file_versions import local_version
 from ...layout.nested import wide
 from ...layout.retries import is_local
@@ -31,6 +32,8 @@ from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField
 from .canonical import number_type, to_canonical
+from .item_order import ItemOrder
+from .stacked_columns import StackedColumns
 
 if TYPE_CHECKING:
     from ...layout.dataset import StoredDataset
@@ -38,6 +41,23 @@ if TYPE_CHECKING:
 _MOST_FILES = 64  # of which the columns are known; those that were read last
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
 _leaves: RecentValues[str, Leaves] = RecentValues(_MOST_FILES)
+
+
+class Decoded(NamedTuple):
+    """What the core decoded of a row group.
+
+    Attributes:
+        values: by field name.
+        num_bytes: about how much memory they take.
+        stacked: the memory of the numbers that are in the order of items.
+    """
+
+    values: Mapping[str, Values]
+    num_bytes: int
+    stacked: Sequence[StackedColumns]
+
+
+NOTHING = Decoded({}, 0, ())
 
 
 class CoreReader:
@@ -59,32 +79,49 @@ class CoreReader:
         self._files: dict[int, tuple[str, str]] = {}
 
     def read(
-        self, row_group: int, rows: np.ndarray | None, *, but: Container[str] = (), room_bytes: int | None = None
-    ) -> tuple[dict[str, Values], int]:
+        self,
+        row_group: int,
+        rows: np.ndarray | None,
+        *,
+        but: Container[str] = (),
+        room_bytes: int | None = None,
+        order: ItemOrder | None = None,
+    ) -> Decoded:
         """Returns the values of the given rows (ascending; ``None`` = all) of one row group, by field name.
 
         Args:
             but: fields that are not to be read.
             room_bytes: the memory for the columns; ``None`` = no limit.
-
-        Returns:
-            The values, and about how much memory they take.
+            order: the order that numbers are put in, if they can be; ``None`` = as stored.
         """
         names = tuple(name for name in self._names if name not in but) if but else self._names
-        columns = self._columns(row_group, names) if names else None
-        if columns is None or (room_bytes is not None and columns.needed_bytes > room_bytes):
-            return {}, 0
+        columns = self._columns(row_group, names, frozenset() if order is None else order.names) if names else None
+        if columns is None:
+            return NOTHING
+        ordered_bytes = 0 if order is None else order.bytes_of(columns)
+        if room_bytes is not None and columns.needed_bytes + ordered_bytes > room_bytes:
+            return NOTHING
         file = int(self._dataset.row_groups.file[row_group])
         version, (path, _) = self._dataset.files[file].version, self._place(file)
         try:
-            values, status = columns.read(path, checked=self._dataset.verify != "never", room_bytes=room_bytes)
+            stacked, targets = ([], []) if order is None else order.memory(columns)
+            values, status = columns.read(
+                path,
+                checked=self._dataset.verify != "never",
+                room_bytes=None if room_bytes is None else room_bytes - ordered_bytes,
+                items=order.stored_rows(rows) if order is not None and targets else None,
+                targets=targets,
+            )
         except (OSError, MemoryError):
-            return {}, 0
+            return NOTHING
         if version.became(local_version(version.store, version.path, status)):
-            return {}, 0
+            return NOTHING
         found: dict[str, Values] = {}
         for column, each in zip(columns.columns, values, strict=True):
             if each is None:
+                continue
+            if isinstance(each, OrderedNumbers):
+                found[column.name] = each if rows is None else replace(each, rows=len(rows))
                 continue
             some = each if rows is None else _some(each, rows)
             if isinstance(some, np.ndarray):
@@ -92,7 +129,7 @@ class CoreReader:
                 continue
             with suppress(ParquetryError):
                 found[column.name] = to_canonical(self._fields[column.name], some)
-        return found, columns.needed_bytes
+        return Decoded(found, columns.needed_bytes + ordered_bytes, stacked)
 
     def _place(self, file: int) -> tuple[str, str]:
         """Returns where a file is, and the key of its version."""
@@ -101,8 +138,8 @@ class CoreReader:
             self._files[file] = without_subtrees(self._dataset.filesystem, version.path)[1], version.key
         return self._files[file]
 
-    def _columns(self, row_group: int, names: tuple[str, ...]) -> CoreColumns | None:
-        """Returns the columns that the core may read; ``None`` if there are none."""
+    def _columns(self, row_group: int, names: tuple[str, ...], ordered: frozenset[str]) -> CoreColumns | None:
+        """Returns the columns that the core may read, some of them put in order; ``None`` if there are none."""
         groups = self._dataset.row_groups
         file_key = self._place(int(groups.file[row_group]))[1]
 
@@ -115,7 +152,7 @@ class CoreReader:
             kinds = [self._kinds[name] for name in names]
             text = "\0".join(map(str, kinds))
         key = f"{file_key}\0{groups.group[row_group]}\0{text}"
-        columns = core_columns(footer, group, names, leaves, key, kinds=kinds)
+        columns = core_columns(footer, group, names, leaves, key, kinds=kinds, ordered=ordered)
         return columns if columns.columns and columns.rows == groups.rows[row_group] else None
 
 
@@ -141,7 +178,7 @@ def _type_of(dataset: StoredDataset, field: UnischemaField) -> pa.DataType | Non
     return stored if is_number(inside) and inside == pa.from_numpy_dtype(field.dtype) else None
 
 
-def _some(values: Values, rows: np.ndarray) -> Values:
+def _some(values: np.ndarray | pa.Array, rows: np.ndarray) -> np.ndarray | pa.Array:
     """Returns the values of the given rows (ascending)."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return values[int(rows[0]) : int(rows[-1]) + 1]

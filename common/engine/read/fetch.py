@@ -34,9 +34,10 @@ from ...selection.statistics import column_bytes, decoded_bytes
 from ...urls import url_without_secrets
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
-from .core_reader import CoreReader
+from .core_reader import NOTHING, CoreReader
 from .disk_cache import DiskCache
 from .file_cells import FileCells, Part, RowGroupColumns
+from .item_order import ItemOrder
 from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, read_listed, whole_files
@@ -224,11 +225,18 @@ class Fetcher:
     def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
-    def fetch(self, row_group: int, rows: RowNumbers | None, room_bytes: int | None = None) -> RowGroupColumns:
+    def fetch(
+        self,
+        row_group: int,
+        rows: RowNumbers | None,
+        room_bytes: int | None = None,
+        order: ItemOrder | None = None,
+    ) -> RowGroupColumns:
         """Returns the fields' columns for rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Args:
             room_bytes: the memory for the columns; ``None`` = no limit.
+            order: the order that numbers are put in, if that costs nothing; ``None`` = as stored.
 
         Raises:
             DatasetError: a file cannot be read. The error names the file and row group.
@@ -236,20 +244,24 @@ class Fetcher:
             TooLargeError: the columns take more than ``room_bytes``. `fetch_large` can read them.
         """
         with Reading(), reading():
-            columns = self._fetch_columns(row_group, rows, room_bytes)
+            columns = self._fetch_columns(row_group, rows, room_bytes, order)
         if rows is not None:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
 
-    def fetch_within(self, row_group: int, rows: RowNumbers, room_bytes: int) -> RowGroupColumns:
+    def fetch_within(
+        self, row_group: int, rows: RowNumbers, room_bytes: int, order: ItemOrder | None = None
+    ) -> RowGroupColumns:
         """Returns what `fetch` does, in temporary files if it takes more than ``room_bytes``."""
         if decoded_bytes(self._dataset, row_group, [field.name for field in self._stored]) <= room_bytes:
             with suppress(TooLargeError):  # which its footer does not say
-                return self.fetch(row_group, rows, room_bytes)
+                return self.fetch(row_group, rows, room_bytes, order)
         large = self.fetch_large([row_group], [rows], room_bytes)
         return self.fetch(row_group, rows) if large is None else large.of_row_group
 
-    def _fetch_columns(self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None) -> RowGroupColumns:
+    def _fetch_columns(
+        self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None, order: ItemOrder | None
+    ) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
         rows = None if wanted is None or len(wanted) == total else np.asarray(wanted, np.int64)
         cells: dict[str, Part] = {**self._cells.read(row_group, rows)}
@@ -258,10 +270,11 @@ class Fetcher:
         if self._lists is not None:
             cells.update(self._lists.read(row_group, rows))
         room_bytes = self._limit(room_bytes)
+        decoded = NOTHING
         if self._reads_itself(row_group):
-            decoded, used_bytes = self._core.read(row_group, rows, but=cells, room_bytes=room_bytes)
-            cells.update(decoded)
-            room_bytes = None if room_bytes is None else room_bytes - used_bytes
+            decoded = self._core.read(row_group, rows, but=cells, room_bytes=room_bytes, order=order)
+            cells.update(decoded.values)
+            room_bytes = None if room_bytes is None else room_bytes - decoded.num_bytes
         table, read_bytes = self._stored_columns(row_group, but=cells, room_bytes=room_bytes)
         if self._share < 1:
             later = [name for name in cells if isinstance(cells[name], FileCells) or name in self._read_later]
@@ -279,7 +292,7 @@ class Fetcher:
             else:
                 column = stored.column(field.name)
             columns.append(self._settled(row_group, field, column, range(total) if rows is None else rows))
-        return RowGroupColumns(tuple(columns))
+        return RowGroupColumns(tuple(columns), decoded.stacked)
 
     def _canonical_numbers(self, stored: pa.Table) -> dict[str, pa.Array]:
         """Returns the columns of numbers that are stored in canonical form, most columns of a wide table."""

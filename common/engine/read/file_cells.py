@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DatasetError
+from ...layout.core_read import OrderedNumbers
 from ...layout.file_versions import FileVersion
 from ...layout.pages import FileBytes
 from ...memory.arena import SCRATCH
@@ -28,6 +29,7 @@ from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
+from .stacked_columns import StackedColumns
 from .open_file import MOST_GAP_BYTES, OpenFile, read_values
 from .stored_cells import StoredCells, read_bytes
 from .unchecked_pages import UncheckedPages
@@ -270,16 +272,22 @@ def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileVa
 
 
 InMemory: TypeAlias = pa.Array | StoredCells
-Part: TypeAlias = np.ndarray | InMemory | FileCells | WholeFiles
-"""One field of one row group: numbers without nulls as an array of numpy, an Arrow array in canonical form, or large
-encoded values in memory or in files."""
+Part: TypeAlias = np.ndarray | InMemory | FileCells | WholeFiles | OrderedNumbers
+"""One field of one row group: numbers without nulls as an array of numpy, an Arrow array in canonical form, large
+encoded values in memory or in files, or numbers in the order of the items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroupColumns:
-    """The fields of a row group: one part per field, all of the same length."""
+    """The fields of a row group: one part per field, all of the same length.
+
+    Attributes:
+        columns: the parts.
+        stacked: the memory of those that are in the order of items.
+    """
 
     columns: tuple[Part, ...]
+    stacked: Sequence[StackedColumns] = ()
 
     def check(self, rows: int, place: str) -> None:
         """Raises `DatasetError` unless each column has ``rows`` values. Gathering does not check bounds."""
@@ -296,6 +304,8 @@ class RowGroupColumns:
 def _memory_of(part: Part) -> int:
     if isinstance(part, np.ndarray):
         return part.nbytes
+    if isinstance(part, OrderedNumbers):
+        return part.values.nbytes
     if isinstance(part, pa.Array) and is_number(part.type):
         bits: int = part.type.bit_width
         return len(part) * (bits + 1) // 8  # a value and a bit; Arrow would look at the buffers

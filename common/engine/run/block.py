@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from ...layout.core_read import OrderedNumbers
 from ...layout.row_groups import MAX_VALUE_BYTES
 from ...memory.arena import BLOCK_REGIONS, Heap, array_bytes
 from ...plan.program import ElementProgram
@@ -26,13 +27,12 @@ from ..columns.fixed_column import FixedColumn
 from ..columns.jpeg_files import IntactRows
 from ..columns.plain_numbers import numbers_of, plain_parts
 from ..columns.protocols import BlockColumn
-from ..columns.stacked_columns import StackedColumns, in_order
+from ..read.stacked_columns import StackedColumns, in_order
 from ..read.file_cells import Part
+from ..read.item_order import keeps_item_order
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace
 from ..steps.pack import pack_parts, packed_bytes
-
-_MOST_REPEATS = 2  # numbers are kept in item order up to this average number of items per row
 
 
 class RowPlaces:
@@ -141,18 +141,19 @@ class LoadedBlock:
             finally:
                 region.end()
         by_item = program.fields_by_item if program is not None and not large else ()
-        joins = shared_by_workers or order is None or len(order) > _MOST_REPEATS * rows_inside
+        joins = shared_by_workers or order is None or not keeps_item_order(order, rows_inside)
+        self.by_item: dict[int, FixedColumn] = {}
+        self.stacked: list[StackedColumns] = []
+        self._take_ordered(fetched)
         numbers_by_item: dict[int, Sequence[np.ndarray]] = {}
         for number in () if joins else by_item:  # a wide table has many, which need no column before
-            found = None if number in packed else numbers_of(self._arrays[number])
+            found = None if number in packed or number in self.by_item else numbers_of(self._arrays[number])
             if found is not None:
                 numbers_by_item[number] = found
         self._columns: list[BlockColumn | None] = [
-            None if number in packed or number in numbers_by_item else self._made(number)
+            None if number in packed or number in numbers_by_item or number in self.by_item else self._made(number)
             for number in range(len(fields))
         ]
-        self.by_item: dict[int, FixedColumn] = {}
-        self.stacked: list[StackedColumns] = []
         self.by_row: dict[int, FixedColumn] = {}
         self._order = order
         if shared_by_workers:
@@ -170,6 +171,15 @@ class LoadedBlock:
             self._columns[number] = column
         return column
 
+    def _take_ordered(self, fetched: BlockColumns) -> None:
+        """Takes the numbers that were put in item order while they were read."""
+        for number, parts in enumerate(self._arrays):
+            if len(parts) == 1 and isinstance(ordered := parts[0], OrderedNumbers):
+                self.by_item[number] = FixedColumn([ordered.values], ordered.valid)
+                self._arrays[number] = []
+        if self.by_item and not isinstance(fetched, LargeColumns):
+            self.stacked += fetched[0].stacked
+
     def _put_in_item_order(
         self, numbers: Sequence[int], order: np.ndarray, without_nulls: dict[int, Sequence[np.ndarray]]
     ) -> None:
@@ -185,10 +195,11 @@ class LoadedBlock:
         wanted = [(parts[0].dtype, (len(order), *parts[0].shape[1:])) for parts in columns.values()]
         region = BLOCK_REGIONS.acquire(sum(array_bytes(*each) for each in wanted))
         try:
-            self.stacked = in_order(columns, order, region)
+            stacked = in_order(columns, order, region)
         finally:
             region.end()
-        ordered = [each for group in self.stacked for each in zip(group.numbers, group.values, strict=True)]
+        self.stacked += stacked
+        ordered = [each for group in stacked for each in zip(group.numbers, group.values, strict=True)]
         for number, values in ordered:
             validity = small[number].validity if number in small else None
             self.by_item[number] = FixedColumn([values], None if validity is None else validity[order])

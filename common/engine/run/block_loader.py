@@ -10,6 +10,7 @@ from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram
 from ..columns.jpeg_files import IntactRows
 from ..read.fetch import Fetcher
+from ..read.item_order import ItemOrder, keeps_item_order
 from ..read.large_blocks import BlockColumns
 from .block import LoadedBlock
 
@@ -38,16 +39,28 @@ class BlockLoader:
         self._program = program
         self._in_item_order = program is not None and shuffled and bool(program.fields_by_item)
         self._shared_by_workers = share < _SHARE_IN_ORDER
+        self._numbers: dict[str, int] = {}
+        if program is not None and self._in_item_order and not self._shared_by_workers:
+            packed = {number for _, numbers in program.packs for number in numbers}
+            self._numbers = {fetcher.fields[n].name: n for n in program.fields_by_item if n not in packed}
+        self._names = frozenset(self._numbers)
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """Describes the file and number of each row group, for error texts."""
         return self._fetcher.places(row_groups)
 
+    def order_of(self, rows: BlockRows) -> ItemOrder | None:
+        """Returns the order that numbers can be put in while they are read; ``None`` = as stored."""
+        if not self._numbers or len(rows.row_groups) != 1 or rows.item_rows is None:
+            return None
+        order = rows.item_rows[:, 0]
+        return ItemOrder(order, self._numbers, self._names) if keeps_item_order(order, len(rows.rows[0])) else None
+
     def load(self, rows: BlockRows, room_bytes: int) -> LoadedBlock:
         """Reads all row groups of a block. Each that takes more than ``room_bytes`` goes to temporary files."""
-        wanted = zip(rows.row_groups, rows.rows, strict=True)
+        wanted, order = zip(rows.row_groups, rows.rows, strict=True), self.order_of(rows)
         return self.assemble(
-            rows, [self._fetcher.fetch_within(row_group, some, room_bytes) for row_group, some in wanted]
+            rows, [self._fetcher.fetch_within(row_group, some, room_bytes, order) for row_group, some in wanted]
         )
 
     def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:

@@ -24,9 +24,9 @@ from ...plan.draws import BlockKey, BlockRows
 from ...plan.plan import BasePlan
 from ...process.dataclass import dataclass
 from ...progress import CancelToken
-from ...selection.rows import RowNumbers
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
+from ..read.item_order import ItemOrder
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import BatchSource
 from .jobs import Job
@@ -68,6 +68,7 @@ class BlockStore:
         threads: the number of threads that fetch.
         memory_limit: the budget for loaded blocks, in bytes.
         finish: makes the result of `BlockHandle.future` from a block's source, rows and fetched columns.
+        order_of: returns the order that numbers of a source's block can be put in while they are read.
         discard: called with that result when the block is dropped.
         counters: the counters of the iteration.
         workers: the number of loader workers that each load all blocks.
@@ -84,6 +85,7 @@ class BlockStore:
         threads: int,
         memory_limit: int,
         finish: Callable[[int, BlockRows, BlockColumns], Any],
+        order_of: Callable[[int, BlockRows], ItemOrder | None] = lambda source, rows: None,
         discard: Callable[[Any], None] | None = None,
         counters: Counters | None = None,
         workers: int = 1,
@@ -91,6 +93,7 @@ class BlockStore:
         self._plan = plan
         self._fetchers = self.fetchers = fetchers
         self._finish = finish
+        self._order_of = order_of
         self._discard = discard
         self._memory_limit = memory_limit
         self._size_of = lru_cache(maxsize=1024)(partial(_size_of, plan, memory_limit))
@@ -216,8 +219,7 @@ class BlockStore:
         if self._closed or handle.future.done():
             return
         try:
-            row_group, wanted = rows.row_groups[number], rows.rows[number]
-            handle.parts[number] = self._fetch(handle.key.source, row_group, wanted, room_bytes)
+            handle.parts[number] = self._fetch(handle.key.source, rows, number, room_bytes)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -264,9 +266,10 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetch(self, source: int, row_group: int, wanted: RowNumbers, room_bytes: int | None) -> RowGroupColumns:
+    def _fetch(self, source: int, rows: BlockRows, number: int, room_bytes: int | None) -> RowGroupColumns:
+        row_group, wanted, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, wanted, room_bytes)
+            return self._fetchers[source].fetch(row_group, wanted, room_bytes, order)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

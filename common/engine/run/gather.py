@@ -18,7 +18,7 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.coded_column import CodedColumn
-from ..columns.stacked_columns import allocate_stacked
+from ..read.stacked_columns import allocate_stacked
 from ..steps.source import BatchSource, RowIndex, as_slice
 
 
@@ -101,7 +101,12 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     if not shared:
         return {}
     kinds = {number: blocks[0][number].parts[0] for number in shared}
-    groups = allocate_stacked(kinds, count, arena)
+    stacked = [group.numbers for group in sources[0].block.stacked]
+    groups = [
+        group
+        for numbers in (stacked if sum(map(len, stacked)) == len(shared) else [shared])
+        for group in allocate_stacked({number: kinds[number] for number in numbers}, count, arena)
+    ]
     outs = {number: values for group in groups for number, values in zip(group.numbers, group.values, strict=True)}
     valid: dict[int, np.ndarray] = {}
     for source, columns in zip(sources, blocks, strict=True):

@@ -108,6 +108,7 @@ class ThreadedEngine:
             threads=fetch_threads(plan.remote, threads),
             memory_limit=memory_limit,
             finish=lambda source, rows, parts: (rows, loaders[source].assemble(rows, parts)),
+            order_of=lambda source, rows: loaders[source].order_of(rows),
             counters=self._counters,
             workers=cursor.workers,
         )

@@ -11,7 +11,7 @@ from ...process.dataclass import dataclass
 from ...stages.pack import PackStep
 from ..columns.fixed_column import FixedColumn
 from ..columns.protocols import BlockColumn
-from ..columns.stacked_columns import StackedColumns
+from ..read.stacked_columns import StackedColumns
 
 RowIndex = slice | np.ndarray
 

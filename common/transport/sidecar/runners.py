@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ...counting.counters import Count, Counters, add_time
 from ...engine.columns.batch import Column
 from ...engine.columns.first_job import FirstJob
+from ...engine.read.item_order import ItemOrder
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.assemble import assemble, assemble_batches
 from ...engine.run.block_loader import BlockLoader
@@ -38,6 +39,9 @@ class Runner(Protocol):
 
     def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         """Converts a loaded block to the form in which it is kept (see `BlockStore`). Called in a fetch thread."""
+
+    def order_of(self, source: int, rows: BlockRows) -> ItemOrder | None:
+        """Returns the order that numbers of a block can be put in while they are read; ``None`` = as stored."""
 
     def discard(self, block: object) -> None:
         """Called when a block is no longer needed."""
@@ -77,6 +81,9 @@ class ThreadRunner:
 
     def finish(self, source: int, rows: BlockRows, parts: BlockColumns) -> Any:
         return rows, self._loaders[source].assemble(rows, parts)
+
+    def order_of(self, source: int, rows: BlockRows) -> ItemOrder | None:
+        return self._loaders[source].order_of(rows)
 
     def discard(self, block: object) -> None:
         """Does nothing: the memory is freed with the last reference."""

@@ -85,6 +85,9 @@ class WorkerRunner:
             number = next(self._numbers)
         return export_block(number, rows, parts, self._loaders[source].places(rows.row_groups), source)
 
+    def order_of(self, source: int, rows: BlockRows) -> None:
+        """Returns ``None``: workers look up rows as they are stored."""
+
     def discard(self, block: Any) -> None:
         block.close()
         for worker in self._workers:

@@ -14,7 +14,7 @@ from builders import write_table
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.engine.read import fetch
-from parquetry.common.engine.read.core_reader import CoreReader
+from parquetry.common.engine.read.core_reader import NOTHING, CoreReader
 from parquetry.common.layout.nested import (
     as_stored,
     one_array,
@@ -84,7 +84,7 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
             raise pa.ArrowInvalid("offset overflow while concatenating arrays")
         return concat(arrays, *rest)
 
-    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: ({}, 0))
+    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: NOTHING)
     monkeypatch.setattr(fetch, "read_row_group", chunked)
     monkeypatch.setattr(pa, "concat_arrays", checked)
 

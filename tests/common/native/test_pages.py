@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,29 @@ class Chunk:
         self._column = _column(footer, 0, 0, footer.schema.to_arrow_schema().field(0))
         assert self._column is not None
         self.bytes = content[self._column.begin : self._column.end]
+
+    def in_order(self, items: np.ndarray, data: bytes | None = None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns the numbers of the rows in ``items`` as bytes, and which are not null; ``None`` if it refuses."""
+        data = self.bytes if data is None else data
+        padded = np.frombuffer(data + bytes(SLACK), np.uint8).copy()
+        chunk = np.array([self._column.chunk], CHUNK)
+        chunk["size"], chunk["data"], chunk["in_order"] = len(data), padded.ctypes.data, 1
+        width = int(chunk["value_bytes"][0])
+        values, validity = np.empty((len(items), width), np.uint8), np.zeros(-(-self.rows // 8), np.uint8)
+        chunk["target"], chunk["validity"] = values.ctypes.data, validity.ctypes.data
+        decode_chunks(
+            chunk,
+            self.rows,
+            checked=True,
+            page=np.empty(self._column.page_bytes + SLACK, np.uint8),
+            dictionary=np.empty(self._column.dictionary_bytes, np.uint8),
+            column=np.empty(self.rows * width, np.uint8),
+            items=items,
+        )
+        if chunk["found"][0] != self.rows:
+            return None
+        valid = np.unpackbits(validity, count=self.rows, bitorder="little").view(np.bool_)
+        return values, valid[items] if chunk["nulls"][0] else np.ones(len(items), bool)
 
     def decode(self, data: bytes, *, checked: bool = True, rows: int | None = None) -> pa.Array | None:
         """Returns the values in some bytes, or ``None`` if the core leaves them to Arrow."""
@@ -119,9 +143,9 @@ KINDS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64
 
 
 @st.composite
-def chunks(draw: Any) -> tuple[Chunk, pa.Array]:
+def chunks(draw: Any, kinds: Sequence[str] = ("number", "text", "list")) -> tuple[Chunk, pa.Array]:
     rows = draw(st.sampled_from([1, 7, 8, 9, 63, 1000, 5000]))
-    what = draw(st.sampled_from(["number", "text", "list"]))
+    what = draw(st.sampled_from(kinds))
     if what == "text":
         values = texts(draw, rows)
     else:
@@ -154,6 +178,44 @@ def test_values_are_those_that_were_written(drawn: tuple[Chunk, pa.Array]) -> No
     assert bits(found) == bits(values)
     assert chunk.decode(chunk.bytes, rows=chunk.rows + 1) is None
     assert chunk.decode(chunk.bytes, rows=chunk.rows - 1) is None
+
+
+def plain_bytes(values: pa.Array) -> np.ndarray:
+    """Returns numbers as bytes, ``[rows, bytes]``, with 0 in place of nulls."""
+    numbers = np.asarray(values.fill_null(0))
+    return numbers.view(np.uint8).reshape(len(values), numbers.itemsize)
+
+
+@examples(150)
+@given(drawn=chunks(kinds=["number"]), data=st.data())
+def test_numbers_are_put_in_the_order_of_items(drawn: tuple[Chunk, pa.Array], data: st.DataObject) -> None:
+    chunk, values = drawn
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    items = random.integers(0, chunk.rows, data.draw(st.sampled_from([0, 1, 15, 16, 17, 9000]))).astype(np.int32)
+    found = chunk.in_order(items)
+    assert found is not None
+    assert np.array_equal(found[0], plain_bytes(values)[items])
+    assert np.array_equal(found[1], np.asarray(values.is_valid())[items])
+    damaged = bytearray(chunk.bytes)
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    chunk.in_order(items, bytes(damaged))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "float", "int64"])
+@pytest.mark.parametrize("count", [1 << 20, (1 << 20) + 7])
+def test_many_numbers_are_put_in_order_around_the_cache(kind: str, count: int) -> None:
+    values = pa.array(np.arange(5000) % 100).cast(pa.type_for_alias(kind))
+    items = np.random.default_rng(1).integers(0, 5000, count).astype(np.int32)
+    found = Chunk(values, compression="snappy").in_order(items)
+    assert found is not None
+    assert np.array_equal(found[0], plain_bytes(values)[items])
+
+
+@pytest.mark.parametrize("row", [-1, 20, np.iinfo(np.int32).max, np.iinfo(np.int32).min])
+def test_an_item_that_is_no_row_is_refused(row: int) -> None:
+    chunk = Chunk(pa.array(np.arange(20)))
+    assert chunk.in_order(np.array([3, row, 4], np.int32)) is None
+    assert chunk.in_order(np.array([3, 19, 4], np.int32)) is not None
 
 
 @examples(300)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.engine.read.core_reader import CoreReader
+from parquetry.common.engine.read.core_reader import NOTHING, CoreReader
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.layout.arrow_read import TooLargeError
@@ -75,7 +75,7 @@ def test_columns_are_those_that_go_through_arrow(
         for field in StoredDataset([str(path)]).schema
     ]
     found = fetched(path, rows, fields)
-    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: ({}, 0))
+    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: NOTHING)
     wanted = fetched(path, rows, fields)
     assert found.keys() == wanted.keys()
     for name, column in wanted.items():
@@ -86,12 +86,12 @@ def test_columns_are_those_that_go_through_arrow(
 def test_which_columns_are_read(path: Path) -> None:
     dataset = StoredDataset([str(path)])
     reader = CoreReader(dataset, list(dataset.schema))
-    found, used_bytes = reader.read(0, None)
+    found, used_bytes, _ = reader.read(0, None)
     assert found.keys() == READ
     assert used_bytes > 0
     assert {name for name, values in found.items() if isinstance(values, np.ndarray)} == {"id", "real", "small"}
     assert reader.read(0, None, but={"id", "text"})[0].keys() == READ - {"id", "text"}
-    assert reader.read(0, None, room_bytes=used_bytes - 1) == ({}, 0)
+    assert reader.read(0, None, room_bytes=used_bytes - 1) == NOTHING
 
 
 def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_file_that_changed_is_an_error(path: Path, change: str) -> None:
         path.unlink()
     with pytest.raises(DatasetError, match=r"x\.parquet"):
         fetcher.fetch(0, None)
-    assert CoreReader(dataset, list(dataset.schema)).read(0, None) == ({}, 0)
+    assert CoreReader(dataset, list(dataset.schema)).read(0, None) == NOTHING
 
 
 def test_long_text_in_a_dictionary_counts_as_memory(tmp_path: Path) -> None:

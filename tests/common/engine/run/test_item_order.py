@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from oracle import examples
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.batch import to_numpy
+from parquetry.common.engine.read import item_order
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
 from parquetry.common.engine.run.block_loader import loaders_of
@@ -73,7 +75,7 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     shard=st.sampled_from([None, (3, 1)]),
     drop=st.booleans(),
     filled=st.booleans(),
-    shape=st.sampled_from(["plain", "plain", "mix", "transform"]),
+    shape=st.sampled_from(["plain", "where", "mix", "transform"]),
     executor=st.sampled_from(["threads", "threads", "threads", "sidecar"]),
 )
 def test_columns_by_item_give_the_rows_that_columns_by_row_give(
@@ -89,6 +91,7 @@ def test_columns_by_item_give_the_rows_that_columns_by_row_give(
     def chain(executor: str) -> Pipeline:
         pipeline = Pipeline(url, executor=executor, workers=2)
         pipeline = pipeline if shard is None else pipeline.shard(*shard)
+        pipeline = pipeline.where(pc.field("eight_0") > -0.5) if shape == "where" else pipeline
         pipeline = pipeline.shuffle(buffer, seed=3)
         pipeline = pipeline.nulls("fill", "holes", "few", value=1) if filled else pipeline
         if shape == "mix":
@@ -221,7 +224,9 @@ def test_strings_that_are_kept_do_not_keep_those_of_other_batches(url: Path) -> 
 def test_the_memory_of_a_window_is_reused_once_nothing_refers_to_it(
     url: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_module, "BLOCK_REGIONS", RegionPool())
+    pool = RegionPool()
+    for module in (block_module, item_order):
+        monkeypatch.setattr(module, "BLOCK_REGIONS", pool)
     names = [f"eight_{number}" for number in range(6)]
     pipeline = Pipeline(url, names, executor="threads").shuffle(1, seed=1)
     plan = (pipeline.pack("all", names) if name == "packed" else pipeline).batch(64).plan()

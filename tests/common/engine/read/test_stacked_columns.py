@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.columns.stacked_columns import allocate_stacked
+from parquetry.common.engine.read.stacked_columns import allocate_stacked
 from parquetry.common.memory.arena import ALIGNMENT, SMALL_BYTES, Heap
 
 DTYPES = [np.dtype(name) for name in ("bool", "int8", "float16", "int32", "float32", "int64", "float64", "S3", "S0")]
