@@ -38,6 +38,12 @@ _LONGEST = 1_000  # longer lists and dicts are assumed to hold data
 _OPAQUE = (type, ModuleType, CodeType, FrameType, Pipeline, DataLoader, torch.nn.Module, torch.Tensor)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_WORK = (default_convert, as_is)
+_NAMES_IN_NEXT = {
+    *("torch", "autograd", "profiler", "record_function", "_profile_name", "_sampler_iter", "_reset", "_next_data"),
+    *("_num_yielded", "_dataset_kind", "_DatasetKind", "Iterable", "_IterableDataset_len_called", "_dataset"),
+    *("_num_workers", "warnings", "warn"),
+}
+"""What ``_BaseDataLoaderIter.__next__`` refers to, in the versions of torch where it does what `_unlabelled` does."""
 _numbers = itertools.count(1)
 
 
@@ -137,7 +143,7 @@ def install() -> None:
         if (parallel := _parallel()) is not None:
             parallel._process_data = _keeping(parallel._process_data)
         worker_failures.install()
-        base.__next__ = _timed_next(base.__next__)
+        base.__next__ = _timed_next(_unlabelled(base.__next__))
 
 
 def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
@@ -218,6 +224,30 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
             _announce(self, loader)
 
     return reset
+
+
+def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns torch's ``__next__`` without the label that it sets for profilers, unless one is running.
+
+    Setting and removing it releases the interpreter lock twice, and getting it back from threads that make batches takes
+    longer than making tensors of a small one. If torch's method is not the one that we know, it stays as it is.
+    """
+    names = getattr(getattr(original, "__code__", None), "co_names", ())
+    if {*names} != _NAMES_IN_NEXT or not hasattr(torch.autograd, "_profiler_enabled"):
+        return original
+
+    def unlabelled(self: Any) -> Any:
+        if (
+            torch.autograd._profiler_enabled()
+            or self._sampler_iter is None
+            or self._IterableDataset_len_called is not None
+        ):
+            return original(self)
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
+    return unlabelled
 
 
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,12 +15,13 @@ import torch
 from builders import write_table
 from ids import epoch_of, flat
 from ids import ids_by_element as ids
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, dataloader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import NdarrayCodec, UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
+from parquetry.torch_plugin.loader_passes import _unlabelled
 
 LOADERS = [
     pytest.param({"num_workers": 0}, id="in-process"),
@@ -275,3 +276,26 @@ def test_a_loader_of_batches_without_bad_rows_has_no_length(face: Any, tmp_path:
         with pytest.raises(TypeError, match=r"each loader worker may end with a short batch"):
             len(loader)
         assert sum(len(batch["x"]) for batch in loader) == 282
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_a_profiler_sees_each_step_of_the_loader(url: str, kind: Any) -> None:
+    pipe = ParquetPipe(url, ["id"]).batch(4)
+    plain = [batch["id"].tolist() for batch in kind(pipe, batch_size=None)]
+    with torch.profiler.profile() as profile:
+        seen = [batch["id"].tolist() for batch in kind(pipe, batch_size=None)]
+    assert seen == plain
+    labels = [event.name for event in profile.events() if event.name.startswith("enumerate(DataLoader)#")]
+    assert len(labels) == len(plain) + 1
+
+
+def test_a_step_of_torch_that_is_not_known_stays_as_it_is() -> None:
+    def following(self: Any) -> int:
+        return 1
+
+    assert _unlabelled(following) is following
+    assert _unlabelled(print) is print
+
+
+def test_the_step_of_this_torch_is_known() -> None:
+    assert dataloader._BaseDataLoaderIter.__next__.__wrapped__.__name__ == "unlabelled"

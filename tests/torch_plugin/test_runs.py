@@ -298,6 +298,7 @@ def test_an_interrupt_after_a_run_has_arrived_loses_none_of_its_batches(
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(torch.autograd.profiler, "record_function", Interrupting)
+    monkeypatch.setattr(torch.autograd, "_profiler_enabled", lambda: True)  # otherwise there is no record
     iterator = iter(DataLoader(ParquetPipe(url).batch(5), batch_size=None, num_workers=2))
     found, interrupts = [], 0
     while len(found) < BATCHES:
