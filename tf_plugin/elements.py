@@ -56,6 +56,25 @@ class Leaf:
         return len(self.components) > 1
 
 
+def in_one_tensor(leaf: Leaf) -> tuple[Component, tf.TypeSpec] | None:
+    """Returns the only component of a leaf, and the spec of its value; ``None`` if only `assemble` can build it.
+
+    The source op gives a ragged tensor as tf.data passes it on, if only the first axis of its values varies. Without
+    that, tf.data would run several ops for each element, which takes longer than making a small batch.
+    """
+    if not leaf.ragged:
+        return leaf.components[0], leaf.components[0].spec
+    if leaf.levels or leaf.window is not None or not leaf.batched or None in leaf.shape[1:]:
+        return None
+    (number, _), spec = leaf.components[0].kind.split(":"), leaf.components[0].spec
+    axes = ",".join(str(axis) for axis in leaf.shape[1:])
+    kind = f"{number}:ragged:{spec.dtype.as_datatype_enum}:{axes}"
+    ragged = tf.RaggedTensorSpec(
+        (leaf.rows, None, *leaf.shape[1:]), spec.dtype, ragged_rank=1, row_splits_dtype=tf.int64
+    )
+    return Component(kind=kind, spec=tf.TensorSpec((), tf.variant)), ragged
+
+
 def nested_leaf(number: int, output: OutputField, *, batched: bool, rows: int | None) -> Leaf:
     """Returns the leaf for nested lists whose first field is ``number``; see `leaf_of`."""
     *lengths, values = [
@@ -171,21 +190,6 @@ def structured(element: Element, leaves: Sequence[Leaf], source: tf.data.Dataset
         return element.nest(values)
 
     return source.map(to_element)
-
-
-def structure_of_specs(element: Element, leaves: Sequence[Leaf]) -> Any:
-    """Returns the element spec for leaves with one component each."""
-    return element.nest(leaf.components[0].spec for leaf in leaves)
-
-
-def flat_components(element: Element, leaves: Sequence[Leaf]) -> list[Component]:
-    """Returns the components in the order in which the source op must output them.
-
-    Without ragged leaves, the source outputs the structure itself, flattened in the order of tf.nest (sorted keys).
-    """
-    if any(leaf.ragged for leaf in leaves):
-        return [component for leaf in leaves for component in leaf.components]
-    return list(tf.nest.flatten(element.nest(leaf.components[0] for leaf in leaves)))
 
 
 def _last_variable_axis(shape: tuple[int | None, ...]) -> int:

@@ -20,7 +20,7 @@ from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, STALL_TI
 from parquetry.common.transport.sidecar.request import may_share_process
 
 from .build import load_ops
-from .elements import flat_components, leaves_of, structure_of_specs, structured
+from .elements import in_one_tensor, leaves_of, structured
 
 SIDECAR_MODULE = "parquetry.common.sidecar"
 
@@ -71,8 +71,11 @@ def source_dataset(
         command: the sidecar's command line.
     """
     leaves = leaves_of(element)
-    components = flat_components(element, leaves)
-    ragged = any(leaf.ragged for leaf in leaves)
+    whole = [one for leaf in leaves if (one := in_one_tensor(leaf)) is not None]
+    if len(whole) == len(leaves):
+        components = list(tf.nest.flatten(element.nest(component for component, _ in whole)))
+    else:
+        components = [component for leaf in leaves for component in leaf.components]
     ops = load_ops()
     with tf.init_scope():
         if not dataset_key and tf.executing_eagerly():  # a function will make the dataset, perhaps elsewhere
@@ -89,10 +92,9 @@ def source_dataset(
         output_types=[component.spec.dtype for component in components],
         output_shapes=[component.spec.shape for component in components],
     )
-    if ragged:
-        specs = tuple(component.spec for component in components)
-        return structured(element, leaves, _Source(variant, specs))
-    return _Source(variant, structure_of_specs(element, leaves))
+    if len(whole) == len(leaves):
+        return _Source(variant, element.nest(spec for _, spec in whole))
+    return structured(element, leaves, _Source(variant, tuple(component.spec for component in components)))
 
 
 class _Source(tf.data.Dataset):

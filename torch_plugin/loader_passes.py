@@ -229,7 +229,7 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
 def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns torch's ``__next__`` without the label that it sets for profilers, unless one is running.
 
-    Setting and removing it releases the interpreter lock twice, and getting it back from threads that make batches takes
+    Setting and removing it releases the interpreter lock twice. Getting that back from threads that make batches takes
     longer than making tensors of a small one. If torch's method is not the one that we know, it stays as it is.
     """
     names = getattr(getattr(original, "__code__", None), "co_names", ())

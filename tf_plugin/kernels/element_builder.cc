@@ -7,6 +7,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace parquetry {
 
@@ -72,21 +75,66 @@ tensorflow::DataType ToDataType(uint16_t code) {
   return tensorflow::DT_INVALID;
 }
 
+constexpr char kRaggedType[] = "RaggedTensorVariant";
+
+// Returns a scalar variant that holds a ragged tensor. TensorFlow makes it, because it compares types by an address in its
+// own library.
+const tensorflow::Tensor& EmptyRagged() {
+  static const tensorflow::Tensor* const made = [] {
+    tensorflow::TensorProto proto;
+    proto.set_dtype(tensorflow::DT_VARIANT);
+    proto.mutable_tensor_shape();
+    tensorflow::VariantTensorDataProto* const held = proto.add_variant_val();
+    held->set_type_name(kRaggedType);
+    tensorflow::Tensor(tensorflow::DT_INT64, tensorflow::TensorShape({0})).AsProtoTensorContent(held->add_tensors());
+    auto* const tensor = new tensorflow::Tensor;
+    if (!tensor->FromProto(proto)) *tensor = tensorflow::Tensor();
+    return tensor;
+  }();
+  return *made;
+}
+
+// Parses "<dtype>:<axes>" of a ragged component into its values.
+bool ParseValues(const std::string& dtype, const std::string& axes, Component* values) {
+  int number = 0;
+  if (!absl::SimpleAtoi(dtype, &number) || !tensorflow::DataType_IsValid(number)) return false;
+  std::vector<int64_t> sizes = {-1};
+  for (const auto& text : absl::StrSplit(axes, ',', absl::SkipEmpty())) {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(text, &size) || size < 0) return false;
+    sizes.push_back(size);
+  }
+  values->kind = Component::Kind::kValues;
+  values->dtype = static_cast<tensorflow::DataType>(number);
+  return tensorflow::PartialTensorShape::MakePartialShape(sizes.data(), static_cast<int>(sizes.size()), &values->shape).ok();
+}
+
 }  // namespace
 
 absl::Status Component::Parse(const std::string& text, tensorflow::DataType dtype,
                               const tensorflow::PartialTensorShape& shape, Component* out) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
-  static const char* const kNames[] = {"dense", "string", "array", "values", "splits"};
+  static const char* const kNames[] = {"dense", "string", "array", "values", "splits", "ragged"};
   const auto name = parts.size() < 2 ? std::end(kNames) : std::find(std::begin(kNames), std::end(kNames), parts[1]);
   const bool has_axis = name != std::end(kNames) && parts[1] == "splits";
-  if (name == std::end(kNames) || parts.size() != (has_axis ? 3u : 2u) || !absl::SimpleAtoi(parts[0], &out->field) ||
-      out->field < 0 || (has_axis && (!absl::SimpleAtoi(parts[2], &out->axis) || out->axis < 0))) {
+  const bool has_values = name != std::end(kNames) && parts[1] == "ragged";
+  Component values;
+  if (name == std::end(kNames) || parts.size() != (has_values ? 4u : has_axis ? 3u : 2u) ||
+      !absl::SimpleAtoi(parts[0], &out->field) || out->field < 0 ||
+      (has_axis && (!absl::SimpleAtoi(parts[2], &out->axis) || out->axis < 0)) ||
+      (has_values && !ParseValues(parts[2], parts[3], &values))) {
     return absl::InvalidArgumentError(absl::StrCat("component: expected '<field>:<kind>', got '", text, "'."));
   }
   out->kind = static_cast<Kind>(name - std::begin(kNames));
   out->dtype = dtype;
   out->shape = shape;
+  if (has_values) {
+    Component splits;
+    splits.kind = Kind::kSplits;
+    splits.dtype = tensorflow::DT_INT64;
+    splits.field = values.field = out->field;
+    out->parts = {splits, values};
+  }
   return absl::OkStatus();
 }
 
@@ -132,6 +180,9 @@ absl::Status ElementBuilder::Build(int64_t element, std::vector<tensorflow::Tens
         break;
       case Component::Kind::kSplits:
         status = Splits(component, element, &tensor);
+        break;
+      case Component::Kind::kRagged:
+        status = Variant(component, element, &tensor);
         break;
     }
     if (!status.ok()) return status;
@@ -334,6 +385,28 @@ absl::Status ElementBuilder::Splits(const Component& component, int64_t element,
     const int64_t length = arrays.shapes[array * arrays.axes + component.axis];
     for (int64_t row = Rows(arrays, array, component.axis); row > 0; --row) splits(at++) = total += length;
   }
+  return absl::OkStatus();
+}
+
+absl::Status ElementBuilder::Variant(const Component& component, int64_t element, tensorflow::Tensor* out) {
+  tensorflow::Tensor splits, values;
+  absl::Status status = Splits(component.parts[0], element, &splits);
+  if (status.ok()) status = Ragged(component.parts[1], element, &values);
+  if (!status.ok()) return status;
+  if (values.dtype() != component.parts[1].dtype) {
+    return Fail(component, absl::StrCat("expected ", tensorflow::DataTypeString(component.parts[1].dtype), ", got ",
+                                        tensorflow::DataTypeString(values.dtype())));
+  }
+  const tensorflow::Tensor& empty = EmptyRagged();
+  if (empty.dtype() != tensorflow::DT_VARIANT) return Fail(component, "expected a TensorFlow with ragged tensors");
+  tensorflow::VariantTensorData data;
+  data.set_type_name(kRaggedType);
+  *data.add_tensors() = std::move(splits);
+  *data.add_tensors() = std::move(values);
+  *out = tensorflow::Tensor(tensorflow::DT_VARIANT, tensorflow::TensorShape({}));
+  tensorflow::Variant& variant = out->scalar<tensorflow::Variant>()();
+  variant = empty.scalar<tensorflow::Variant>()();
+  if (!variant.Decode(std::move(data))) return Fail(component, "expected a TensorFlow with ragged tensors");
   return absl::OkStatus();
 }
 

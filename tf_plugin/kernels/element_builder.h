@@ -7,6 +7,9 @@
 //   values     the flat values of a variable-shape field, with its trailing fixed axes
 //   splits:<k> the int64 row splits of axis k of a variable-shape field (axis 0 has one partition
 //              per array)
+//   ragged:<dtype>:<axes> the values and row splits of a field of which only the first axis varies, as tf.data
+//              passes on a ragged tensor: a scalar variant. The dtype is a number of types.proto, the other
+//              axes are separated by commas.
 // A tensor points into the batch if it is aligned and large enough to be worth it. No two tensors
 // share a byte, so writing to one changes no other. (TensorFlow itself never writes to these
 // tensors, because their buffers say that they do not own their memory.)
@@ -27,7 +30,7 @@
 namespace parquetry {
 
 struct Component {
-  enum class Kind { kDense, kString, kArray, kValues, kSplits };
+  enum class Kind { kDense, kString, kArray, kValues, kSplits, kRagged };
 
   static absl::Status Parse(const std::string& text, tensorflow::DataType dtype,
                             const tensorflow::PartialTensorShape& shape, Component* out);
@@ -37,6 +40,7 @@ struct Component {
   int axis = 0;
   tensorflow::DataType dtype = tensorflow::DT_INVALID;
   tensorflow::PartialTensorShape shape;
+  std::vector<Component> parts;  // of a ragged tensor: its row splits and its values
 };
 
 // Makes the elements of one message in order. The message holds a single batch, several equal
@@ -95,6 +99,7 @@ class ElementBuilder {
   // one.
   absl::Status ValuesShape(const Component& component, int64_t items, tensorflow::TensorShape* shape) const;
   absl::Status Splits(const Component& component, int64_t element, tensorflow::Tensor* out);
+  absl::Status Variant(const Component& component, int64_t element, tensorflow::Tensor* out);
   static int64_t Rows(const Arrays& arrays, int64_t array, int axis);
 
   const std::vector<Component>& components_;

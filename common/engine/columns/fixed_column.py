@@ -12,9 +12,9 @@ from ...native.kernels import copy_value
 from ...process.forks import cached_property
 from ...schema.ragged import ends_of
 from ..read.file_cells import FileValues
+from ..read.stacked_columns import in_one_piece
 from .batch import Column, Dense
 from .plain_numbers import take_valid
-from ..read.stacked_columns import in_one_piece
 
 _LARGE_ROW_BYTES = 4096
 

@@ -27,11 +27,11 @@ from ..columns.fixed_column import FixedColumn
 from ..columns.jpeg_files import IntactRows
 from ..columns.plain_numbers import numbers_of, plain_parts
 from ..columns.protocols import BlockColumn
-from ..read.stacked_columns import StackedColumns, in_order
 from ..read.file_cells import Part
 from ..read.item_order import keeps_item_order
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.listed_files import ListedPlace
+from ..read.stacked_columns import StackedColumns, in_order
 from ..steps.pack import pack_parts, packed_bytes
 
 
