@@ -39,8 +39,8 @@ _MOST_PAGE_BYTES = 4 << 20
 _MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
 _LEAST_BYTES = 1 << 20  # which are always allocated
 _MOST_KEPT = 1 << 16  # columns of row groups
-_MOST_ORDERED_BYTES = 4 << 20
-"""Larger columns are not put in order as they are decoded, as they leave the processor's cache at once."""
+_MOST_ORDERED_BYTES = 8 << 20
+"""Larger columns are not put in order as they are decoded: each thread that fetches keeps memory for one of them."""
 _BYTES = np.dtype(np.uint8)
 _WIDE_BYTES = 8  # of an offset
 _ADDRESSES = ("target", "offsets", "validity")

@@ -46,6 +46,8 @@ class ItemOrder:
 
         It is memory of earlier blocks, because fresh pages would dominate the cost.
         """
+        if not columns.ordered:
+            return [], []
         kinds = {self.numbers[name]: np.empty(0, dtype) for name, dtype in columns.ordered}
         region = BLOCK_REGIONS.acquire(self.bytes_of(columns))
         try:

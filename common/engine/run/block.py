@@ -178,7 +178,7 @@ class LoadedBlock:
                 self.by_item[number] = FixedColumn([ordered.values], ordered.valid)
                 self._arrays[number] = []
         if self.by_item and not isinstance(fetched, LargeColumns):
-            self.stacked += fetched[0].stacked
+            self.stacked += [group for group in fetched[0].stacked if self.by_item.keys() >= {*group.numbers}]
 
     def _put_in_item_order(
         self, numbers: Sequence[int], order: np.ndarray, without_nulls: dict[int, Sequence[np.ndarray]]
