@@ -50,6 +50,8 @@ TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.
 # Two test processes per processor, because tests often wait for their own processes; PYTEST="-n 0" runs them in one.
 JOBS := $(shell $(PYTHON) -c "import os; print(min(2 * (os.cpu_count() or 1), 32))")
 PYTEST ?= -n $(JOBS) --dist worksteal
+# Property tests draw all of their examples in the main environment, and the first ones again in those of other versions.
+FEWER_EXAMPLES := PARQUETRY_EXAMPLES=$${PARQUETRY_EXAMPLES:-0.4}
 CORE := $(wildcard common/native/*.cc common/native/*.h) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
@@ -100,7 +102,7 @@ bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 NEVER_NEAR_FRAMEWORKS := arrow_stream engine layout native order pipeline plan predicates schema selection stages transport write
 test-common: $(VENV_COMMON)/.core-built
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
-	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=tests/common/,$(NEVER_NEAR_FRAMEWORKS)) tests/common tests/every_face
+	$(FEWER_EXAMPLES) $(VENV_COMMON)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=tests/common/,$(NEVER_NEAR_FRAMEWORKS)) tests/common tests/every_face
 
 # The op's client without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
 # Neither AddressSanitizer nor ThreadSanitizer supports a child forked while threads run: the child waits for the lock of
@@ -138,7 +140,7 @@ audit:
 #   the files of engine/run named here: which rows are left, in which batches, whatever the rows hold
 OF_ANY_VERSION := $(addprefix tests/common/engine/run/,test_bucket_skipping.py test_drops.py test_uneven_batches.py)
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=,$(OF_ANY_VERSION)) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order engine)
+	$(FEWER_EXAMPLES) $(VENV_TF217)/bin/python -m pytest $(PYTEST) -m "not slow" $(addprefix --ignore=,$(OF_ANY_VERSION)) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection order engine)
 
 # One after the other, because each installs this folder. CI makes them beside work that needs none of them.
 environments:

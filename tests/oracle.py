@@ -65,8 +65,8 @@ class Call:
 
 
 def examples(count: int) -> settings:
-    """Decorates a property test: ``count`` examples, ``PARQUETRY_EXAMPLES`` times as many for a long search."""
-    return settings(max_examples=count * int(os.environ.get("PARQUETRY_EXAMPLES", "1")))
+    """Decorates a property test: ``count`` examples, ``PARQUETRY_EXAMPLES`` times as many (a number such as 20 or 0.5)."""
+    return settings(max_examples=max(1, round(count * float(os.environ.get("PARQUETRY_EXAMPLES", "1")))))
 
 
 def call(verb: str, *args: Any, model: Callable[[Row], Any] | None = None, **options: Any) -> Call:
