@@ -241,9 +241,11 @@ class CoreColumns:
         found, nulls = chunks["found"], chunks["nulls"]
         if not self._ordered:
             return self._values(blocks, found, nulls, longer), status
-        others = found.copy()
-        others[self._ordered] = -1
-        values = self._values(blocks, others, nulls, longer)
+        values: list[Values | None] = [None] * len(found)
+        if len(self._ordered) < len(found):
+            others = found.copy()
+            others[self._ordered] = -1
+            values = self._values(blocks, others, nulls, longer)
         for place, target in zip(self._ordered, targets, strict=True):
             if found[place] == self.rows:
                 valid = self._is_valid(blocks, place)[items] if nulls[place] else None

@@ -101,6 +101,7 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     if not shared:
         return {}
     kinds = {number: blocks[0][number].parts[0] for number in shared}
+    # Laid out as in the first block, so that one copy takes the rows of several columns.
     stacked = [group.numbers for group in sources[0].block.stacked]
     groups = [
         group
