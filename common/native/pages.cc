@@ -71,6 +71,7 @@ struct Progress {
   int64_t nulls = 0;
   int64_t entries = -1;  // of the dictionary
   bool has_pages = false;
+  const uint8_t* whole = nullptr;  // the only page's numbers, as they are in the target; only for numbers to put in order
 };
 
 // Copies values. If the target's are narrower, values lose their upper bytes, as in Arrow.
@@ -344,15 +345,19 @@ bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, 
   if (!chunk.stored_bytes) return decode_texts(chunk, header, data, size, valid, scratch, so_far);
   so_far->rows += header.values;
   so_far->values += header.values;
+  if (chunk.in_order && header.encoding == kPlain && valid == rows && chunk.value_bytes == chunk.stored_bytes) {
+    so_far->whole = data;
+    return size == valid * chunk.stored_bytes;
+  }
   if (!decode_numbers(chunk, header, data, size, first, valid, scratch, so_far->entries)) return false;
   if (valid < header.values) spread_numbers(chunk, first, header.values, valid);
   return true;
 }
 
-// Returns the number of numbers or bytes, or kUndecoded, and counts the nulls.
-int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, int64_t* nulls) {
+// Returns the number of numbers or bytes, or kUndecoded, and how far it got.
+int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, Progress* progress) {
   Reader from{chunk.data, chunk.size};
-  Progress so_far;
+  Progress& so_far = *progress;
   if (chunk.definition && chunk.empty < 0) std::memset(chunk.validity, 0, static_cast<size_t>((rows + 7) / 8));
   while (from.at < from.size) {
     const Header header = read_header(&from);
@@ -361,12 +366,11 @@ int64_t decode_chunk(const Chunk& chunk, int64_t rows, bool checked, const Scrat
     if (header.stored_size < 0 || from.pass(static_cast<uint64_t>(header.stored_size)) != header.stored_size || !from.ok)
       return kUndecoded;
     if (checked && header.checksum >= 0 && checksum(data, header.stored_size) != header.checksum) return kUndecoded;
-    if (!decode_page(chunk, header, data, rows, scratch, &so_far)) return kUndecoded;
+    if (so_far.whole || !decode_page(chunk, header, data, rows, scratch, &so_far)) return kUndecoded;
     so_far.has_pages = true;
   }
   if (so_far.rows != rows) return kUndecoded;
   if (chunk.offset_bytes) set_offset(chunk, rows, so_far.values);
-  *nulls = so_far.nulls;
   return so_far.values;
 }
 
@@ -382,9 +386,8 @@ bool are_inside(const Scratch& scratch, int64_t rows) {
 
 // Copies the number of each item's row to the target, which nobody reads soon if `streams`.
 template <class Value>
-void take(const Scratch& scratch, uint8_t* target, bool streams) {
+void take(const uint8_t* column, const Scratch& scratch, uint8_t* target, bool streams) {
   constexpr int64_t kBytes = sizeof(Value), kValues = kLine / kBytes;
-  const uint8_t* const column = scratch.column;
   int64_t item = 0;
 #if defined(__SSE2__)
   if (streams && reinterpret_cast<uintptr_t>(target) % kStored == 0) {
@@ -403,24 +406,24 @@ void take(const Scratch& scratch, uint8_t* target, bool streams) {
     std::memcpy(target + item * kBytes, column + scratch.items[item] * kBytes, kBytes);
 }
 
-void take_numbers(const Chunk& chunk, const Scratch& scratch, bool streams) {
+void take_numbers(const uint8_t* column, const Chunk& chunk, const Scratch& scratch, bool streams) {
   switch (chunk.value_bytes) {
-    case 1: return take<uint8_t>(scratch, chunk.target, streams);
-    case 2: return take<uint16_t>(scratch, chunk.target, streams);
-    case 4: return take<uint32_t>(scratch, chunk.target, streams);
-    default: return take<uint64_t>(scratch, chunk.target, streams);
+    case 1: return take<uint8_t>(column, scratch, chunk.target, streams);
+    case 2: return take<uint16_t>(column, scratch, chunk.target, streams);
+    case 4: return take<uint32_t>(column, scratch, chunk.target, streams);
+    default: return take<uint64_t>(column, scratch, chunk.target, streams);
   }
 }
 
 // Decodes a chunk to memory that stays in the processor's cache, and takes the number of each item from there.
 int64_t decode_in_order(const Chunk& chunk, int64_t rows, bool checked, const Scratch& scratch, bool streams,
-                        int64_t* nulls) {
+                        Progress* so_far) {
   if (rows > scratch.column_bytes / chunk.value_bytes) return kUndecoded;
   Chunk here = chunk;
   here.target = scratch.column;
   here.capacity = rows;
-  const int64_t found = decode_chunk(here, rows, checked, scratch, nulls);
-  if (found == rows) take_numbers(chunk, scratch, streams);
+  const int64_t found = decode_chunk(here, rows, checked, scratch, so_far);
+  if (found == rows) take_numbers(so_far->whole ? so_far->whole : scratch.column, chunk, scratch, streams);
   return found;
 }
 
@@ -445,10 +448,12 @@ extern "C" __attribute__((visibility("default"))) void parquetry_decode_chunks(C
       if (!read_file(descriptor, chunk->begin, chunk->size, scratch->chunk)) continue;
       chunk->data = scratch->chunk;
     }
+    Progress so_far;
     if (!chunk->in_order)
-      chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &chunk->nulls);
+      chunk->found = decode_chunk(*chunk, rows, checked != 0, *scratch, &so_far);
     else if (has_items)
-      chunk->found = decode_in_order(*chunk, rows, checked != 0, *scratch, item_bytes > kCached, &chunk->nulls);
+      chunk->found = decode_in_order(*chunk, rows, checked != 0, *scratch, item_bytes > kCached, &so_far);
+    chunk->nulls = so_far.nulls;
   }
   if (path) *status = status_of(path);
   if (descriptor >= 0) close(descriptor);

@@ -211,6 +211,16 @@ def test_many_numbers_are_put_in_order_around_the_cache(kind: str, count: int) -
     assert np.array_equal(found[0], plain_bytes(values)[items])
 
 
+def test_the_only_page_is_not_used_after_another_one() -> None:
+    """Its numbers are taken from the memory of a page, which the next page overwrites."""
+    chunk = Chunk(pa.array(np.arange(20)), nullable=False, compression="none", use_dictionary=False)
+    header = bytes.fromhex("150015001500" + "2c1500150015061506" + "0000")  # no values, PLAIN
+    assert chunk.decode(chunk.bytes + header) == pa.array(np.arange(20))
+    items = np.array([3, 19, 4], np.int32)
+    assert chunk.in_order(items) is not None
+    assert chunk.in_order(items, chunk.bytes + header) is None
+
+
 @pytest.mark.parametrize("row", [-1, 20, np.iinfo(np.int32).max, np.iinfo(np.int32).min])
 def test_an_item_that_is_no_row_is_refused(row: int) -> None:
     chunk = Chunk(pa.array(np.arange(20)))
