@@ -36,7 +36,7 @@ class FailingPlanner(SkippingPlanner):
 @pytest.mark.timeout(60)
 def test_planning_continues_after_an_error_if_an_earlier_job_is_planned_again(tmp_path: Path) -> None:
     plan, planner = build(tmp_path / "rows", [[4]]).pipeline().plan(), FailingPlanner()
-    runner: Any = SimpleNamespace(finish=None, discard=None, begin=lambda counters, token: None)
+    runner: Any = SimpleNamespace(finish=None, discard=None, order_of=None, begin=lambda counters, token: None)
     prepared: Any = SimpleNamespace(runner=runner, fetchers=[], workers=1, memory_limit=1)
     client: Any = None
     queue = JobQueue(
