@@ -22,9 +22,9 @@ def write_tiles(url: str) -> str:
     return url
 
 
-def write_numbered_tiles(url: str) -> str:
-    """Writes 960 tiles with their numbers, so that several ranks can count which tiles they train on."""
+def write_numbered_tiles(url: str, tiles: int = 960) -> str:
+    """Writes tiles with their numbers, so that several ranks can count which tiles they train on."""
     images = [np.full((16, 16, 3), np.eye(3)[label] * 200, np.uint8) for label in range(2)]
-    rows = [{"image": images[n % 2], "label": n % 2, "number": n} for n in range(960)]
-    write_dataset(url, NUMBERED_TILES, rows, row_group_rows=96)
+    rows = [{"image": images[n % 2], "label": n % 2, "number": n} for n in range(tiles)]
+    write_dataset(url, NUMBERED_TILES, rows, row_group_rows=tiles // 10)
     return url
