@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         watch,
         write_dataset,
     )
+    from .common.ray_data import ParquetrySource
     from .tf_plugin import ParquetDataset
     from .torch_plugin import NestedTensors, ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
 
@@ -60,6 +61,7 @@ __all__ = [
     "ParquetNode",
     "ParquetPipe",
     "ParquetryError",
+    "ParquetrySource",
     "Pipeline",
     "RaggedArray",
     "ScalarCodec",
@@ -86,8 +88,9 @@ _FACES = {
     "ParquetMap": "torch_plugin",
     "ParquetNode": "torch_plugin",
     "ParquetPipe": "torch_plugin",
+    "ParquetrySource": "common.ray_data",
 }
-_FRAMEWORKS = {"tf_plugin": "tensorflow", "torch_plugin": "torch"}
+_FRAMEWORKS = {"common.ray_data": "ray", "tf_plugin": "tensorflow", "torch_plugin": "torch"}
 
 
 def __getattr__(name: str) -> Any:

@@ -118,10 +118,10 @@ print(dir(parquetry) == sorted(["__version__", *parquetry.__all__]), dir(parquet
 def test_the_top_package_loads_no_framework_and_names_the_extra_that_is_missing() -> None:
     code = """
 import sys
-for name in ("tensorflow", "torch"):
+for name in ("ray", "tensorflow", "torch"):
     sys.modules[name] = None
 from parquetry import Pipeline
-for name in ("ParquetDataset", "ParquetPipe"):
+for name in ("ParquetDataset", "ParquetPipe", "ParquetrySource"):
     try:
         getattr(__import__("parquetry"), name)
     except ImportError as error:
@@ -132,6 +132,7 @@ for name in ("ParquetDataset", "ParquetPipe"):
         "parquetry.ParquetDataset needs tensorflow, which is not installed. "
         "Install it with: pip install 'parquetry[tensorflow]'",
         "parquetry.ParquetPipe needs torch, which is not installed. Install it with: pip install 'parquetry[torch]'",
+        "parquetry.ParquetrySource needs ray, which is not installed. Install it with: pip install 'parquetry[ray]'",
     ], result.stderr
 
 

@@ -7,8 +7,7 @@ import pyarrow.compute as pc
 import ray
 from tiles import write_tiles
 
-from parquetry import Pipeline
-from parquetry.common.ray_data import ParquetrySource
+from parquetry import ParquetrySource, Pipeline
 
 
 def add_brightness(batch: dict[str, Any]) -> dict[str, Any]:

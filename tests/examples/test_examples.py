@@ -38,7 +38,10 @@ SAYS = {
     ),
     "trainers/pretraining_loop.py": ("step 6: loss", "step 62: loss 0."),
     "trainers/ray_data.py": ("500 rows in, 500 out",),
-    "trainers/ray_train.py": ("epoch 2: 10 steps on each worker, loss 0.0",),
+    "trainers/ray_train.py": (
+        "workers 2, epoch 0, step 6: each tile was seen [0, 1] times",
+        "workers 1, epoch 1, step 58: each tile was seen [2] times",
+    ),
     "trainers/s3_to_torch.py": ("epoch 2: loss 0.0",),
     "trainers/spark_to_torch.py": ("epoch 4: loss 0.",),
     "trainers/tensorflow_loop.py": ("epoch 1: 13 batches", "epoch 2: 20 batches, loss 0.0"),

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -22,7 +22,7 @@ from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.tf_plugin import ParquetDataset
 
 pytestmark = pytest.mark.slow
-PROGRAM = Path(__file__).with_name("service_worker.py")
+WORKER, DISPATCHER = (Path(__file__).with_name(f"service_{role}.py") for role in ("worker", "dispatcher"))
 ROWS, BATCH = 120, 10
 service = tf.data.experimental.service
 
@@ -35,51 +35,71 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(target)
 
 
-class Cluster:
-    """Starts a dispatcher in this process, and two workers in separate ones."""
+def started(program: Path, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, str(program), *map(str, arguments)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-    def __init__(self, directory: Path) -> None:
-        self.ports = free_ports(2)
-        config = service.DispatcherConfig(
-            work_dir=str(directory),
-            fault_tolerant_mode=True,
-            worker_addresses=[f"localhost:{port}" for port in self.ports],
-        )
-        self._dispatcher = service.DispatchServer(config)
-        self.target = self._dispatcher.target
-        self.workers = [self._started(port) for port in self.ports]
+
+def said(process: subprocess.Popen[str]) -> str:
+    """Waits until a process says a line, which it does when it serves."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+class Cluster:
+    """Starts two workers in separate processes, for a dispatcher that knows their ports."""
+
+    def __init__(self, target: str, ports: list[int]) -> None:
+        self.target, self.ports = target, ports
+        self.workers = [self._worker(port) for port in ports]
         for worker in self.workers:
-            self._wait_for(worker)
+            assert said(worker) == "serving"
 
     def replace(self, number: int) -> None:
         """Kills a worker and starts another at its address."""
-        self.workers[number].kill()
-        self.workers[number].communicate()
-        self.workers[number] = self._started(self.ports[number])
-        self._wait_for(self.workers[number])
+        stop(self.workers[number])
+        self.workers[number] = self._worker(self.ports[number])
+        assert said(self.workers[number]) == "serving"
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.kill()
-            worker.communicate()
-        self._dispatcher._stop()
+            stop(worker)
 
-    def _started(self, port: int) -> subprocess.Popen[str]:
-        command = [sys.executable, str(PROGRAM), self.target.split("://")[1], str(port)]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    def _worker(self, port: int) -> subprocess.Popen[str]:
+        return started(WORKER, self.target.split("://")[1], port)
 
-    @staticmethod
-    def _wait_for(worker: subprocess.Popen[str]) -> None:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "serving\n"
+
+def addresses(ports: list[int]) -> list[str]:
+    return [f"localhost:{port}" for port in ports]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("dispatcher"))
+    """A cluster with its dispatcher in this process."""
+    directory, ports = str(tmp_path_factory.mktemp("dispatcher")), free_ports(2)
+    config = service.DispatcherConfig(work_dir=directory, fault_tolerant_mode=True, worker_addresses=addresses(ports))
+    dispatcher = service.DispatchServer(config)
+    cluster = Cluster(dispatcher.target, ports)
     yield cluster
     cluster.close()
+    dispatcher._stop()
+
+
+@pytest.fixture(scope="module")
+def cluster_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose dispatcher has a process of its own, too."""
+    ports = free_ports(2)
+    dispatcher = started(DISPATCHER, tmp_path_factory.mktemp("dispatcher"), *addresses(ports))
+    cluster = Cluster(said(dispatcher), ports)
+    yield cluster
+    cluster.close()
+    stop(dispatcher)
 
 
 def served(dataset: Any, cluster: Cluster, mode: str, **options: Any) -> Any:
@@ -157,11 +177,15 @@ def test_coordinated_consumers_take_consecutive_batches_of_one_worker_in_each_st
     assert second == [(number + BATCH) % ROWS for number in first]
 
 
+def drawn() -> Any:
+    """Returns a dataset of one number, which each iteration draws."""
+    return tf.data.Dataset.range(1).map(lambda _: tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64))
+
+
 def named_runs(url: str) -> Any:
     """Returns batches with the name of the run that reads them, and a name of their own. All names are drawn."""
-    drawn = tf.data.Dataset.range(1).map(lambda _: tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64))
     batches = CHAINS["shuffled"](url).repeat()
-    return tf.data.Dataset.zip(drawn.cache().repeat(), drawn.repeat(), batches)
+    return tf.data.Dataset.zip(drawn().cache().repeat(), drawn().repeat(), batches)
 
 
 def test_trainers_share_one_run_of_each_worker(url: str, cluster: Cluster) -> None:
@@ -182,17 +206,42 @@ def test_trainers_share_one_run_of_each_worker(url: str, cluster: Cluster) -> No
         assert all(mine == theirs for mine, theirs in zip(batches, second[run], strict=False))
 
 
-def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster: Cluster) -> None:
-    dataset = ParquetDataset(url).batch(1)
-    iterator = iter(served(dataset, cluster, "DYNAMIC", max_outstanding_requests=2))
-    found = [int(next(iterator)["id"][0]) for _ in range(20)]
-    children = [child.pid for child in psutil.Process(cluster.workers[1].pid).children()]
-    cluster.replace(1)
-    found += [int(batch["id"][0]) for batch in iterator]
-    assert max(Counter(found).values()) == 1
-    assert set(found) <= set(range(ROWS))
-    assert gone(children, 60) == []
-    assert Counter(ids(served(dataset, cluster, "DYNAMIC"))) == dict.fromkeys(range(ROWS), 1)
+class Killed(NamedTuple):
+    """What two consumers of one epoch got, during which a worker was killed and another started at its address."""
+
+    dealt: list[int]  # under DYNAMIC
+    runs: dict[int, list[int]]  # under OFF, for each run of a worker
+    readers: list[int]  # the processes that read for the killed worker
+
+
+@pytest.fixture(scope="module")
+def killed(url: str, cluster_apart: Cluster) -> Killed:
+    rows = ParquetDataset(url).batch(1)
+    named = tf.data.Dataset.zip(drawn().cache().repeat(), rows.map(lambda row: row["id"][0]))
+    dealt = iter(served(rows, cluster_apart, "DYNAMIC", max_outstanding_requests=2))
+    whole = iter(served(named, cluster_apart, "OFF", max_outstanding_requests=2))
+    begun = [(next(dealt), next(whole)) for _ in range(20)]  # of 120, so no worker is done
+    readers = [child.pid for child in psutil.Process(cluster_apart.workers[1].pid).children()]
+    cluster_apart.replace(1)
+    found = [int(row["id"][0]) for row in (*(row for row, _ in begun), *dealt)]
+    runs: dict[int, list[int]] = defaultdict(list)
+    for run, number in (*(element for _, element in begun), *whole):
+        runs[int(run)].append(int(number))
+    return Killed(found, runs, readers)
+
+
+def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster_apart: Cluster, killed: Killed) -> None:
+    assert max(Counter(killed.dealt).values()) == 1
+    assert set(killed.dealt) <= set(range(ROWS))
+    assert gone(killed.readers, 60) == []
+    assert Counter(ids(served(ParquetDataset(url).batch(1), cluster_apart, "DYNAMIC"))) == dict.fromkeys(range(ROWS), 1)
+
+
+def test_where_nothing_is_dealt_the_worker_that_lives_and_the_new_one_give_every_row_once(killed: Killed) -> None:
+    *begun, lives, new = sorted(killed.runs.values(), key=len)
+    assert lives == new == list(range(ROWS))
+    assert [numbers for numbers in begun if numbers != list(range(len(numbers)))] == []
+    assert len(begun) <= 1
 
 
 def test_a_reader_that_dies_before_it_deals_is_replaced(

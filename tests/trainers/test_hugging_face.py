@@ -12,7 +12,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 from two_ranks import in_two_ranks
 
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
 BATCH = 5
@@ -23,6 +23,7 @@ CASES = [  # dispatch_batches, split_batches, loader workers
     *SPLIT,
 ]
 JOINED = [CASES[0], *SPLIT[:2]]
+MAP_WORKERS = (0, 2)  # of loaders over rows by number
 STOP = 8  # in the second epoch, of 6 steps with 10 rows each, whatever the number of ranks
 
 
@@ -45,12 +46,12 @@ def trained(url: str, directory: Path, face: str = "iterable", resume: str | Non
     """Returns the trainer and its model after two epochs."""
     arguments = {"num_train_epochs": 2, "save_strategy": "no", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     arguments |= {"per_device_train_batch_size": BATCH, "per_device_eval_batch_size": BATCH, "learning_rate": 0.0}
-    model = Recorder()
+    model, rows = Recorder(), {**FACES, "map": ParquetMap}[face](url, ["id", "x", "labels"])
     trainer = Trainer(
         model=model,
         args=TrainingArguments(output_dir=str(directory), **(arguments | options)),
-        train_dataset=FACES[face](url, ["id", "x", "labels"]).shuffle(20, seed=5),
-        eval_dataset=FACES[face](url, ["id", "x", "labels"]),
+        train_dataset=rows if face == "map" else rows.shuffle(20, seed=5),  # the Trainer's sampler shuffles by number
+        eval_dataset=rows,
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer, model
@@ -71,10 +72,20 @@ def measure(url: str, directory: str) -> dict[Any, Any]:
     _, whole = trained(url, target, save_strategy="steps", save_steps=4)
     _, rest = trained(url, target, resume=str(target / f"checkpoint-{STOP}"))
     found["resumed"] = whole.seen, rest.seen
+    for workers in MAP_WORKERS:
+        found["map", workers] = stopped_and_resumed(url, Path(directory, f"map-{workers}"), workers)
     begun = str(Path(directory, "one", f"checkpoint-{STOP}"))
     for case in JOINED:
         found["joined", case] = trained(url, target, case[0], resume=begun, **options_of(case))[1].seen
     return found
+
+
+def stopped_and_resumed(url: str, directory: Path, workers: int) -> dict[str, Any]:
+    """Returns what a rank trains on by number, in a whole run and in one that continues it in the second epoch."""
+    trainer, whole = trained(url, directory, "map", save_strategy="steps", save_steps=4, dataloader_num_workers=workers)
+    checkpoint = str(directory / f"checkpoint-{STOP}")
+    _, rest = trained(url, directory / "rest", "map", resume=checkpoint, dataloader_num_workers=workers)
+    return {"steps": (trainer.state.max_steps, trainer.state.global_step), "seen": whole.seen, "rest": rest.seen}
 
 
 def options_of(case: tuple[str, bool | None, bool, int]) -> dict[str, Any]:
@@ -105,15 +116,29 @@ def ranks(url: str, folder: Path, alone: Any) -> list[dict[Any, Any]]:
     return in_two_ranks(measure, url, str(folder))
 
 
+def epochs_of(parts: list[dict[str, Any]]) -> list[Counter[int]]:
+    """Counts the rows of each epoch on both ranks."""
+    return [Counter(row for part in parts for row in part["seen"][start : start + 30]) for start in (0, 30)]
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_two_ranks_train_on_each_row_once_an_epoch(ranks: list[Any], case: Any) -> None:
     parts = [rank[case] for rank in ranks]
-    epochs = [Counter(parts[0]["seen"][start : start + 30] + parts[1]["seen"][start : start + 30]) for start in (0, 30)]
-    assert epochs == [Counter(range(60))] * 2
+    assert epochs_of(parts) == [Counter(range(60))] * 2
     assert parts[0]["seen"][:30] != parts[0]["seen"][30:]
     assert [part["steps"] for part in parts] == [(12, 12)] * 2
     for part in parts:
         assert sorted(part["predicted"]) == [float(number) for number in range(60)]
+
+
+@pytest.mark.parametrize("workers", MAP_WORKERS)
+def test_two_ranks_train_on_each_row_by_number_once_an_epoch_and_resume(ranks: list[Any], workers: int) -> None:
+    parts = [rank["map", workers] for rank in ranks]
+    assert epochs_of(parts) == [Counter(range(60))] * 2
+    assert [part["steps"] for part in parts] == [(12, 12)] * 2
+    for part in parts:
+        assert len(part["rest"]) == 4 * BATCH
+        assert part["rest"] == part["seen"][STOP * BATCH :]
 
 
 def test_two_ranks_resume_in_the_middle_of_an_epoch(ranks: list[Any]) -> None:

@@ -18,7 +18,7 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError
 
 ray = pytest.importorskip("ray")
-from parquetry.common.ray_data import ParquetrySource  # noqa: E402  # needs Ray
+from parquetry import ParquetrySource  # noqa: E402  # needs Ray
 
 ROWS = 100
 
