@@ -43,7 +43,8 @@ def train(url: str, target: str) -> None:
 def main() -> None:
     """Starts the service, and trains from it."""
     url = write_numbered_tiles(tempfile.mkdtemp())
-    dispatcher = service.DispatchServer()  # DispatcherConfig(port=5050), in a process of its own, on a cluster
+    # On a cluster: with DispatcherConfig(port=5050), in a process of its own, which calls load_ops().
+    dispatcher = service.DispatchServer()
     address = dispatcher.target.partition("://")[2]
     workers = [
         subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True) for _ in range(2)
