@@ -237,11 +237,8 @@ def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
         return original
 
     def unlabelled(self: Any) -> Any:
-        if (
-            torch.autograd._profiler_enabled()
-            or self._sampler_iter is None
-            or self._IterableDataset_len_called is not None
-        ):
+        warns = self._IterableDataset_len_called is not None  # of too many elements
+        if warns or self._sampler_iter is None or torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             return original(self)
         data = self._next_data()
         self._num_yielded += 1

@@ -206,21 +206,20 @@ class CoreColumns:
                 interpreter lock only once.
             checked: whether pages must match their checksums, if they have some.
             room_bytes: the memory for the columns; ``None`` = no limit.
-            items: the row of each item, int32. Only for ``ordered`` columns.
-            targets: memory for the numbers of the items, one array for each of them.
+            items: the row of each item, int32; ``None`` if no columns are ``ordered``.
+            targets: memory for the numbers of the items, one array for each of those columns.
 
         Returns:
             The values, and the status of the file at the path after it was read (all 0 without a path).
         """
         chunks, blocks = self._begun()
-        memory: dict[str, np.ndarray | None] = {}
-        if self._ordered:
-            chunks["target"][self._ordered] = [address_of(target) for target in targets]
-            memory = {"column": SCRATCH.array("column", (self._column_bytes,), _BYTES), "items": items}
-        memory |= {
+        memory = {
             "page": SCRATCH.array("page", (self._page_bytes + SLACK,), _BYTES),
             "dictionary": SCRATCH.array("dictionary", (self._dictionary_bytes,), _BYTES),
         }
+        if items is not None:
+            chunks["target"][self._ordered] = [address_of(target) for target in targets]
+            memory |= {"column": SCRATCH.array("column", (self._column_bytes,), _BYTES), "items": items}
         room = math.inf if room_bytes is None else room_bytes - self.needed_bytes
         longer: dict[int, np.ndarray] = {}
         status = NO_FILE
@@ -239,22 +238,22 @@ class CoreColumns:
                 if chunk["found"][0] > size:  # the file has changed in between
                     chunk["found"] = -1
         found, nulls = chunks["found"], chunks["nulls"]
-        if not self._ordered:
+        if items is None:
             return self._values(blocks, found, nulls, longer), status
         values: list[Values | None] = [None] * len(found)
         if len(self._ordered) < len(found):
             others = found.copy()
             others[self._ordered] = -1
             values = self._values(blocks, others, nulls, longer)
-        for place, target in zip(self._ordered, targets, strict=True):
-            if found[place] == self.rows:
-                valid = self._is_valid(blocks, place)[items] if nulls[place] else None
-                values[place] = OrderedNumbers(target, valid, self.rows)
+        for number, target in zip(self._ordered, targets, strict=True):
+            if found[number] == self.rows:
+                valid = self._is_valid(blocks, number)[items] if nulls[number] else None
+                values[number] = OrderedNumbers(target, valid, self.rows)
         return values, status
 
-    def _is_valid(self, blocks: Sequence[np.ndarray], place: int) -> np.ndarray:
+    def _is_valid(self, blocks: Sequence[np.ndarray], number: int) -> np.ndarray:
         """Returns which rows of a column are not null."""
-        bits = blocks[self._part_of[place]][self._places[place, -1] :][: -(-self.rows // 8)]
+        bits = blocks[self._part_of[number]][self._places[number, -1] :][: -(-self.rows // 8)]
         return np.unpackbits(bits, count=self.rows, bitorder="little").view(np.bool_)
 
     def _values(

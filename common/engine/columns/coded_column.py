@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
+from ...layout.core_read import OrderedNumbers
 from ...layout.row_groups import MOST_VALUES
 from ...native.jpeg import Box
 from ...process.forks import cached_property
@@ -57,7 +58,7 @@ class CodedColumn:
         self._finished: dict[Hashable, SharedRows] = {}
         self._start = ends_of([len(part) for part in parts])
         self._valid = validity_of(parts)
-        encoded = [part for part in parts if not isinstance(part, np.ndarray)]  # all: plain numbers are not encoded
+        encoded = [part for part in parts if not isinstance(part, np.ndarray | OrderedNumbers)]  # all: none is plain
         cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in encoded]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
         self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
