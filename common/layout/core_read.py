@@ -217,6 +217,8 @@ class CoreColumns:
             "page": SCRATCH.array("page", (self._page_bytes + SLACK,), _BYTES),
             "dictionary": SCRATCH.array("dictionary", (self._dictionary_bytes,), _BYTES),
         }
+        if self._ordered and items is None:
+            raise ValueError("expected items for the columns that are put in order")
         if items is not None:
             chunks["target"][self._ordered] = [address_of(target) for target in targets]
             memory |= {"column": SCRATCH.array("column", (self._column_bytes,), _BYTES), "items": items}

@@ -85,6 +85,11 @@ def test_they_are_those_that_tf_data_makes(url: Path, chain: str, monkeypatch: p
     assert elements(found) == elements(wanted)
 
 
+def test_no_op_of_tf_data_makes_them(url: Path) -> None:
+    batches = ParquetDataset(url, workers=1).batch(8)
+    assert isinstance(batches._dataset(), source._Source)
+
+
 def test_they_are_kept_in_a_file(url: Path, tmp_path: Path) -> None:
     batches = ParquetDataset(url, workers=1).batch(8)
     batches.save(str(tmp_path / "saved"))

@@ -58,7 +58,8 @@ class CodedColumn:
         self._finished: dict[Hashable, SharedRows] = {}
         self._start = ends_of([len(part) for part in parts])
         self._valid = validity_of(parts)
-        encoded = [part for part in parts if not isinstance(part, np.ndarray | OrderedNumbers)]  # all: none is plain
+        # This leaves nothing out, because plain numbers are not encoded, but type checkers cannot know that.
+        encoded = [part for part in parts if not isinstance(part, np.ndarray | OrderedNumbers)]
         cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in encoded]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
         self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])

@@ -22,7 +22,9 @@ from parquetry.common.engine.run import block as block_module
 from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.engine.steps.source import as_slice
 from parquetry.common.errors import NullValueError
+from parquetry.common.layout.core_read import OrderedNumbers
 from parquetry.common.memory.arena import RegionPool
+from parquetry.common.native.library import is_compiled
 from parquetry.common.pipeline.iteration import batches_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.draws import BlockKey
@@ -181,6 +183,27 @@ def test_shuffled_numbers_are_kept_by_item_and_still_available_by_row(url: Path)
             expected = to_numpy(stored.column(number).gather(rows, wanted), text=False)
             for block in (window, partly):
                 assert_same(to_numpy(block.column(number).gather(rows, out), text=False), expected)
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the compiled core puts them in order")
+def test_numbers_of_a_row_group_arrive_in_item_order(url: Path) -> None:
+    plan = Pipeline(url, executor="threads").shuffle(1, seed=1).plan()
+    (fetcher,), rows = fetchers_of(plan), plan.block_rows(BlockKey(0, 0, 0))
+    (loader,), order = loaders_of(plan, [fetcher]), rows.item_rows[:, 0]
+    fetched = fetcher.fetch(rows.row_groups[0], rows.rows[0], order=loader.order_of(rows))
+    found = {field.name: part for field, part in zip(fetcher.fields, fetched.columns, strict=True)}
+    ordered = {name for name, part in found.items() if isinstance(part, OrderedNumbers)}
+    assert ordered == {"id", "holes", "few", *(name for name in found if name.startswith(("four", "eight")))}
+    first = int(plan.dataset.row_groups.rows[: rows.row_groups[0]].sum())
+    for name in ordered:
+        wanted = table()[name].combine_chunks()[first : first + len(order)].take(pa.array(order))
+        part = found[name]
+        assert part.values.tolist() == wanted.fill_null(0).to_pylist(), name
+        valid = wanted.is_valid().to_pylist()
+        assert (valid if part.valid is None else part.valid.tolist()) == valid, name
+    assert {number for group in fetched.stacked for number in group.numbers} == {
+        number for number, field in enumerate(fetcher.fields) if field.name in ordered
+    }
 
 
 def test_a_null_in_a_dealt_column_is_named_where_none_can_be_held(url: Path) -> None:
