@@ -58,6 +58,16 @@ def fuzz(name: str, corpus: Path, found: Path, *options: str) -> subprocess.Comp
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
 
 
+def check(name: str) -> None:
+    """Compiles a harness, without making a program of it.
+
+    Raises:
+        subprocess.CalledProcessError: the harness does not fit the source that it tests.
+    """
+    for source in _SOURCES[name]:
+        _run("g++", *_FLAGS, "-fsyntax-only", source)
+
+
 def _build_with_gcc(name: str, target: Path) -> None:
     fuzzer = _fuzzer_of_atheris()
     assert fuzzer is not None, reason_to_skip()

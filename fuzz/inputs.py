@@ -211,7 +211,7 @@ def _coded() -> pa.Table:
 
 
 _VALUES = pa.array([bytes([n] * n) for n in range(12)], pa.binary())
-_SNAPPY, _MAY_BE_NULL, _CHECKED = 1, 4 | 8, 16  # options of core_pages.cc
+_SNAPPY, _MAY_BE_NULL, _CHECKED, _IN_ORDER = 1, 4 | 8, 16, 32  # options of core_pages.cc
 _KINDS: Sequence[tuple[int, pa.Array]] = (
     (0, pa.array([1, None, 3] * 4, pa.int32())),
     (1, pa.array(range(12), pa.int64())),
@@ -225,7 +225,8 @@ _KINDS: Sequence[tuple[int, pa.Array]] = (
 def _column_chunks(room: Path) -> Iterator[bytes]:
     for kind, values in _KINDS:
         for version, coded, packed in (("1.0", False, False), ("2.0", True, True), ("1.0", True, False)):
-            options = bytes([kind, _MAY_BE_NULL | _CHECKED | (_SNAPPY if packed else 0), len(values), 40, 40])
+            flags = _MAY_BE_NULL | _CHECKED | (_SNAPPY if packed else _IN_ORDER)
+            options = bytes([kind, flags, len(values), 40, 40])
             compression = "snappy" if packed else "none"
             yield options + _chunk(room, values, version=version, use_dictionary=coded, compression=compression)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
+from fuzz import compiled_targets
 from fuzz.inputs import changed, corpus_of
 from fuzz.targets import TARGETS
 
@@ -30,3 +32,9 @@ def test_changed_inputs_are_values_or_expected_errors(name: str) -> None:
             TARGETS[name](data)
         except Exception as error:
             raise AssertionError(f"target {name} failed for {data[:2000]!r}") from error
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("name", compiled_targets.NAMES)
+def test_the_harness_of_a_parser_in_cpp_compiles(name: str) -> None:
+    compiled_targets.check(name)
