@@ -349,6 +349,7 @@ bool decode_page(const Chunk& chunk, const Header& header, const uint8_t* data, 
     so_far->whole = data;
     return size == valid * chunk.stored_bytes;
   }
+  if (header.values > chunk.capacity - first) return false;  // nulls take a place, too
   if (!decode_numbers(chunk, header, data, size, first, valid, scratch, so_far->entries)) return false;
   if (valid < header.values) spread_numbers(chunk, first, header.values, valid);
   return true;
