@@ -38,6 +38,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.common.errors import ResourceError, limit_reached
 from parquetry.common.memory.arena import SHARED_REGIONS, Region
+from parquetry.common.native.library import address_of
 
 from .mapped_regions import (
     HEAD_BYTES,
@@ -341,7 +342,7 @@ def _region_of(array: np.ndarray) -> tuple[SharedRegion, int] | None:
     """Returns the region in which the trainer can use an array."""
     if not array.flags.writeable or not array.flags.c_contiguous:
         return None
-    return _sharing.find(array.ctypes.data)
+    return _sharing.find(address_of(array))
 
 
 def _copied(array: np.ndarray, region: Region) -> np.ndarray:

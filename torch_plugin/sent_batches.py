@@ -313,4 +313,12 @@ def _list_field(output: OutputField, lengths: np.ndarray, values: np.ndarray) ->
 
 def _steps(count: int, size_bytes: int) -> np.ndarray:
     """Returns the offsets of ``count`` things of this size, one after another: int64 ``[count, 1]``."""
-    return np.arange(count, dtype=np.int64)[:, None] * size_bytes
+    return _numbers(count) * size_bytes
+
+
+@lru_cache(maxsize=_LAYOUTS)
+def _numbers(count: int) -> np.ndarray:
+    """Returns the numbers from 0: int64 ``[count, 1]``. Kept, because `numpy.arange` gives up the interpreter lock."""
+    found = np.arange(count, dtype=np.int64)[:, None]
+    found.flags.writeable = False
+    return found

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..process.dataclass import dataclass
 from ..process.forks import cached_property, importing
-from .library import library
+from .library import address_of, library
 
 Box = tuple[int, int, int, int]
 """``(top, left, height, width)`` in pixels."""
@@ -93,7 +93,7 @@ def decode_parts(
     described["new_height"], described["new_width"], described["channels"] = out.shape[1:]
     described["mirrored"], described["upside_down"] = parts.flips & MIRRORED, parts.flips & UPSIDE_DOWN
     each, *strides = (stride // out.itemsize for stride in out.strides)
-    described["pixels"] = out.ctypes.data + each * out.itemsize * (np.arange(count) if places is None else places)
+    described["pixels"] = address_of(out) + each * out.itemsize * (np.arange(count) if places is None else places)
     described["row"], described["pixel"], described["channel"] = strides
     multiply, subtract = (None, None) if factors is None else factors
     possible = ~resized
@@ -121,7 +121,7 @@ def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, 
     """
     file = np.frombuffer(data, np.uint8)
     parts = Parts(
-        data=np.array([file.ctypes.data]),
+        data=np.array([address_of(file)]),
         bytes=np.array([len(file)]),
         sizes=np.array([size]),
         factors=np.array([factor]),
@@ -152,8 +152,8 @@ class _Loaded:
 
     def run(self, parts: np.ndarray, multiply: np.ndarray | None, subtract: np.ndarray | None) -> None:
         """Decodes parts (`_PART`)."""
-        pointers = [None if array is None else array.ctypes.data for array in (multiply, subtract)]
-        self._core.parquetry_jpeg_parts(self._address, parts.ctypes.data, len(parts), *pointers)
+        pointers = [None if array is None else address_of(array) for array in (multiply, subtract)]
+        self._core.parquetry_jpeg_parts(self._address, address_of(parts), len(parts), *pointers)
 
 
 @lru_cache(maxsize=1)

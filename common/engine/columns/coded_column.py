@@ -14,6 +14,7 @@ from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
 from ...layout.core_read import OrderedNumbers
 from ...layout.row_groups import MOST_VALUES
 from ...native.jpeg import Box
+from ...native.library import address_of
 from ...process.forks import cached_property
 from ...schema.codec import DAMAGE, Codec, fits_shape
 from ...schema.codecs import NdarrayCodec
@@ -24,7 +25,7 @@ from ...schema.ragged import ends_of
 from ..read.file_cells import Part
 from ..read.stored_cells import StoredCells, cells_of
 from .batch import Column, Dense, Ragged, Strings
-from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in, files_in
+from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in
 from .list_column import strings_of
 from .plain_numbers import take_valid, validity_of
 from .protocols import Describe
@@ -95,8 +96,13 @@ class CodedColumn:
         return JpegFiles(self._files_at_once if at_once else self._one_file, at_once=at_once, intact=intact)
 
     def _files_at_once(self, rows: np.ndarray) -> Files:
-        parts = np.searchsorted(self._start, rows, side="right") - 1
-        return files_in(self._inside, parts, self._starts[rows], self._ends[rows])
+        return self._addresses[rows], self._ends[rows] - self._starts[rows]
+
+    @cached_property
+    def _addresses(self) -> np.ndarray:
+        """Where the file of each row begins in memory, if all row groups are there; int64."""
+        begins = np.array([address_of(each) for each in self._inside], np.int64)
+        return np.repeat(begins, np.diff(self._start)) + self._starts
 
     def _one_file(self, rows: np.ndarray) -> Files:
         return file_in(self._bytes(int(rows[0])))

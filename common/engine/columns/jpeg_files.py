@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...native import jpeg
+from ...native.library import address_of
 from ...process.dataclass import dataclass
 from ...schema.codec import Codec
 from ...schema.field import UnischemaField
@@ -19,6 +20,7 @@ from ...selection.rows import RowNumbers
 from .first_job import in_parts, parts_of
 
 _AT_ONCE = 16  # images in one call, which needs the interpreter lock once and cannot be interrupted
+_PIXELS_AT_ONCE = 1 << 24  # as many small images as have so many pixels, which take 50 to 100 ms
 _MOST_INTACT = 1 << 26
 _ONE = np.zeros(1, np.int64)
 Files = tuple[np.ndarray, np.ndarray]
@@ -126,7 +128,8 @@ class JpegFiles:
             decoded[some] = jpeg.decode_parts(parts, out, factors, places=places[some])
 
         if self._at_once:
-            in_parts(len(rows), _AT_ONCE, decode)
+            pixels = max(int(sizes.prod(axis=1).sum()), 1)
+            in_parts(len(rows), max(len(rows) * _PIXELS_AT_ONCE // pixels, _AT_ONCE), decode)
         else:
             for some in parts_of(len(rows), 1):
                 decode(some)
@@ -149,19 +152,6 @@ def can_decode(field: UnischemaField, codec: Codec) -> bool:
     )
 
 
-def files_in(data: Sequence[np.ndarray], parts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Files:
-    """Returns files that are in memory.
-
-    Args:
-        data: the bytes of each row group.
-        parts: the row group of each file; int64.
-        starts, ends: where it begins and ends in ``data``; int64.
-    """
-    bases = np.array([each.ctypes.data for each in data], np.int64)
-    return bases[parts] + starts, ends - starts
-
-
 def file_in(data: memoryview) -> Files:
     """Returns one file that is in memory."""
-    array = np.frombuffer(data, np.uint8)
-    return _ONE + array.ctypes.data, _ONE + len(array)
+    return _ONE + address_of(data), _ONE + len(data)
