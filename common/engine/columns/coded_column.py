@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,28 +11,24 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
-from ...layout.core_read import OrderedNumbers
 from ...layout.row_groups import MOST_VALUES
 from ...native.jpeg import Box
-from ...native.library import address_of
 from ...process.forks import cached_property
 from ...schema.codec import DAMAGE, Codec, fits_shape
 from ...schema.codecs import NdarrayCodec
 from ...schema.dtypes import delivered_dtype, is_bytes, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
-from ...schema.ragged import ends_of
 from ..read.file_cells import Part
-from ..read.stored_cells import StoredCells, cells_of
 from .batch import Column, Dense, Ragged, Strings
-from .jpeg_files import Files, IntactRows, JpegFiles, can_decode, file_in
+from .jpeg_files import IntactRows, JpegFiles, can_decode
 from .list_column import strings_of
 from .plain_numbers import take_valid, validity_of
 from .protocols import Describe
 from .shared_rows import Places, SharedRows
+from .stored_values import StoredValues
 
 _DECODER_COPIES = 4  # a decoder may need this many times the memory of a value
-_NOTHING = np.zeros(0, np.int64)
 
 
 class CodedColumn:
@@ -57,18 +53,8 @@ class CodedColumn:
         self._describe = describe
         self._shared_rows = SharedRows() if reuse else None
         self._finished: dict[Hashable, SharedRows] = {}
-        self._start = ends_of([len(part) for part in parts])
+        self._stored = StoredValues(parts)
         self._valid = validity_of(parts)
-        # This leaves nothing out, because plain numbers are not encoded, but type checkers cannot know that.
-        encoded = [part for part in parts if not isinstance(part, np.ndarray | OrderedNumbers)]
-        cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in encoded]
-        self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
-        self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
-        self._data = [
-            memoryview(each.data) if isinstance(each, StoredCells) else each.data  # type: ignore[arg-type]
-            for each in cells
-        ]
-        self._inside = [each.data for each in cells if isinstance(each, StoredCells)]
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         valid = take_valid(self._valid, rows)
@@ -90,22 +76,9 @@ class CodedColumn:
         """The images, if they may be JPEG files that the compiled core decodes; ``None`` for other columns."""
         if not can_decode(self._field, self._codec):
             return None
-        at_once = len(self._inside) == len(self._data)
-        unknown = IntactRows([None], [np.arange(len(self._starts))], [len(self._starts)])
-        intact = unknown if self._find_intact is None else self._find_intact()
-        return JpegFiles(self._files_at_once if at_once else self._one_file, at_once=at_once, intact=intact)
-
-    def _files_at_once(self, rows: np.ndarray) -> Files:
-        return self._addresses[rows], self._ends[rows] - self._starts[rows]
-
-    @cached_property
-    def _addresses(self) -> np.ndarray:
-        """Where the file of each row begins in memory, if all row groups are there; int64."""
-        begins = np.array([address_of(each) for each in self._inside], np.int64)
-        return np.repeat(begins, np.diff(self._start)) + self._starts
-
-    def _one_file(self, rows: np.ndarray) -> Files:
-        return file_in(self._bytes(int(rows[0])))
+        count = len(self._stored)
+        unknown = IntactRows([None], [np.arange(count)], [count])
+        return JpegFiles(self._stored, intact=unknown if self._find_intact is None else self._find_intact())
 
     @property
     def reused(self) -> bool:
@@ -142,7 +115,7 @@ class CodedColumn:
         """
         if not isinstance(self._codec, CompressedImageCodec):
             return False
-        data = self._bytes(row)
+        data = self._stored.bytes_of(row)
         try:
             return self._codec.decode_reduced_into(data, factor, out)
         except DAMAGE as error:
@@ -152,10 +125,10 @@ class CodedColumn:
         """Decodes a part of one image, as `CompressedImageCodec.decode_part_into` does. Damage raises no error."""
         if not isinstance(self._codec, CompressedImageCodec):
             return False
-        return self._codec.decode_part_into(self._bytes(row), size, factor, box, out)
+        return self._codec.decode_part_into(self._stored.bytes_of(row), size, factor, box, out)
 
     def _decode_to(self, row: int, places: Places, *, keep: bool = True) -> None:
-        decode = partial(self._codec.decode_into, self._field, self._bytes(row))
+        decode = partial(self._codec.decode_into, self._field, self._stored.bytes_of(row))
         try:
             if self._shared_rows is None or not keep:
                 places.decode(decode)
@@ -163,17 +136,6 @@ class CodedColumn:
                 self._shared_rows.copy_into(row, places, decode)
         except DAMAGE as error:
             raise self._undecodable(row, error, places.first.nbytes) from error
-
-    def _bytes(self, row: int) -> memoryview:
-        """Returns the stored bytes of a row, valid until this thread requests another row. Raises as `FileData`."""
-        part = int(np.searchsorted(self._start, row, side="right")) - 1
-        return self._data[part][self._starts[row] : self._ends[row]]
-
-    def _all_bytes(self, rows: np.ndarray) -> Iterator[memoryview]:
-        """Iterates over the stored bytes of many rows. Each item is valid until the next one."""
-        parts = np.searchsorted(self._start, rows, side="right") - 1
-        places = zip(parts.tolist(), self._starts[rows].tolist(), self._ends[rows].tolist(), strict=True)
-        return (self._data[part][start:end] for part, start, end in places)
 
     def _decode_all(self, rows: np.ndarray, out: Any, valid: np.ndarray | None) -> None:
         done = self._decode_jpegs(rows, out, valid) if isinstance(out, np.ndarray) else None
@@ -189,7 +151,7 @@ class CodedColumn:
             elif done is None or not done[number]:
                 numbers.setdefault(row, []).append(number)
         busy: list[tuple[int, Places]] = []  # rows that another thread is decoding
-        for (row, its), data in zip(numbers.items(), self._all_bytes(np.fromiter(numbers, np.int64)), strict=True):
+        for (row, its), data in zip(numbers.items(), self._stored.each(np.fromiter(numbers, np.int64)), strict=True):
             places = Places(out, its)
             decode_value = partial(decode, field, data)
             try:
@@ -230,7 +192,7 @@ class CodedColumn:
         return Ragged(shapes, values, (len(rows),), valid)
 
     def _checked_shape(self, row: int) -> tuple[int, ...]:
-        data = self._bytes(row)
+        data = self._stored.bytes_of(row)
         try:
             shape = self._codec.shape_of(self._field, data)
         except DAMAGE as error:
@@ -257,7 +219,7 @@ class CodedColumn:
             if valid is not None and not valid[number]:
                 items += [b""] * int(np.prod([axis or 0 for axis in self._field.shape], dtype=np.int64))
                 continue
-            data = self._bytes(row)
+            data = self._stored.bytes_of(row)
             try:
                 header = self._codec.header_of(data)
                 self._check_shape(row, header.shape)

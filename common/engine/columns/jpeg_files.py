@@ -6,25 +6,22 @@ only the rows that a crop needs. So damage is noticed in any part of an image, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ...native import jpeg
-from ...native.library import address_of
 from ...process.dataclass import dataclass
 from ...schema.codec import Codec
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
 from ...selection.rows import RowNumbers
 from .first_job import in_parts, parts_of
+from .stored_values import StoredValues
 
 _AT_ONCE = 16  # images in one call, which needs the interpreter lock once and cannot be interrupted
 _PIXELS_AT_ONCE = 1 << 24  # as many small images as have so many pixels, which take 50 to 100 ms
 _MOST_INTACT = 1 << 26
-_ONE = np.zeros(1, np.int64)
-Files = tuple[np.ndarray, np.ndarray]
-"""The addresses and sizes of files in memory; int64 each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +82,12 @@ class JpegFiles:
     """The images of a column.
 
     Args:
-        files: returns the files of some rows, in memory until the next call by this thread.
-        at_once: whether the files of several rows can be in memory together.
+        stored: the files.
         intact: what is known about the images.
     """
 
-    def __init__(self, files: Callable[[np.ndarray], Files], *, at_once: bool, intact: IntactRows) -> None:
-        self._files = files
-        self._at_once = at_once
+    def __init__(self, stored: StoredValues, *, intact: IntactRows) -> None:
+        self._stored = stored
         self._intact = intact
         self._known = intact.load()
 
@@ -123,11 +118,11 @@ class JpegFiles:
         reads_all = ~self._known[rows]
 
         def decode(some: slice) -> None:
-            data, lengths = self._files(rows[some])
+            data, lengths = self._stored.places(rows[some])
             parts = jpeg.Parts(data, lengths, sizes[some], reductions[some], boxes[some], flips[some], reads_all[some])
             decoded[some] = jpeg.decode_parts(parts, out, factors, places=places[some])
 
-        if self._at_once:
+        if self._stored.in_memory:
             pixels = max(int(sizes.prod(axis=1).sum()), 1)
             in_parts(len(rows), max(len(rows) * _PIXELS_AT_ONCE // pixels, _AT_ONCE), decode)
         else:
@@ -150,8 +145,3 @@ def can_decode(field: UnischemaField, codec: Codec) -> bool:
         and channel_count(field.shape) in (1, 3)
         and jpeg.is_usable()
     )
-
-
-def file_in(data: memoryview) -> Files:
-    """Returns one file that is in memory."""
-    return _ONE + address_of(data), _ONE + len(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,17 @@ import numpy as np
 import pytest
 from faces import Face, installed_faces
 
-from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common import (
+    CompressedImageCodec,
+    NdarrayCodec,
+    Pipeline,
+    ScalarCodec,
+    Unischema,
+    UnischemaField,
+    write_dataset,
+)
 from parquetry.common.engine.columns.batch import Dense, Ragged, as_one_array
+from parquetry.common.engine.columns.coded_column import CodedColumn
 
 FIELDS = {
     "image": (UnischemaField("x", np.uint8, (None, None, 3), CompressedImageCodec("png"), True), np.uint8),
@@ -39,3 +50,37 @@ def test_an_array_of_nulls_alone_keeps_the_axes_of_known_length() -> None:
     found = as_one_array(nulls)
     assert isinstance(found, Dense)
     assert found.values.shape == (2, 0, 0, 3)
+
+
+@pytest.mark.parametrize("stage", ["batches", "crops", "windows"])
+def test_a_column_is_freed_without_the_garbage_collector(
+    tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that waits for the collector keeps the memory of its images meanwhile."""
+    fields = [
+        UnischemaField("id", np.int64, (), ScalarCodec(), False),
+        UnischemaField("x", np.uint8, (16, 16, 3), CompressedImageCodec("jpeg"), False),
+    ]
+    rows = [{"id": number, "x": np.full((16, 16, 3), number, np.uint8)} for number in range(64)]
+    write_dataset(tmp_path / "data", Unischema("rows", fields), rows, row_group_rows=8)
+    made: list[weakref.ref[CodedColumn]] = []
+    begin = CodedColumn.__init__
+
+    def noted(self: CodedColumn, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(CodedColumn, "__init__", noted)
+    pipeline = Pipeline(tmp_path / "data", executor="threads", workers=1)
+    if stage == "windows":
+        pipeline = pipeline.ngram(length=2, timestamp="id")
+    if stage == "crops":
+        pipeline = pipeline.random_crop("x", (8, 8))
+    gc.disable()
+    try:
+        assert sum(1 for _ in pipeline.batch(4)) > 8
+        held = sum(column() is not None for column in made)
+    finally:
+        gc.enable()
+    assert len(made) >= 8
+    assert held <= 2
