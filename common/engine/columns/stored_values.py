@@ -68,4 +68,5 @@ class StoredValues:
     @cached_property
     def _addresses(self) -> np.ndarray:
         begins = np.array([address_of(each) for each in self._arrays], np.int64)
-        return np.repeat(begins, np.diff(self._start)) + self._starts
+        found: np.ndarray = np.repeat(begins, np.diff(self._start)) + self._starts
+        return found
