@@ -20,7 +20,7 @@ from .first_job import in_parts, parts_of
 from .stored_values import StoredValues
 
 _AT_ONCE = 16  # images in one call, which needs the interpreter lock once and cannot be interrupted
-_PIXELS_AT_ONCE = 1 << 24  # as many small images as have so many pixels, which take 50 to 100 ms
+_PIXELS_AT_ONCE = 1 << 24  # small images: more of them, up to so many pixels together; takes 50 to 100 ms
 _MOST_INTACT = 1 << 26
 
 
