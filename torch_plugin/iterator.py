@@ -24,6 +24,7 @@ from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
+from .core_tensors import CoreBatch, split_for_core
 from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
 from .relay import Relay, RelayPlan
@@ -212,6 +213,8 @@ class ElementIterator(Generic[Given]):
     def _batch(self, element: Element, parts: Sequence[Any]) -> Any:
         if self._packs:  # columns of one step
             return batch_to_torch(element, parts, SharedPacker(parts))
+        if isinstance(parts, CoreBatch):
+            return element.nest(parts.tensors())
         convert = arrays_to_torch if isinstance(parts, tuple) else parts_to_torch
         if not self._maps:
             return convert(element, parts)
@@ -279,13 +282,14 @@ class ElementIterator(Generic[Given]):
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator[Pipeline]:
         chosen = self._pipeline if pipeline is None else pipeline  # a pipeline without rows is false
         at_once = chosen.element.batched and not self._packs and not self._by_rows
+        split = split_for_torch if self._maps else split_for_core
         return StepIterator(
             chosen,
             self.progress.cursor.iteration,
             strict_nulls=True,
             worker=worker,
             workers=workers,
-            converter=partial(split_for_torch, chosen.element) if at_once else split_columns,
+            converter=partial(split, chosen.element) if at_once else split_columns,
             counters=self._counters,
             waits=self._waits,
             shared=self._shared,

@@ -23,8 +23,10 @@ import torch
 
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, by_output
 from parquetry.common.memory.recent import RecentValues
+from parquetry.common.native.dlpack import DTYPES, TensorLayout, tensors_in
 from parquetry.common.schema.element import Element, OutputField
 
+from .core_tensors import torch_exchange
 from .loader_memory import Copies, place_arrays, release
 from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
 from .tensors import is_jagged, jagged, list_offsets
@@ -178,14 +180,13 @@ def decode(message: bytes, collate: Callable[[Any], Any] | None = None) -> Any:
     """Returns the batch of a message, over the worker's memory. The memory goes back when its last tensor is gone."""
     size, count = _HEAD.unpack_from(message)
     begin = _HEAD.size + count * _REGION.size
-    element, layouts = _layouts_of(message[begin : begin + size])
+    element, layouts, together = _layouts_of(message[begin : begin + size])
     leases = [(borrow(memory, None), copied) for memory, copied in regions_of(message)]
-    numbers = iter(np.frombuffer(message, np.int64, offset=begin + size).tolist())
-    if isinstance(layouts, _Arrays) and not leases[0][1]:
-        make: Callable[..., np.ndarray] = np.ndarray
-        arrays = map(make, layouts.shapes, layouts.dtypes, itertools.repeat(leases[0][0]), numbers)
-        batch = element.nest(map(torch.from_numpy, arrays))
+    exchange = torch_exchange()
+    if exchange is not None and together is not None and not leases[0][1]:
+        batch = element.nest(tensors_in(exchange, together, leases[0][0], message, begin + size))
     else:
+        numbers = iter(np.frombuffer(message, np.int64, offset=begin + size).tolist())
         batch = element.nest([layout.make(leases, numbers) for layout in layouts])
     return batch if collate is None or element.form is None else collate(batch)
 
@@ -215,25 +216,20 @@ def with_regions(message: bytes, memories: Sequence[RegionMemory]) -> bytes:
     return b"".join((message[: _HEAD.size], named, message[_HEAD.size + len(named) :]))
 
 
-class _Arrays(tuple[ArrayLayout, ...]):
-    """The layouts of a batch that has nothing but arrays in one region. Many are made faster together.
-
-    Attributes:
-        shapes, dtypes: those of the arrays.
-    """
-
-    shapes: list[Shape]
-    dtypes: list[np.dtype[Any]]
-
-
 @lru_cache(maxsize=_LAYOUTS)
-def _layouts_of(layout: bytes) -> tuple[Element, tuple[Layout, ...]]:
-    """Returns what the layout says; it is the same for nearly all jobs of a pass."""
+def _layouts_of(layout: bytes) -> tuple[Element, tuple[Layout, ...], TensorLayout | None]:
+    """Returns what the layout says, and its arrays for the core. It is the same for nearly all jobs of a pass."""
     element, layouts = pickle.loads(layout)
-    if all(isinstance(each, ArrayLayout) and not each.region and isinstance(each.shape, tuple) for each in layouts):
-        layouts = _Arrays(layouts)
-        layouts.shapes, layouts.dtypes = [each.shape for each in layouts], [each.dtype for each in layouts]
-    return element, layouts
+    return element, layouts, _together(layouts)
+
+
+def _together(layouts: Sequence[Layout]) -> TensorLayout | None:
+    """Returns the arrays for the core, if a batch has nothing but arrays in one region."""
+    arrays = [each for each in layouts if isinstance(each, ArrayLayout) and not each.region and each.dtype in DTYPES]
+    shapes = [each.shape for each in arrays if isinstance(each.shape, tuple)]
+    if torch_exchange() is None or len(shapes) < len(layouts):
+        return None
+    return TensorLayout([each.dtype for each in arrays], shapes)
 
 
 def _shape(shape: Shape, numbers: Iterator[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-// Makes Python objects from runs of bytes. The only functions here that need the interpreter lock.
+// Makes Python objects from runs of bytes. Needs the interpreter lock.
 //
 // Python's functions come as pointers, so that one library fits every version of Python.
 

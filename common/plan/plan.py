@@ -58,8 +58,9 @@ Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 8 << 20
-_MERGED_FIELDS = 64  # with more fields, a job makes more batches, because each of its fields costs time
+_MERGED_FIELD_BYTES = 3 << 18  # a job with many fields makes more batches, because each of its fields costs time
 _MOST_MERGED_BYTES = 32 << 20
+_LARGE_JOB_BYTES = 16 << 20
 _MOST_MERGED = 128
 
 
@@ -283,9 +284,13 @@ class BasePlan:
 
     def merged_bytes(self, most_bytes: int, workers: int = 1) -> int:
         """How many bytes the steps may take that the engine makes at once. See `merged_steps`."""
-        wanted = _MERGED_BYTES * max(1, len(self.element.outputs) // _MERGED_FIELDS)
-        bytes_at_once = _MERGED_BYTES // 2 if self._is_slow else min(wanted, _MOST_MERGED_BYTES)
+        wanted = min(_MERGED_FIELD_BYTES * len(self.element.outputs), _MOST_MERGED_BYTES)
+        bytes_at_once = _MERGED_BYTES // 2 if self._is_slow else max(wanted, _MERGED_BYTES)
         return min(bytes_at_once // workers, most_bytes)
+
+    def makes_large_jobs(self, steps: int) -> bool:
+        """Whether jobs of this many merged steps are so large that fewer of them should be ready at a time."""
+        return steps > 1 and steps * self.step_bytes > _LARGE_JOB_BYTES
 
     @property
     def _is_slow(self) -> bool:

@@ -75,9 +75,11 @@ class Iteration:
             cursor = state.cursor(cursor.worker, cursor.workers)
         self._plan = plan
         self._cursor = cursor
-        most_slots = most_slots or 2 * prepared.workers + 4
+        slots_given, most_slots = most_slots, most_slots or 2 * prepared.workers + 4
         slot_bytes = prepared.memory_limit // (2 * most_slots)
         merge = plan.merged_steps(slot_bytes, cursor.workers) if wanted.merge else 1
+        if not slots_given and plan.makes_large_jobs(merge):
+            most_slots = prepared.workers + 4
         self._merging = Merging(merge, plan.merged_bytes(slot_bytes, cursor.workers))
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(most_slots, affordable)

@@ -82,6 +82,8 @@ class ThreadedEngine:
         job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
         merge = plan.merged_steps(job_bytes, cursor.workers)
         self._merging = Merging(merge, plan.merged_bytes(job_bytes, cursor.workers))
+        if plan.makes_large_jobs(merge):
+            most_ahead = threads + 1
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * merge), 1, most_ahead))
         self._skipping: SkippingPlanner | None = None
         if plan.skips:

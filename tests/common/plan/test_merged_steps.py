@@ -33,12 +33,18 @@ def test_small_batches_are_made_together_and_large_ones_alone(rows: Pipeline) ->
     assert rows.plan().merged_steps(ENOUGH) == 1  # rows come in chunks
 
 
-@pytest.mark.parametrize(("fields", "merged"), [(1, 8 << 20), (100, 8 << 20), (200, 24 << 20), (1_000, 32 << 20)])
+@pytest.mark.parametrize(("fields", "merged"), [(1, 8 << 20), (10, 8 << 20), (20, 15 << 20), (1_000, 32 << 20)])
 def test_batches_of_many_fields_may_take_more_memory(tmp_path: Path, fields: int, merged: int) -> None:
     pq.write_table(pa.table({f"x{number}": [0] for number in range(fields)}), tmp_path / "wide.parquet")
     plan = Pipeline(tmp_path / "wide.parquet").batch(1).plan()
     assert plan.merged_bytes(ENOUGH) == merged
     assert plan.merged_bytes(1 << 20) == 1 << 20
+
+
+def test_only_merged_jobs_are_large(rows: Pipeline) -> None:
+    plan = rows.batch(1 << 14).plan()
+    assert [plan.makes_large_jobs(steps) for steps in (1, 10, 20)] == [False, False, True]
+    assert not rows.batch(1 << 21).plan().makes_large_jobs(1)
 
 
 def test_they_fit_into_the_memory_that_is_left(rows: Pipeline) -> None:
