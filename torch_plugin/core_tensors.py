@@ -45,5 +45,5 @@ def split_for_core(
 
 @lru_cache(maxsize=1)
 def torch_exchange() -> int | None:
-    """Returns torch's interface for the core; ``None`` before torch 2.11, or without the compiled core."""
+    """Returns torch's interface for the core; ``None`` if this torch has none, or without the compiled core."""
     return exchange_of(torch.Tensor)

@@ -47,7 +47,8 @@ def exchange_of(tensor_class: type) -> int | None:
         tensor_class: the class of its tensors, such as `torch.Tensor`.
     """
     capsule = getattr(tensor_class, "__dlpack_c_exchange_api__", None)
-    is_valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
+    python = ctypes.pythonapi  # its items, unlike its attributes, are not shared with other packages
+    is_valid, pointer = python["PyCapsule_IsValid"], python["PyCapsule_GetPointer"]
     is_valid.argtypes = pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     pointer.restype = c_void_p
     if library() is None or not is_valid(capsule, _CAPSULE):
@@ -167,5 +168,5 @@ def _maker(core: ctypes.CDLL) -> tuple[Any, Any]:
     described, memory = (c_void_p, c_int64), (c_void_p, c_int64)
     make.restype = ctypes.py_object
     make.argtypes = (c_void_p, c_void_p, c_void_p, c_int64, *described, *memory, c_void_p, c_void_p, c_int64)
-    addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), c_void_p).value for name in _FUNCTIONS]
+    addresses = [ctypes.cast(ctypes.pythonapi[name], c_void_p).value for name in _FUNCTIONS]
     return make, (c_void_p * len(_FUNCTIONS))(*addresses)
