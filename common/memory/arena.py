@@ -34,6 +34,10 @@ _LARGE_RUNS_BYTES = 1 << 17  # from this size on, the allocator maps new pages f
 class Arena(Protocol):
     """Allocates the arrays of one batch for an assembler."""
 
+    @property
+    def separates(self) -> bool:
+        """Whether each column is to have memory of its own, because so many batches are held."""
+
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         """Returns an uninitialized C-contiguous array."""
 
@@ -57,6 +61,8 @@ def separate_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
 class Heap:
     """An arena of ordinary arrays, for intermediate results."""
 
+    separates = False
+
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         """Returns a new array."""
         return np.empty(shape, dtype)
@@ -71,6 +77,8 @@ class Region:
     """Smaller arrays, and those of this size, get memory of their own."""
     is_copied = False
     """Whether another process copies the arrays it gets from here, because it holds too many other regions."""
+    separates = False
+    """As `Arena`."""
     generation = 0
     """Index of the pool's factory (see `RegionPool.use`) that created this region."""
 
@@ -142,6 +150,8 @@ class Region:
 class _Separate(Region):
     """Gives each array memory of its own, while many batches are held."""
 
+    separates = True
+
     def __init__(self) -> None:
         self._wanted = 0
 
@@ -164,14 +174,24 @@ class RegionPool:
 
     Args:
         most_held: how many plain regions may be in use before arrays get memory of their own; ``None`` for no limit.
+        few_held: how many may be in use even if they take more than ``few_bytes``.
     """
 
-    def __init__(self, max_idle_bytes: int = 1 << 30, *, most_held: int | None = None) -> None:
+    def __init__(
+        self,
+        max_idle_bytes: int = 1 << 30,
+        *,
+        most_held: int | None = None,
+        few_held: int | None = None,
+        few_bytes: int = 0,
+    ) -> None:
         self._make: Callable[[], Region] = Region
         self._generation = 0
         self._is_limited = True
         self._most_held = most_held
-        self._held = 0
+        self._few_held = most_held if few_held is None else few_held
+        self._few_bytes = few_bytes
+        self._held = self._held_bytes = 0
         self._drop_idle()
         self._returned: list[Region] = []
         self._away: list[Region] = []
@@ -182,15 +202,22 @@ class RegionPool:
         """Returns an unused region with its lease begun, of at least ``size_bytes`` if that is known in advance."""
         with self._lock:
             self._collect(size_bytes)
-            if self._most_held is not None and self._held >= self._most_held and self._is_limited:
+            if self._is_limited and self._holds_many:
                 return _Separate()
             region = self._take_idle(size_bytes)
             lease = region.begin(size_bytes)
             self._held += 1
+            self._held_bytes += region.size_bytes
         # A finaliser can run in any thread at any time, even while this thread holds the lock. list.append is atomic
         # and needs no lock.
         weakref.finalize(lease, self._returned.append, region).atexit = False
         return region
+
+    @property
+    def _holds_many(self) -> bool:
+        if self._most_held is None or self._few_held is None:
+            return False
+        return self._held >= (self._few_held if self._held_bytes > self._few_bytes else self._most_held)
 
     def _take_idle(self, size_bytes: int) -> Region:
         """Returns the smallest region that is large enough, or else the largest. Makes one if there is none."""
@@ -209,6 +236,7 @@ class RegionPool:
         while self._returned:
             back.append(self._returned.pop())
             self._held -= 1
+            self._held_bytes -= back[-1].size_bytes
         if not self._idle or self._idle[-1].size_bytes < size_bytes:
             back += self._away
             self._away = []
@@ -237,7 +265,7 @@ class RegionPool:
         self._lock = threading.Lock()
         self._make, self._is_limited = Region, True
         self._generation += 1
-        self._held = 0
+        self._held = self._held_bytes = 0
         self._drop_idle()
         self._returned = []
         self._away = []
@@ -266,7 +294,8 @@ def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
 
-SHARED_REGIONS = RegionPool(most_held=32 + 4 * (os.cpu_count() or 1))
+_PROCESSORS = os.cpu_count() or 1
+SHARED_REGIONS = RegionPool(most_held=32 + 4 * _PROCESSORS, few_held=8 + 4 * _PROCESSORS, few_bytes=320 << 20)
 """Memory of batches."""
 BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
 """Memory of blocks. These regions are few and large, so batches have a pool of their own."""

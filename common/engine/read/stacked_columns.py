@@ -34,12 +34,14 @@ def allocate_stacked(kinds: Mapping[int, np.ndarray], rows: int, arena: Arena) -
     """Allocates ``rows`` rows for each numbered column, with the dtype and row shape of its array in ``kinds``.
 
     Each column begins at a multiple of `ALIGNMENT` if its dtype allows that. Small columns are not stacked: each has
-    memory of its own (`Region.small_bytes`), so that keeping a label does not keep the other columns alive.
+    memory of its own (`Region.small_bytes`), so that keeping a label does not keep the other columns alive. No columns
+    are stacked if the arena `separates` them.
     """
     stacked: dict[tuple[np.dtype[Any], tuple[int, ...], int], list[int]] = {}
     for number, kind in kinds.items():
         is_small = rows * math.prod(kind.shape[1:]) * kind.dtype.itemsize <= SMALL_BYTES
-        stacked.setdefault((kind.dtype, kind.shape[1:], number if is_small else -1), []).append(number)
+        is_alone = is_small or arena.separates
+        stacked.setdefault((kind.dtype, kind.shape[1:], number if is_alone else -1), []).append(number)
     made = []
     for (dtype, shape, _), numbers in stacked.items():
         items = rows * math.prod(shape)

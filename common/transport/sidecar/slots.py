@@ -31,6 +31,8 @@ class SlotMemory:
         descriptor: the slot's memory; owned by this object.
     """
 
+    separates = False
+
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._maps: list[tuple[mmap.mmap, int, int]] = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read.stacked_columns import allocate_stacked
+from parquetry.common.memory import arena
 from parquetry.common.memory.arena import ALIGNMENT, SMALL_BYTES, Heap
 
 DTYPES = [np.dtype(name) for name in ("bool", "int8", "float16", "int32", "float32", "int64", "float64", "S3", "S0")]
@@ -62,3 +63,16 @@ def test_labels_that_you_keep_do_not_keep_images(images: str) -> None:
     owners = {memory_of(values).ctypes.data: memory_of(values) for name, values in batch.items() if name != "image"}
     assert len(owners) == 8
     assert all(owner.flags.owndata and owner.nbytes <= SMALL_BYTES for owner in owners.values())
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_while_many_batches_are_held_no_column_keeps_another(
+    images: str, shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena.SHARED_REGIONS, "_most_held", 0)
+    monkeypatch.setattr(arena.SHARED_REGIONS, "_few_held", 0)
+    labels = Pipeline(images, executor="threads", workers=1).select("label.*").repeat(20)
+    chain = labels.shuffle(256, seed=1) if shuffled else labels
+    for batch in chain.batch(1024):
+        assert len({id(memory_of(values)) for values in batch.values()}) == 8
+        assert all(memory_of(values).nbytes <= values.nbytes * 128 for values in batch.values())
