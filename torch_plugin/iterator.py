@@ -24,12 +24,19 @@ from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
-from .core_tensors import CoreBatch, split_for_core
 from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
 from .relay import Relay, RelayPlan
 from .sent_batches import SentBatch
-from .tensors import arrays_to_torch, batch_to_torch, parts_to_torch, rows_to_torch, split_for_torch
+from .tensors import (
+    CoreBatch,
+    arrays_to_torch,
+    batch_to_torch,
+    parts_to_torch,
+    rows_to_torch,
+    split_for_core,
+    split_for_torch,
+)
 
 
 @dataclass(slots=True, kw_only=True)

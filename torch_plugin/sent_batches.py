@@ -26,10 +26,9 @@ from parquetry.common.memory.recent import RecentValues
 from parquetry.common.native.dlpack import DTYPES, TensorLayout, tensors_in
 from parquetry.common.schema.element import Element, OutputField
 
-from .core_tensors import torch_exchange
 from .loader_memory import Copies, place_arrays, release
 from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
-from .tensors import is_jagged, jagged, list_offsets
+from .tensors import is_jagged, jagged, list_offsets, torch_exchange
 
 _HEAD = struct.Struct("<II")  # the size of the layout, and the number of regions
 _REGION = struct.Struct("<6q")  # a `RegionMemory`, and whether the trainer copies what is in it

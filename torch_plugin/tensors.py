@@ -18,6 +18,7 @@ A stacked window has its axis ``T`` after ``B``; ragged values in windows are li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ from parquetry.common.engine.columns.batch import (
     split_array,
     split_column,
 )
+from parquetry.common.native.dlpack import TensorRun, exchange_of, is_exchanged
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
 
@@ -46,6 +48,7 @@ except ImportError:  # it is elsewhere in this torch version
     Jagged = None
 
 ToTensor = Callable[[np.ndarray], torch.Tensor]
+_FEW_TENSORS = 64  # describing so few for the core takes longer than it saves
 _LIVE_TENSORS = 512  # with more new tensors at a time, the garbage collector scans them again and again
 
 
@@ -110,6 +113,38 @@ def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> 
     if len(arrays) == len(columns) and all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
         return zip(*(split_array(array, count) for array in arrays), strict=True)
     return map(list, zip(*(_parts(output, each, count) for output, each in by_output(element, columns)), strict=True))
+
+
+class CoreBatch(NamedTuple):
+    """A batch whose tensors the compiled core makes, all in one call, when they are asked for.
+
+    They are what `torch.from_numpy` makes of the same arrays, one at a time.
+    """
+
+    run: TensorRun
+    number: int
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Returns one tensor for each column. They keep the memory of the arrays, which is not copied."""
+        return self.run.tensors(self.number)
+
+
+def split_for_core(
+    element: Element, columns: Sequence[Column], count: int
+) -> Iterable[CoreBatch | tuple[Any, ...] | list[Part]]:
+    """Splits columns as `split_for_torch` does, but into `CoreBatch`es if they are many small columns of numbers."""
+    exchange = torch_exchange()
+    arrays = [column.values for column in columns if isinstance(column, Dense) and is_exchanged(column.values)]
+    if exchange is None or len(arrays) < len(columns) or len(arrays) * (count - 1) < _FEW_TENSORS:
+        return split_for_torch(element, columns, count)
+    run = TensorRun(exchange, arrays, count)
+    return (CoreBatch(run, number) for number in range(count))
+
+
+@lru_cache(maxsize=1)
+def torch_exchange() -> int | None:
+    """Returns torch's interface for the core; ``None`` if this torch has none, or without the compiled core."""
+    return exchange_of(torch.Tensor)
 
 
 def parts_to_torch(element: Element, parts: Sequence[Part], tensor: ToTensor = as_tensor) -> Any:

@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader
 from parquetry.common.engine.columns.batch import Dense
 from parquetry.common.native.compiler import find_compiler
 from parquetry.common.native.dlpack import DTYPES, TensorLayout, TensorRun, exchange_of, is_exchanged, tensors_in
-from parquetry.torch_plugin import ParquetPipe, as_is, core_tensors, sent_batches
-from parquetry.torch_plugin.core_tensors import CoreBatch, split_for_core, torch_exchange
+from parquetry.torch_plugin import ParquetPipe, as_is, sent_batches, tensors
+from parquetry.torch_plugin.tensors import CoreBatch, split_for_core, torch_exchange
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 ROWS, COLUMNS, BATCH = 400, 30, 40
@@ -221,7 +221,7 @@ def test_batches_are_the_same_without_it(table: Path, workers: int, monkeypatch:
 
     made = batches()
     assert len(made) == ROWS // BATCH
-    for module in (core_tensors, sent_batches):
+    for module in (tensors, sent_batches):
         monkeypatch.setattr(module, "torch_exchange", lambda: None)
     sent_batches._layouts_of.cache_clear()
     others = batches()
