@@ -28,7 +28,7 @@ from parquetry.common.schema.element import Element, OutputField
 
 from .loader_memory import Copies, place_arrays, release
 from .mapped_regions import RegionMemory, borrow, give_back_unused, own_copy
-from .tensors import is_jagged, jagged, list_offsets, torch_exchange
+from .tensors import is_jagged, jagged, list_offsets, seen_by_modes, torch_exchange
 
 _HEAD = struct.Struct("<II")  # the size of the layout, and the number of regions
 _REGION = struct.Struct("<6q")  # a `RegionMemory`, and whether the trainer copies what is in it
@@ -183,7 +183,7 @@ def decode(message: bytes, collate: Callable[[Any], Any] | None = None) -> Any:
     leases = [(borrow(memory, None), copied) for memory, copied in regions_of(message)]
     exchange = torch_exchange()
     if exchange is not None and together is not None and not leases[0][1]:
-        batch = element.nest(tensors_in(exchange, together, leases[0][0], message, begin + size))
+        batch = element.nest(seen_by_modes(tensors_in(exchange, together, leases[0][0], message, begin + size)))
     else:
         numbers = iter(np.frombuffer(message, np.int64, offset=begin + size).tolist())
         batch = element.nest([layout.make(leases, numbers) for layout in layouts])

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from parquetry.common.engine.columns.batch import (
     Column,
@@ -126,7 +127,12 @@ class CoreBatch(NamedTuple):
 
     def tensors(self) -> list[torch.Tensor]:
         """Returns one tensor for each column. They keep the memory of the arrays, which is not copied."""
-        return self.run.tensors(self.number)
+        return seen_by_modes(self.run.tensors(self.number))
+
+
+def seen_by_modes(made: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Shows tensors of the core to torch's modes, such as `FakeTensorMode`, as `torch.from_numpy` does."""
+    return made if _get_current_dispatch_mode() is None else [torch.ops.aten.lift_fresh(tensor) for tensor in made]
 
 
 def split_for_core(

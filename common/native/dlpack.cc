@@ -122,10 +122,17 @@ int64_t place_of(const char* places, int64_t number) {
   return place;
 }
 
+// Whether each tensor lies in the first `size` bytes, and its strides are numbers of 64 bits.
 bool fit(const Layout* layout, int64_t count, int64_t size, const char* places) {
   for (int64_t i = 0; i < count; ++i, layout = after(layout)) {
     int64_t bytes = layout->bits / 8;
-    for (int64_t axis = 0; axis < layout->axes; ++axis) bytes *= layout->shape[axis];
+    bool is_empty = false;
+    for (int64_t axis = 0; axis < layout->axes; ++axis) {
+      const int64_t length = layout->shape[axis];
+      is_empty |= length == 0;
+      if (length < 0 || __builtin_mul_overflow(bytes, length ? length : 1, &bytes)) return false;
+    }
+    if (is_empty) bytes = 0;
     const int64_t place = place_of(places, i);
     if (place < 0 || bytes > size || place > size - bytes) return false;
   }

@@ -22,6 +22,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.data import DataLoader
 
 from parquetry.common.engine.columns.batch import Dense
@@ -171,6 +172,28 @@ def test_tensors_outside_the_memory_are_refused(offsets: list[int]) -> None:
             tensors_in(exchange(), layout, lease, message, 4)
     with pytest.raises(ValueError, match="expected 3 offsets"):
         tensors_in(exchange(), layout, lease, message, 5)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1 << 32, 1 << 32), (1 << 61, 8), ((1 << 63) - 1, 2), (0, 1 << 62, 4), (-1,), (-2, -4), (0, -1), (65,)]
+)
+def test_impossible_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    layout = TensorLayout([np.dtype("u1")], [shape])
+    with pytest.raises(ValueError, match="expected them in 64 bytes"):
+        tensors_in(exchange(), layout, Memory(64).lease, bytes(8), 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_modes_of_torch_see_each_tensor(table: Path, workers: int) -> None:
+    pipe = ParquetPipe(table).batch(4).repeat(2)
+    batches = iter(DataLoader(pipe, batch_size=None, num_workers=workers, collate_fn=as_is))
+    outside = [next(batches) for _ in range(20)]
+    with FakeTensorMode():
+        inside = [next(batches) for _ in range(100)]
+    # A loader with workers makes up to sixteen batches when they arrive, so the first ones may be older than the mode.
+    made = inside[40:] if workers else inside
+    assert {type(tensor) for batch in outside for tensor in batch.values()} == {torch.Tensor}
+    assert {type(tensor) for batch in made for tensor in batch.values()} == {FakeTensor}
 
 
 def test_unknown_interfaces_are_not_used() -> None:
