@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.engine.run.jobs import Merging
+from parquetry.common.engine.run.threads import ThreadedEngine
+from parquetry.common.order.cursor import Cursor
 
 BATCH, BLOCKS = 8, 200
 MANY = 128
@@ -85,3 +88,14 @@ def test_jobs_grow_once_for_those_that_were_planned_before() -> None:
     for _ in range(5):
         merging.made(1, 1)
     assert merging.steps == 2
+
+
+@pytest.mark.parametrize(("fields", "ahead"), [(4, 5), (40, 3)])
+def test_fewer_jobs_are_ready_if_they_are_large(tmp_path: Path, fields: int, ahead: int) -> None:
+    table = pa.table({f"x{number}": np.zeros(20_000, np.float32) for number in range(fields)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    plan = Pipeline(tmp_path / "x.parquet").batch(1024).repeat().plan()
+    engine = ThreadedEngine(plan, Cursor(iteration=0), threads=2, memory_limit=1 << 30, strict_nulls=False)
+    next(engine)
+    assert len(engine._pending) + 1 == ahead
+    engine.close()
