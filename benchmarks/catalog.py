@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = "limit"
-_PEERS = ("bench", "bench-dali", "bench-mosaic", "bench-petastorm", "bench-tables", "tf217")
+_PEERS = ("bench", "bench-dali", "bench-mosaic", "bench-petastorm", "bench-tables", "oldest")
 ENVIRONMENTS = (".venv", *(f".venv-{name}" for name in _PEERS))
 _IMAGES = ("a", "b", "b-large")
 _TABLES = ("d", "d-pack", "d-weigh", "d-wide")
@@ -117,6 +117,6 @@ _ALL = [
     _peer("daft", "Daft", ".venv-bench-tables daft_peer", "a d d-wide e"),
     _peer("lance", "Lance, batches in random order", ".venv-bench-tables lance_peer batches", "a d d-wide e"),
     _peer("lance-take", "Lance, rows in random order", ".venv-bench-tables lance_peer take", "a d e"),
-    _peer("tfio", "tensorflow-io, from_parquet", ".venv-tf217 tfio_peer", "d"),
+    _peer("tfio", "tensorflow-io, from_parquet", ".venv-oldest tfio_peer", "d"),
 ]
 CONTENDERS = {contender.name: contender for contender in _ALL}

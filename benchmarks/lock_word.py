@@ -3,7 +3,7 @@
 Takes process ids; gives shares of samples in which the lock was held. The lock is a structure in the interpreter's
 static memory: the thread state that held it last, then an int that is 1 while it is held. Its place is found in this
 process, as the only such pair whose int falls to 0 while a call releases the lock; other processes of the same
-interpreter have it at the same distance from where the file is mapped. Works with CPython 3.10 to 3.13.
+interpreter have it at the same distance from where the file is mapped. Works with CPython 3.11 to 3.13.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def place() -> Place:
         if len(found) == 1:
             return Place(file=file, distance_bytes=runtime - begins + found[0])
     raise LockError(
-        "finding the interpreter's lock failed: expected CPython 3.10 to 3.13 with a lock. Use one of them."
+        "finding the interpreter's lock failed: expected CPython 3.11 to 3.13 with a lock. Use one of them."
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
@@ -85,12 +84,6 @@ def shortens(function: Callable[_P, _T]) -> Callable[_P, _T]:
             return function(*args, **kwargs)
         except ParquetryError as error:
             shorten(error)
-            if sys.version_info < (3, 11):  # there, a bare raise restores the frames
-                hidden = error.__suppress_context__
-                try:
-                    raise error from error.__cause__
-                finally:
-                    error.__suppress_context__ = hidden
             raise
         except TypeError as error:
             near = _near_keyword(function, kwargs, error)

@@ -25,6 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Test modules are imported by path (importmode=importlib), so shared helpers must be importable by name.
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
+from processes import PATIENCE_S  # noqa: E402
 
 # The same examples on every machine and in every run; a deadline would fail on a busy machine.
 COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
@@ -119,8 +120,8 @@ def _no_reading_thread_is_left() -> Iterator[None]:
     left = _ended(_reading_threads() - before, 0.02)
     if left:  # an iterator in a cycle
         gc.collect()
-        # A collection in one of our threads may delete a DataLoader's iterator, which waits 5 s for each of its workers.
-        assert not (alive := [thread.name for thread in _ended(left, 30)]), alive
+        # A collection in one of our threads may delete a DataLoader's iterator, which waits for its workers.
+        assert not (alive := [thread.name for thread in _ended(left, PATIENCE_S)]), alive
 
 
 def _ended(threads: set[threading.Thread], within_s: float) -> set[threading.Thread]:

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import psutil
 import pytest
 
-WITHIN_S = 20.0  # two seconds are promised; a busy machine gets more, but less than sidecars may idle
 PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
+_Found = TypeVar("_Found")
 
 
 def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -30,8 +31,8 @@ def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProces
         raise
 
 
-def gone(pids: list[int], within_s: float) -> list[int]:
-    """Returns the processes still running after a while; waits without polling."""
+def gone(pids: list[int], within_s: float = PATIENCE_S) -> list[int]:
+    """Waits for the end of processes, without polling. Returns those that still run after ``within_s`` seconds."""
     left = {}
     for pid in pids:
         try:
@@ -43,8 +44,8 @@ def gone(pids: list[int], within_s: float) -> list[int]:
         poll.register(descriptor, select.POLLIN)
     end = time.monotonic() + within_s
     alive = dict(left)
-    while alive and time.monotonic() < end:
-        for descriptor, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000):
+    while alive and (ended := poll.poll(max(0.0, end - time.monotonic()) * 1000)):
+        for descriptor, _ in ended:
             poll.unregister(descriptor)
             alive.pop(descriptor)
     for descriptor in left:
@@ -52,20 +53,51 @@ def gone(pids: list[int], within_s: float) -> list[int]:
     return list(alive.values())
 
 
+def unless_ended(look: Callable[..., _Found], *arguments: Any, otherwise: _Found) -> _Found:
+    """Returns what ``look`` finds about a process; ``otherwise`` if the process has ended, or is a zombie."""
+    try:
+        return look(*arguments)
+    except (psutil.Error, FileNotFoundError, ProcessLookupError, PermissionError):  # which only root has, at its end
+        return otherwise
+
+
+def command_of(process: psutil.Process) -> str:
+    """Returns a process's command line, empty if it has ended."""
+    return " ".join(unless_ended(process.cmdline, otherwise=[]))
+
+
 def open_files(part: str = "", pid: int | str = "self") -> list[str]:
-    """Returns a process's open files whose names contain ``part``; descriptors come and go meanwhile."""
+    """Returns a process's open files whose names contain ``part``; descriptors come and go meanwhile.
+
+    There are none if the process has ended.
+    """
     found = []
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(FileNotFoundError):  # the listing's own, or one that another thread closed
-            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
-    return [name for name in found if part in name]
+    for number in unless_ended(os.listdir, f"/proc/{pid}/fd", otherwise=[]):
+        # The listing's own, or one that was closed meanwhile.
+        found.append(unless_ended(os.readlink, f"/proc/{pid}/fd/{number}", otherwise=""))
+    return [name for name in found if name and part in name]
+
+
+def eventually(holds: Callable[[], object]) -> bool:
+    """Waits until ``holds()`` is true; returns ``False`` if it has not become true in `PATIENCE_S`."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def settled(count: Callable[[], int], most: int) -> int:
     """Waits until a count is at most ``most`` and returns it: threads release resources when they end."""
-    end = time.monotonic() + WITHIN_S
-    while (found := count()) > most and time.monotonic() < end:
-        time.sleep(0.01)
+    found = count()
+
+    def is_settled() -> bool:
+        nonlocal found
+        found = count()
+        return found <= most
+
+    eventually(is_settled)
     return found
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 from drive_rows import write_drive
 
 from parquetry.common import Pipeline, UnischemaField
@@ -51,7 +52,7 @@ def test_every_stage_has_its_method_and_every_method_its_stage() -> None:
     assert sorted(methods) == VERBS
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@every_case("verb", VERBS)
 @pytest.mark.parametrize("face", FACES)
 def test_every_face_has_every_verb_with_one_signature_and_one_docstring(face: str, verb: str) -> None:
     shared, found = getattr(Verbs, verb), getattr(face_named(face), verb)
@@ -95,7 +96,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"drive": drive, **files, "np": np, "pc": pc, "tempfile": tempfile, "UnischemaField": UnischemaField}
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@every_case("verb", VERBS)
 def test_the_example_in_each_docstring_gives_what_it_says(names: dict[str, Any], verb: str) -> None:
     text = inspect.getdoc(getattr(Verbs, verb)) or ""
     example = doctest.DocTestParser().get_doctest(text, dict(names), verb, None, 0)

@@ -46,7 +46,7 @@ from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_
 from .untuned import Untuned
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing import Self, Unpack
 
 SHARD_HINT = tf.data.experimental.SHARD_HINT
 

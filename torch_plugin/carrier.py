@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Unpack
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import PipelineError

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import CollatorIterDataPipe, MapperIterDataPipe
 from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe
 from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
-from typing_extensions import Self
 
 from parquetry.common.errors import StateError
 

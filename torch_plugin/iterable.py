@@ -15,11 +15,10 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats

@@ -7,9 +7,9 @@ before batching. So, unlike the position of a ``shard()`` call, the position of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Unpack
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import PipelineError

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from torchdata.nodes import BaseNode
-from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats

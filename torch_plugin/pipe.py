@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow.compute as pc
 from torch.utils.data import IterDataPipe, get_worker_info
@@ -14,7 +14,6 @@ from torch.utils.data.datapipes.iter.combinatorics import ShufflerIterDataPipe
 from torch.utils.data.datapipes.iter.combining import ConcaterIterDataPipe
 from torch.utils.data.datapipes.iter.grouping import BatcherIterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError

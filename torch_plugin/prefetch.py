@@ -13,10 +13,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Self
 
 import torch
-from typing_extensions import Self
 
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.process.dataclass import dataclass

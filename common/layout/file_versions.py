@@ -150,7 +150,7 @@ class FileVersion:
     def __str__(self) -> str:
         said = [f"{self.size_bytes} bytes"]
         if self.mtime_ns:
-            time = datetime.datetime.fromtimestamp(self.mtime_ns / _SECOND_NS, datetime.timezone.utc)
+            time = datetime.datetime.fromtimestamp(self.mtime_ns / _SECOND_NS, datetime.UTC)
             said.append(f"written {time:%Y-%m-%dT%H:%M:%S.%fZ}")
         said += self.tag.split()
         if self.inode:
@@ -339,7 +339,7 @@ def _time_ns(value: object) -> int:
     if isinstance(value, bytes | str):
         value = _parsed(_text(value))
     if isinstance(value, datetime.datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
+        aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         value = aware.timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         return 0

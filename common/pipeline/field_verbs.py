@@ -25,7 +25,7 @@ from ..stages.select import Select
 from ..stages.transform import Transform
 
 if TYPE_CHECKING:  # the standard library has it since Python 3.11
-    from typing_extensions import Self
+    from typing import Self
 
 
 class FieldVerbs:

@@ -18,7 +18,7 @@ from ..stages.resize import Resize
 from .field_verbs import FieldVerbs
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class ImageVerbs(FieldVerbs):

@@ -54,7 +54,7 @@ from .step_iterator import IterationCounter
 from .verbs import Verbs
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
 _LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

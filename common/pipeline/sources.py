@@ -14,7 +14,7 @@ from ..schema.field import UnischemaField
 from ..tracebacks import public_methods_shorten
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 Fields: TypeAlias = str | UnischemaField | Iterable[str | UnischemaField] | None
 

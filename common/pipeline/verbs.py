@@ -34,7 +34,7 @@ from ..tracebacks import did_you_mean
 from .image_verbs import ImageVerbs, seed_or_drawn
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 # fmt: off
 _INTERNAL = frozenset({

@@ -13,7 +13,7 @@ from ..schema.plain import integer, plain
 from ..tracebacks import did_you_mean
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 EXECUTORS = ("threads", "sidecar")
 DEFAULT_MEMORY_BYTES = 1 << 30

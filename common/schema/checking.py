@@ -183,7 +183,7 @@ def _moment(field: UnischemaField, value: object) -> Any:
             raise EncodeError(f"field '{field.name}': expected a 64-bit count of {field.dtype}, got {value}.")
         return np.int64(value).astype(field.dtype)
     if wanted == "M" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)  # numpy's timestamps are UTC
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)  # numpy's timestamps are UTC
     if wanted == "M" and isinstance(value, datetime.date):
         return _numpy_of(value, "to_datetime64", np.datetime64)
     if wanted == "m" and isinstance(value, datetime.timedelta):

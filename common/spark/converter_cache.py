@@ -125,7 +125,7 @@ def new_directory(parent: str, application: str) -> str:
 
     The directory's name contains the current time and the Spark application's id.
     """
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     return posixpath.join(parent.rstrip("/"), f"{now}-{application}-{uuid.uuid4().hex}")
 
 

@@ -15,7 +15,7 @@ from ..process.dataclass import dataclass
 from .base import Stage
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

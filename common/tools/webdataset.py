@@ -93,9 +93,7 @@ def _files(stream: RecordStream, where: str, skipped: Callable[[str], None]) -> 
     """Yields the members that are parts of samples, with their content."""
     file = cast(BinaryIO, stream)
     with tarfile.TarFile(fileobj=file, tarinfo=_Member, encoding="utf-8", errors="surrogateescape") as archive:
-        # In Python 3.10, next() fails after an empty archive.
-        more = archive.firstmember is not None  # type: ignore[attr-defined]
-        while more and (member := archive.next()) is not None:
+        while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them only to resolve links
             stem, _, extension = posixpath.basename(posixpath.normpath(member.name)).partition(".")
             if member.isdir() or stem.startswith("__"):

@@ -13,7 +13,7 @@ from benchmarks.gpu_feed import Fed
 from benchmarks.workloads import IMAGE_SHAPES, WORKLOADS, Case
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_it_says_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--profile", "tiny", "--data", str(tmp_path / "data"), "--results", str(tmp_path)]

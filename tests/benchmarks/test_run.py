@@ -18,6 +18,7 @@ def peer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> str:
     return "absent"
 
 
+@pytest.mark.slow
 def test_a_tiny_run_measures_us_beside_the_limit_and_leaves_a_missing_peer_blank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], peer_that_is_not_there: str
 ) -> None:

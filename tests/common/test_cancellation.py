@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from processes import PATIENCE_S
+from processes import PATIENCE_S, run_python
 
 from parquetry.common import progress
 from parquetry.common.engine.read.claims import Claims
@@ -26,25 +25,27 @@ from parquetry.common.layout import hedged_reads, retries
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
 
-def ended_while(wait: Callable[[], object], reached: threading.Event | None = None) -> str:
-    """Returns the error that a wait in another thread ends with, once nobody wants it any more.
+def ended_while(wait: Callable[[], object]) -> str:
+    """Returns the error that a wait in another thread ends with, once nobody wants it any more."""
+    token, waits, errors = progress.CancelToken(), threading.Event(), []
+    first_done = progress.wait
 
-    ``reached`` is set when the thread is about to wait; by default, it is given a moment.
-    """
-    token, began, errors = progress.CancelToken(), threading.Event(), []
+    def noted(*args: Any, **options: Any) -> Any:
+        waits.set()
+        return first_done(*args, **options)
 
     def run() -> None:
         token.bind()
-        began.set()
         try:
             wait()
         except PipelineError as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    (reached or began).wait(PATIENCE_S)
-    time.sleep(0.1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "wait", noted)
+        thread.start()
+        assert waits.wait(PATIENCE_S)
     assert thread.is_alive()
     token.cancel()
     token.cancel()
@@ -68,14 +69,13 @@ def test_a_wait_for_an_answer_ends() -> None:
 def test_no_further_attempt_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 3600.0)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 3600.0)
-    attempts, tried = [], threading.Event()
+    attempts = []
 
     def fail() -> None:
         attempts.append(1)
-        tried.set()
         raise ConnectionError("reset")
 
-    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"), tried)
+    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"))
     assert len(attempts) == 1
 
 
@@ -92,10 +92,12 @@ def test_a_wait_for_another_reader_ends(tmp_path: Path) -> None:
         assert "was closed" in ended_while(wait)
 
 
-def test_a_thread_without_a_token_waits() -> None:
-    begin = time.monotonic()
-    progress.pause(0.05)
-    assert time.monotonic() - begin >= 0.05
+def test_a_thread_without_a_token_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", waits.append)
+        progress.pause(0.05)
+    assert waits == [0.05]
     token = progress.CancelToken()
     token.cancel()
     token.bind()
@@ -165,10 +167,13 @@ def test_an_error_inside_leaves_the_token_of_the_thread() -> None:
 
 
 EXITING = """
-import sys, threading, time
+import sys, threading
 from parquetry.common import Pipeline
+from parquetry.common.engine.read import claims
 from parquetry.common.engine.read.claims import Claims
 
+patience_s = float(sys.argv[3])
+claims.PATIENCE_S = 10 * patience_s
 began = threading.Event()
 
 def held_by_another(self, descriptor, start):
@@ -178,17 +183,13 @@ def held_by_another(self, descriptor, start):
 Claims._lock = held_by_another
 rows = iter(Pipeline(sys.argv[1], executor="threads", workers=2).cache(sys.argv[2]))
 threading.Thread(target=lambda: next(rows), daemon=True).start()
-assert began.wait(60)
+assert began.wait(patience_s)
 print("leaves", flush=True)
 """
 
 
 def test_a_script_that_ends_does_not_wait_for_another_reader(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": range(100)}), tmp_path / "a.parquet", row_group_size=10)
-    begin = time.monotonic()
-    command = [sys.executable, "-c", EXITING, str(tmp_path / "a.parquet"), str(tmp_path / "cache")]
-    told = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONSAFEPATH": "1"}, check=False
-    )
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    told = run_python("-c", EXITING, tmp_path / "a.parquet", tmp_path / "cache", PATIENCE_S, env=environment)
     assert told.stdout == "leaves\n", told.stderr
-    assert time.monotonic() - begin < 40  # the wait for another reader takes a minute

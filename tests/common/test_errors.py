@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from builders import Built, build, built_once, write_table
+from cases import every_case
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, errors, write_dataset
 from parquetry.common.errors import (
@@ -43,7 +44,7 @@ def plain(directory: Path, **columns: Any) -> Pipeline:
 CLASSES = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, ParquetryError)]
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@every_case("kind", CLASSES)
 def test_every_error_pickles_unchanged(kind: type[ParquetryError]) -> None:
     error = kind("field 'x': expected 1, got 2. Do this.")
     again = pickle.loads(pickle.dumps(error))
@@ -52,7 +53,7 @@ def test_every_error_pickles_unchanged(kind: type[ParquetryError]) -> None:
     assert str(again) == str(error) == "field 'x': expected 1, got 2. Do this."
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@every_case("kind", CLASSES)
 def test_every_error_is_found_by_its_name(kind: type[ParquetryError]) -> None:
     assert errors.error_class(kind.__name__) is kind
 
@@ -79,7 +80,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 # --- names, URLs, arguments ---
 
 
-@pytest.mark.parametrize("verb", ["select", "where", "filter function", "ngram", "timestamp", "group_by", "remove"])
+@every_case("verb", ["select", "where", "filter function", "ngram", "timestamp", "group_by", "remove"])
 def test_a_wrong_field_name_is_reported_with_the_existing_fields(built: Built, verb: str) -> None:
     make: dict[str, Any] = {
         "select": lambda p: p.select("sped"),
@@ -99,7 +100,7 @@ def test_a_wrong_regular_expression_is_reported(built: Built) -> None:
         built.pipeline("(").element  # noqa: B018  # what is made first decides
 
 
-@pytest.mark.parametrize("url", ["no/such/directory", "file:///no/such/file.parquet"])
+@every_case("url", ["no/such/directory", "file:///no/such/file.parquet"])
 def test_a_wrong_url_is_reported(url: str) -> None:
     with pytest.raises(
         DatasetError, match=r"expected a directory or a Parquet file, found nothing there. Check the URL"
@@ -138,7 +139,7 @@ def test_a_file_with_damaged_pages_is_named(tmp_path: Path) -> None:
         list(pipeline)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("make", "message"),
     [
         (lambda p: p.shard(4, 4), r"shard: expected index from 0 to num_shards - 1 = 3, got 4"),
@@ -187,7 +188,7 @@ def test_an_invalid_stage_is_refused_where_it_is_called(built: Built, make: Any,
         make(built.pipeline())
 
 
-@pytest.mark.parametrize("urls", [[], [1], 3, None])
+@every_case("urls", [[], [1], 3, None])
 def test_values_that_are_not_urls_are_refused(urls: Any) -> None:
     with pytest.raises(PipelineError, match="expected a URL, a path, or a list of them, got"):
         Pipeline(urls)
@@ -198,7 +199,7 @@ def test_storage_options_that_are_no_dict_are_refused_without_showing_them() -> 
         Pipeline("url", storage_options="secret")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("stored", ["text", {}, None])
+@every_case("stored", ["text", {}, None])
 def test_what_is_no_stored_pipeline_is_refused(stored: Any) -> None:
     with pytest.raises(PipelineError, match=r"stored pipeline: expected what to_json\(\) returned, got"):
         Pipeline.from_json(stored)
@@ -241,7 +242,7 @@ def test_dropping_everything_says_how_many_shards_there_are(built: Built) -> Non
             next(iter(nothing))
 
 
-@pytest.mark.parametrize("name", ["image", "points", "packed"])
+@every_case("name", ["image", "points", "packed"])
 def test_an_expression_on_a_coded_field_is_refused_with_the_way_out(built: Built, name: str) -> None:
     with pytest.raises(
         PipelineError, match=rf"field '{name}' is stored encoded .*Use where\(function, fields=\['{name}'\]\)"
@@ -271,7 +272,7 @@ def test_a_predicate_that_raises_says_for_which_row(built: Built) -> None:
         next(iter(built.pipeline().where(broken, fields=["id"])))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("answer", "batched", "message"),
     [
         (lambda row: "yes", False, r"expected True or False, got str"),
@@ -290,7 +291,7 @@ def test_a_predicate_that_returns_no_condition_is_reported(
 # --- windows ---
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("arguments", "message"),
     [
         ({}, r"ngram: expected fields=\{offset: \[names\]\} or length=n, got neither"),
@@ -310,14 +311,14 @@ def test_an_invalid_window_is_refused(built: Built, arguments: dict[str, Any], m
         built.pipeline().ngram(**arguments)
 
 
-@pytest.mark.parametrize("name", ["label", "image", "tags", "flag"])
+@every_case("name", ["label", "image", "tags", "flag"])
 def test_a_time_stamp_that_is_not_a_number_is_refused(tmp_path: Path, name: str) -> None:
     built = build(tmp_path, [[4]], change=lambda row: {**row, "label": "x", "flag": True})
     with pytest.raises(PipelineError, match=rf"expected timestamp='{name}' to be a number or a time"):
         next(iter(built.pipeline().ngram(length=2, timestamp=name)))
 
 
-@pytest.mark.parametrize("name", ["image", "tags", "pair"])
+@every_case("name", ["image", "tags", "pair"])
 def test_a_group_that_cannot_be_compared_is_refused(built: Built, name: str) -> None:
     with pytest.raises(PipelineError, match=rf"ngram: expected group_by='{name}' to be"):
         next(iter(built.pipeline().ngram(length=2, group_by=name)))
@@ -361,7 +362,7 @@ def _with(**values: Any) -> Any:
     return lambda row: {**row, **values}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("returned", "field", "message"),
     [
         (
@@ -394,7 +395,7 @@ def test_a_transform_that_breaks_its_declaration_is_reported(
         next(iter(pipeline))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("function", "message"),
     [
         (lambda row: None, r"expected a dict of fields, got NoneType"),
@@ -406,7 +407,7 @@ def test_a_transform_that_breaks_its_declaration_is_reported(
         (lambda row: {**row, "y": 1, "z": 2}, r"expected only the fields \['id', 'y'\], got also \['z'\]"),
     ],
 )
-@pytest.mark.parametrize("batched", [False, True])
+@every_case("batched", [False, True])
 def test_a_transform_that_returns_other_fields_is_reported(
     built: Built, function: Any, message: str, batched: bool
 ) -> None:
@@ -415,7 +416,7 @@ def test_a_transform_that_returns_other_fields_is_reported(
         next(iter(pipeline))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("returned", "message"),
     [
         (np.zeros(2, np.int64), r"field 'y': expected 4 rows, as in its input, got 2"),
@@ -516,7 +517,7 @@ def test_padding_to_the_largest_value_needs_a_batch(built: Built) -> None:
     assert len(list(built.pipeline("tags").pad("tags", shape=[3]))) == 17
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("column", "message"),
     [
         (pa.array([[1], [2, None], [3], [4]]), r"row group 0, row 1: expected a list without nulls inside"),

@@ -16,3 +16,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for warning in TORCH_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
             item.add_marker(pytest.mark.timeout(method="thread"))  # a hanging TensorFlow handles no signals
+            item.add_marker(pytest.mark.versions)

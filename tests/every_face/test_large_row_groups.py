@@ -248,8 +248,15 @@ CHAINS: dict[str, Callable[[Pipeline], Pipeline]] = {
 }
 
 
-@pytest.mark.parametrize("face", [THREADS, SIDECAR], ids=lambda face: face.name)
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    ("face", "chain"),
+    [
+        *((THREADS, chain) for chain in CHAINS),
+        (SIDECAR, "a function"),
+        *(pytest.param(SIDECAR, chain, marks=pytest.mark.slow) for chain in CHAINS if chain != "a function"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_the_rows_equal_blocks_in_memory(built: Built, chain: str, face: Face) -> None:
     rows = CHAINS[chain](built.pipeline())
     assert face.elements(rows.with_options(memory_limit=1)) == THREADS.elements(rows)
@@ -305,7 +312,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(target)
 
 
-@pytest.mark.parametrize("face", [THREADS, SIDECAR], ids=lambda face: face.name)
+@pytest.mark.parametrize("face", [THREADS, pytest.param(SIDECAR, marks=pytest.mark.slow)], ids=lambda face: face.name)
 @pytest.mark.parametrize("chain", ["shuffled", "filtered", pytest.param("a function", marks=pytest.mark.slow)])
 def test_large_values_stay_in_their_files(frames: str, chain: str, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     appended: list[int] = []
@@ -328,7 +335,7 @@ def test_rows_by_number_equal_blocks_in_memory(built: Built) -> None:
     assert [plain(small[number]) for number in range(0, 100, 9)] == [plain(rows[number]) for number in range(0, 100, 9)]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [threads, sidecar, torch, tensorflow])
 def test_nothing_is_left_in_the_directory(
     make: Callable[[str], Any], vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -382,7 +389,7 @@ def test_numbers_in_dictionaries_count_with_the_memory_that_they_take(tmp_path: 
     assert plan.block_bytes(BlockKey(epoch=0, stream=0, block=0)) == rows * 8
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_wide_row_group_is_opened_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {f"c{number}": np.full(100, number) for number in range(400)}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")

@@ -6,7 +6,6 @@ import gc
 import importlib.util
 import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import psutil
 import pytest
 from builders import Built, built_once
 from faces import SIDECAR, THREADS, NodeFace, TensorFlowFace, TorchFace, plain_element
-from processes import PATIENCE_S, WITHIN_S, gone
+from processes import PATIENCE_S, command_of, gone
 
 from parquetry.common import Pipeline
 
@@ -134,7 +133,7 @@ def _check_end(script: Path, url: str, how: str, temporary: Path, *, of_torch: b
         trainer.kill()
     # A reader and two workers, or two loader workers, which check every 5 s whether their parent is alive.
     assert len(children) >= (2 if of_torch else 3), errors
-    assert gone(children, (2 if of_torch else 1) * WITHIN_S) == []
+    assert gone(children) == []
     assert ("the training loop failed" in errors) == (how == "raise")
     assert "sidecar" not in errors
     left = {path.name for path in temporary.rglob("*") if "autograph" not in path.name}  # TensorFlow's own, from `map`
@@ -194,7 +193,7 @@ def test_stopped_processes_end_with_their_trainer_and_not_with_the_thread_that_b
         trainer.kill()
     children = [int(pid) for pid in output.split()]
     assert len(children) >= 3, errors  # a reader and its workers
-    assert gone(children, WITHIN_S) == []
+    assert gone(children) == []
     assert trainer.returncode == (-signal.SIGKILL if how == "SIGKILL" else 0), errors
 
 
@@ -254,7 +253,7 @@ def test_stopped_loader_workers_end_with_their_trainer_and_not_with_a_thread(
         trainer.kill()
     processes = [int(pid) for pid in output.split()]
     assert len(processes) >= 6  # two loader workers with a reader and its workers each
-    assert gone(processes, 2 * WITHIN_S) == []
+    assert gone(processes) == []
 
 
 # --- held values ---
@@ -297,7 +296,7 @@ def test_rows_outlive_their_iterator_and_dataset(built: Built, face: Any) -> Non
 # --- several iterators, and abandoned ones ---
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @faces(*EVERY)
 def test_nested_loops_and_breaks_disturb_nobody(built: Built, face: Any) -> None:
     pipeline = built.pipeline("id", "image", workers=1).batch(40)
@@ -317,7 +316,7 @@ def test_nested_loops_and_breaks_disturb_nobody(built: Built, face: Any) -> None
     assert list(numbers(outer)) == batches
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @faces(*ONE_OF_EACH)
 def test_threads_may_iterate_one_dataset_at_the_same_time(built: Built, face: Any) -> None:
     pipeline = built.pipeline("id", "small", workers=1).batch(7)
@@ -355,7 +354,7 @@ def test_a_pass_that_failed_is_followed_by_a_clean_one(built: Built, tmp_path: P
     assert ids(pipeline, begin()) == list(range(100))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_sidecars")
 @pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["cheap", "costly"])
 @faces(*ONE_OF_EACH)
@@ -375,7 +374,7 @@ def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, face
         for _ in iterator:
             pass
     assert type(caught.value).__name__ in ("SidecarError", "InternalError")
-    assert gone(children, WITHIN_S) == []
+    assert gone(children) == []
     first = [row["id"] for row in plain_element(pipeline.element, held)]  # the user's values remain
     with pytest.raises(StopIteration):
         next(iterator)
@@ -383,4 +382,4 @@ def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, face
 
 
 def _is_sidecar(process: psutil.Process) -> bool:
-    return bool(re.search(r"parquetry\.common\.sidecar", " ".join(process.cmdline())))
+    return "parquetry.common.sidecar" in command_of(process)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from builders import write_table
 from faces import SIDECAR, THREADS, installed_faces, plain_element
+from processes import command_of, eventually, unless_ended
 
 from parquetry.common import Pipeline
 from parquetry.common.transport.sidecar.idle_pool import FEWEST_KEPT
@@ -33,14 +33,8 @@ def pipeline(tmp_path: Path) -> Pipeline:
 
 
 def readers() -> dict[int, psutil.Process]:
-    return {child.pid: child for child in psutil.Process().children() if "parquetry.common.sidecar" in _command(child)}
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has just ended
-        return []
+    children = psutil.Process().children()
+    return {child.pid: child for child in children if "parquetry.common.sidecar" in command_of(child).split()}
 
 
 def fill_pool(face: Any, pipeline: Pipeline) -> None:
@@ -51,15 +45,16 @@ def fill_pool(face: Any, pipeline: Pipeline) -> None:
 @READERS
 def test_other_requests_start_no_process_once_enough_are_idle(pipeline: Pipeline, face: Any) -> None:
     fill_pool(face, pipeline)
-    for size in range(3, 30):
-        before = readers()
+    sizes = itertools.cycle(range(3, 30))
+
+    def starts_none() -> bool:
+        before, size = readers(), next(sizes)
         batches = pipeline.shuffle(9, seed=size).batch(size)
         assert face.elements(batches) == THREADS.elements(batches)
         assert face.elements(batches, 1) == THREADS.elements(batches, 1)
-        if readers().keys() <= before.keys():
-            return
-        time.sleep(0.05 * size)  # tf.data deletes an iterator a little later, so its sidecar may not be idle yet
-    pytest.fail("each request started a process")
+        return readers().keys() <= before.keys()
+
+    assert eventually(starts_none)  # tf.data deletes an iterator a little later, so its sidecar may not be idle yet
 
 
 def _variable(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
@@ -90,7 +85,7 @@ def test_a_process_that_would_begin_otherwise_is_a_new_one(
     assert readers().keys() - before.keys()
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @READERS
 def test_a_function_has_a_process_of_its_own(pipeline: Pipeline, face: Any) -> None:
     fill_pool(face, pipeline)
@@ -135,7 +130,7 @@ def test_a_request_that_fails_says_why_and_the_next_one_is_served(pipeline: Pipe
     fill_pool(face, pipeline.shuffle(3, seed=2))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @READERS
 @pytest.mark.usefixtures("new_sidecars")
 def test_memory_of_free_slots_goes_back_with_the_request(tmp_path: Path, face: Any) -> None:
@@ -144,15 +139,19 @@ def test_memory_of_free_slots_goes_back_with_the_request(tmp_path: Path, face: A
     fill_pool(face, large.take(MANY))
     face.elements(large.batch(1 << 17))
     assert max(map(_slot_bytes, readers().keys() - others)) >= 1 << 20
-    fill_pool(face, large.take(2 * MANY).shuffle(7, seed=0))
-    assert max(map(_slot_bytes, readers().keys() - others)) < 1 << 18
+
+    def is_given_back() -> bool:
+        fill_pool(face, large.take(2 * MANY).shuffle(7, seed=0))
+        return max(map(_slot_bytes, readers().keys() - others)) < 1 << 18
+
+    assert eventually(is_given_back)  # tf.data deletes an iterator a little later, so its sidecar may not be idle yet
 
 
 def _slot_bytes(pid: int) -> int:
     """Returns the size of all slots of a reader."""
-    total = 0
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # a reader opens and closes others meanwhile
-            if "parquetry-slot" in os.readlink(link):
-                total += os.stat(link).st_size
-    return total
+
+    def size_of(link: Path) -> int:
+        return os.stat(link).st_size if "parquetry-slot" in os.readlink(link) else 0
+
+    links = unless_ended(lambda: [*Path(f"/proc/{pid}/fd").iterdir()], otherwise=[])
+    return sum(unless_ended(size_of, link, otherwise=0) for link in links)  # it opens and closes others meanwhile

@@ -26,7 +26,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return write_table(tmp_path / "rows", pa.table({"id": range(ROWS), "points": pa.array(values, pa.binary())}))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("max_errors", [None, len(BAD) - 1])
 @pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
 def test_states_between_merged_batches(url: str, face: Any, max_errors: int | None) -> None:
@@ -52,7 +52,7 @@ def test_states_between_merged_batches(url: str, face: Any, max_errors: int | No
         assert ids(pipeline, face.resumed(pipeline, steps)) == expected[steps:], steps
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("even", [None, "pad", "drop"])
 @pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
 def test_take_after_batch_lets_full_batches_through(url: str, face: Any, even: Any) -> None:

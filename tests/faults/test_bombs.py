@@ -116,7 +116,7 @@ def test_images_of_every_format_are_measured_before_they_are_decoded(
         list(pipeline.batch(1))
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 def test_without_simplejpeg_and_in_workers_the_limit_holds(
     tmp_path: Path, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ WITHOUT_A_CODEC = {
 }
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", WITHOUT_A_CODEC)
 def test_the_limit_holds_for_columns_without_a_codec(tmp_path: Path, kind: str, executor: str) -> None:
     values, arrow = WITHOUT_A_CODEC[kind]

@@ -92,7 +92,7 @@ def test_a_damaged_footer_names_its_file(file: Path) -> None:
         list(Pipeline(file))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_metadata_file_with_a_flipped_bit_is_read_or_named(file: Path) -> None:
     metadata, kinds = file.with_name("_common_metadata"), set()
     schema = pa.schema([("a", pa.int64()), ("b", pa.uint8())])
@@ -109,7 +109,7 @@ def test_a_metadata_file_with_a_flipped_bit_is_read_or_named(file: Path) -> None
     assert kinds == {3, "an error with its name"}
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_footer_never_leaves_rows_out(tmp_path: Path) -> None:
     path, table = tmp_path / "x.parquet", pa.table({"a": range(90)})
     pq.write_table(table, path, row_group_size=60, write_statistics=False, store_schema=False)
@@ -133,7 +133,7 @@ def test_a_writer_whose_name_is_no_text_is_unknown(file: Path) -> None:
     assert inspect(str(file)).written_by == ""
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_footers_of_many_column_chunks_are_checked(tmp_path: Path) -> None:
     """A file of 7,000 column chunks among others."""
     table = pa.table({f"c{number}": range(70) for number in range(100)})

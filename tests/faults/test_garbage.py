@@ -20,7 +20,7 @@ from parquetry.common.transport.served.wire import MAGIC
 _FRAMES = 1_500
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_garbage_leaves_a_server_as_it_was(tmp_path: Path) -> None:
     built = build(tmp_path, [[20]], names=("id",))
     with serve(built.pipeline("id").batch(4)) as server:

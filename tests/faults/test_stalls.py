@@ -17,7 +17,7 @@ import psutil
 import pytest
 from builders import Built, built_once
 from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, plain_element
-from processes import WITHIN_S, gone, python_that_gets
+from processes import gone, python_that_gets
 
 from benchmarks.faults import readers, workers_of
 from parquetry.common import Pipeline, UnischemaField
@@ -111,7 +111,7 @@ def test_readers_that_all_stop_before_their_first_answer_are_an_error(
     with pytest.raises(Exception, match=r"stalled for \d+ s \(stopped\)") as caught:
         list(begin())
     assert ("It was started again 1 times at element 0" in str(caught.value)) == (restarts > 0)
-    assert gone([int(start.name) for start in starts.iterdir()], WITHIN_S) == []
+    assert gone([int(start.name) for start in starts.iterdir()]) == []
 
 
 def test_a_waiting_process_says_so_and_continues(

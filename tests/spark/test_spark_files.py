@@ -17,7 +17,7 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DecodeError, SchemaError
 from parquetry.common.layout.index import write_index
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 EPOCH = datetime.datetime(1970, 1, 1)
 SAME = ("i", "b", "s", "l", "f", "d", "t", "y", "flag", "arr", "names", "grid")
 COLUMNS = """

@@ -28,8 +28,10 @@ FAKE = Path(__file__).with_name("fake_sidecar.py")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Kills hanging tests from a thread: they hang inside TensorFlow, which handles no signals."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(method="thread"))
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.versions)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(method="thread"))
 
 
 @pytest.fixture(scope="session", autouse=True)

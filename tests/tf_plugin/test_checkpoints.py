@@ -18,7 +18,7 @@ def firsts(iterator: Any, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("taken", [0, 1, 3, 5])
+@pytest.mark.parametrize("taken", [0, 3, *(pytest.param(taken, marks=pytest.mark.slow) for taken in (1, 5))])
 def test_an_iterator_resumes_where_it_was_saved(
     fake_dataset: Callable[..., Any], tmp_path: Path, batched: bool, taken: int
 ) -> None:

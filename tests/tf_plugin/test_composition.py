@@ -27,7 +27,10 @@ def ids(dataset: Any) -> list[list[int]]:
     return [np.atleast_1d(element["id"]).tolist() for element in dataset.as_numpy_iterator()]
 
 
-@pytest.mark.parametrize(("left", "even"), [(1, "pad"), (1, "drop"), (9, "drop"), (9, "none")])
+@pytest.mark.parametrize(
+    ("left", "even"),
+    [(1, "pad"), (9, "drop"), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, "drop"), (9, "none")])],
+)
 def test_ranks_take_equal_steps_whatever_a_filter_leaves(built: Built, left: int, even: str) -> None:
     ranks = 3
     parts = [
@@ -54,6 +57,7 @@ def test_ranks_take_equal_steps_whatever_a_filter_leaves(built: Built, left: int
     assert together.keys() == set(range(left)) if even == "pad" else together.keys() <= set(range(left))
 
 
+@pytest.mark.slow
 def test_a_global_batch_is_the_same_on_any_number_of_ranks(built: Built) -> None:
     canonical, rows = 6, 12
 
@@ -92,7 +96,7 @@ def test_a_function_that_fails_is_reported_with_its_row_and_traceback(built: Bui
         ids(over(built).transform(failing({7})).batch(3))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 4])
 def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, batch: int | None) -> None:
     rows = over(built).where([("id", "<", 20)]).transform(failing({7}))
@@ -103,7 +107,7 @@ def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, bat
     assert dataset.state_dict(len(kept) if batch is None else 4)["consumed"] == int(dataset.cardinality())
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_wrong_output_and_a_wrong_time_stamp_are_reported(tmp_path: Path) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
     place = r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that do not decrease"
@@ -114,7 +118,7 @@ def test_a_wrong_output_and_a_wrong_time_stamp_are_reported(tmp_path: Path) -> N
         ids(declared)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_consumer_that_keeps_everything_does_not_stall_on_elements_that_fail(tmp_path: Path) -> None:
     many = build(tmp_path, [[300]], names=("id",))
     fails = failing(set(range(0, 300, 3)))

@@ -149,7 +149,7 @@ def test_tf_data_does_what_the_plan_cannot(url: str) -> None:
     assert not isinstance(batches.batch(2), ParquetDataset)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_functions_in_filter_are_tf_datas(url: str) -> None:
     even = ParquetDataset(url, ["id", "flag"]).filter(lambda row: row["flag"])
     assert not isinstance(even, ParquetDataset)
@@ -162,7 +162,7 @@ def test_cache_without_a_directory_is_tf_datas(url: str) -> None:
     assert ids(cached) == ids(cached)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_negative_counts_mean_what_tf_data_says(url: str) -> None:
     dataset = ParquetDataset(url, ["id"])
     assert ids(dataset.take(-1)) == list(range(ROWS))
@@ -246,7 +246,7 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
 double.__module__ = "__main__"
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_user_functions_run_in_the_sidecar(url: str) -> None:
     factor = 3
 
@@ -296,7 +296,7 @@ def test_missing_datasets_and_fields_raise_their_own_classes(url: str) -> None:
     assert issubclass(DatasetError, ParquetryError)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_for_again(
     url: str, tmp_path: Path
 ) -> None:
@@ -318,7 +318,7 @@ def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_
     assert len(dataset.map(lambda row: row)) == len(dataset) == 3
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_checkpoint_resumes_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
     def dataset() -> Any:
         return ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8).map(lambda batch: batch).prefetch(2)
@@ -397,7 +397,7 @@ def test_a_shard_of_tf_data_keeps_states_and_epochs(url: str) -> None:
     assert len({int(total(dealt)) for _ in range(4)}) == 4
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_epochs_inside_a_function_have_their_own_orders_where_tf_data_deals_the_rows(url: str) -> None:
     """In a process that made no dataset outside of functions."""
     program = f"""
@@ -415,7 +415,7 @@ print(len(set(orders().numpy().tolist())))
     assert run_python("-c", program).stdout.split() == ["3"]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     dataset = ParquetDataset(url, ["id"]).batch(8)
     next(iter(dataset))
@@ -423,7 +423,7 @@ def test_a_state_resumes_with_another_batch_size(url: str) -> None:
     assert ids(other) == list(range(8, ROWS))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_state_of_another_pipeline_is_refused(url: str) -> None:
     dataset = ParquetDataset(url, ["id"]).shuffle(5, seed=1)
     next(iter(dataset))
@@ -528,7 +528,7 @@ def test_values_that_are_not_states_are_refused_where_they_are_loaded(url: str, 
     assert ids(dataset.load_state_dict(state)) == list(range(ROWS))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_epoch_is_counted_in_all_of_its_processes(url: str) -> None:
     data = ParquetDataset(url, ["id"]).where(pc.field("id") >= 0).shuffle(10, seed=1).batch(7)
     with pytest.raises(PipelineError, match="expected a dataset that was iterated in this process"):

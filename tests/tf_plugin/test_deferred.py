@@ -43,7 +43,7 @@ def test_shards_by_a_tensor_part_the_rows_in_every_epoch(built: Built, together:
     assert first != sorted(first)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_dataset_from_outside_continues_with_the_next_epoch_and_one_from_inside_begins_again(built: Built) -> None:
     outside = shuffled(built)
     again = ids(PARTS.flat_map(lambda _: shuffled(built)))
@@ -57,7 +57,7 @@ def test_verbs_in_the_function_make_another_dataset(built: Built) -> None:
     assert sorted(ids(PARTS.flat_map(lambda part: outside.shard(2, part)))) == list(range(ROWS))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_function_that_autograph_rewrites_is_refused(built: Built) -> None:
     def part(number: tf.Tensor) -> tf.data.Dataset:
         def same(row: dict[str, Any]) -> dict[str, Any]:
@@ -105,13 +105,13 @@ def test_what_the_pipeline_alone_has_holds_for_such_shards(built: Built, options
     assert len(ids(PARTS.flat_map(lambda part: ParquetDataset(built.url).shard(2, part, **options)))) == rows
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_shard_that_is_not_there_is_an_error(built: Built) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"shard: expected index from 0 to num_shards - 1 = 0"):
         ids(PARTS.skip(1).flat_map(lambda part: ParquetDataset(built.url).shard(1, part)))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_interleave_of_shards_resumes_from_a_checkpoint(built: Built, tmp_path: Path) -> None:
     dataset = PARTS.interleave(lambda part: shuffled(built).shard(2, part), cycle_length=2)
     iterator = iter(dataset)
@@ -151,6 +151,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return paths
 
 
+@pytest.mark.slow
 def test_datasets_are_interleaved_over_urls(urls: list[str]) -> None:
     files = tf.data.Dataset.from_tensor_slices(urls[:2])
     assert ids(files.interleave(functools.partial(ParquetDataset, like=urls[0]), cycle_length=1)) == [0, 1, 2, 3]
@@ -164,8 +165,13 @@ def test_datasets_are_interleaved_over_urls(urls: list[str]) -> None:
     [
         (lambda data: data, [0, 1, 2, 3]),
         (lambda data: data.where([("id", ">", 1)]), [2, 3]),
-        (lambda data: data.where([("id", "=", 3)]).shard(1, 0, even="drop").batch(2), [3]),
-        (lambda data: data.where([("id", ">", 9)]).repeat(), []),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                (lambda data: data.where([("id", "=", 3)]).shard(1, 0, even="drop").batch(2), [3]),
+                (lambda data: data.where([("id", ">", 9)]).repeat(), []),
+            ]
+        ),
     ],
 )
 def test_a_file_among_several_may_have_no_rows(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ids import ids
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_dataset_works_in_a_function(fake_dataset: Callable[..., Any]) -> None:
     dataset = fake_dataset(rows=10)
 
@@ -29,7 +29,7 @@ def test_a_dataset_works_in_a_function(fake_dataset: Callable[..., Any]) -> None
     assert total(dataset) == total(dataset) == captured_total() == 45
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_chains_of_stages_keep_order_and_values(fake_dataset: Callable[..., Any], output: Any) -> None:
     dataset = fake_dataset(output("id"), output("x", (None, 2), "float32"), rows=24)
     chain = (
@@ -53,7 +53,7 @@ def test_repeat_by_tf_data_counts_the_iterations(fake_dataset: Callable[..., Any
     assert ids(dataset) == [0, 1, 2, 3, 100, 101, 102, 103, 200, 201, 202, 203]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_parallel_interleave_of_several_datasets(fake_dataset: Callable[..., Any]) -> None:
     first, second = fake_dataset(rows=8), fake_dataset(rows=8, name="b")
     choices = tf.data.Dataset.range(2)
@@ -101,7 +101,7 @@ def test_workers_of_the_service_run_their_own_sidecars(fake_dataset: Callable[..
     assert sorted(ids(distributed)) == sorted([*range(20), *range(20)])
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [True, False])
 def test_dynamic_sharding_deals_each_element_once(
     fake_dataset: Callable[..., Any], service: str, batched: bool

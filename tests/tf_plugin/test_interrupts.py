@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import Built, built_once
-from processes import WITHIN_S, Trainer, gone
+from processes import Trainer, gone
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,7 +68,7 @@ def test_a_loop_is_interrupted_and_the_next_one_works(built: Built, tmp_path: Pa
             trainer.process.send_signal(signal.SIGINT)
         assert trainer.output() == "interrupted\n33\n" * len(loops)
     assert trainer.process.returncode == 0
-    assert gone(waiting, WITHIN_S) == []
+    assert gone(waiting) == []
 
 
 def test_sigquit_ends_the_trainer_and_all_it_started_at_once(built: Built, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_sigquit_ends_the_trainer_and_all_it_started_at_once(built: Built, tmp_p
         trainer.process.send_signal(signal.SIGQUIT)
         trainer.output()
     assert trainer.process.returncode == -signal.SIGQUIT
-    assert gone(waiting, WITHIN_S) == []
+    assert gone(waiting) == []
 
 
 def test_a_handler_of_the_users_own_decides_for_itself(built: Built, tmp_path: Path) -> None:

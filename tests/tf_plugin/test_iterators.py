@@ -13,9 +13,11 @@ import psutil
 import pytest
 import tensorflow as tf
 from ids import ids
-from processes import WITHIN_S, open_files
+from processes import PATIENCE_S, eventually, gone, open_files
 
 from parquetry.tf_plugin.iterator import EagerIterator
+
+FOR_LONG = str(10 * PATIENCE_S)
 
 
 def test_cardinality_is_exact(fake_dataset: Callable[..., Any]) -> None:
@@ -79,11 +81,11 @@ def test_an_equal_dataset_made_again_finds_the_idle_sidecar_and_begins_at_its_fi
     assert len(log.pids) == 2
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", FOR_LONG)
     sources = [fake_dataset(log=str(log.path), name=str(number)) for number in range(7)]
     together = tf.data.Dataset.zip(tuple(sources))
     for _ in range(3):
@@ -91,32 +93,31 @@ def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(
     assert len(log.pids) == 7
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_no_more_than_a_few_sidecars_stay_idle(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.001")  # other tests' sidecars were not used recently
     ids(fake_dataset(log=str(log.path), name="before"))
-    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", FOR_LONG)
     log.path.unlink()
     for number in range(6):
         ids(fake_dataset(log=str(log.path), name=str(number)))
-    if psutil.pid_exists(log.pids[0]):
-        psutil.wait_procs([psutil.Process(log.pids[0])], timeout=WITHIN_S)
-    assert not psutil.pid_exists(log.pids[0])
+    assert eventually(lambda: not psutil.pid_exists(log.pids[0]))
     assert psutil.pid_exists(log.pids[-1])
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_idle_sidecar_ends_after_a_while(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", FOR_LONG)
+    ids(fake_dataset(log=str(log.path), name="first"))
     monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.2")
-    ids(fake_dataset(log=str(log.path)))
-    (pid,) = log.pids
-    if psutil.pid_exists(pid):
-        psutil.wait_procs([psutil.Process(pid)], timeout=WITHIN_S)
-    assert not psutil.pid_exists(pid)
+    ids(fake_dataset(log=str(log.path), name="second"))
+    first, second = log.pids
+    assert eventually(lambda: not psutil.pid_exists(second))
+    assert psutil.pid_exists(first)  # which would have ended before, if both had the same time
 
 
 def test_dropping_an_iterator_ends_a_wait(fake_dataset: Callable[..., Any], log: Any) -> None:
@@ -187,7 +188,7 @@ def test_an_element_that_fails_is_passed_over(fake_dataset: Callable[..., Any], 
     assert found == [number for number in range(20) if number not in lost]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("ignore", [lambda data: data.ignore_errors(), tf.data.experimental.ignore_errors()])
 def test_errors_of_elements_are_ignored_and_the_end_of_an_iteration_is_an_end(
     fake_dataset: Callable[..., Any], ignore: Callable[[Any], Any]
@@ -258,7 +259,7 @@ def test_a_dead_idle_sidecar_is_replaced(fake_dataset: Callable[..., Any], log: 
     ids(dataset)
     process = psutil.Process(log.pids[0])
     process.kill()
-    psutil.wait_procs([process], timeout=WITHIN_S)
+    gone([process.pid])
     assert ids(dataset) == list(range(12))
     assert len(log.pids) == 2
 

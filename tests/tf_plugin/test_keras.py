@@ -135,7 +135,7 @@ def test_a_model_without_weights_is_refused(url: str, tmp_path: Path) -> None:
         model.fit(data.map(to_xy), callbacks=[ResumeTraining(data, tmp_path)], verbose=0, shuffle=False)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.filterwarnings(RAN_OUT)
 def test_a_save_at_the_end_of_an_epoch_resumes_with_the_next(url: str, tmp_path: Path) -> None:
     whole, _ = fit(url, tmp_path / "whole", stop_after=None, save_every=None, epochs=2)
@@ -146,7 +146,7 @@ def test_a_save_at_the_end_of_an_epoch_resumes_with_the_next(url: str, tmp_path:
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_endless_dataset_resumes_with_its_next_batch(url: str, tmp_path: Path) -> None:
     whole, _ = fit(url, tmp_path / "whole", stop_after=None, epochs=3, steps_per_epoch=6)
     fit(url, tmp_path / "cut", stop_after=None, epochs=1, steps_per_epoch=6)
@@ -156,7 +156,7 @@ def test_an_endless_dataset_resumes_with_its_next_batch(url: str, tmp_path: Path
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_position_in_another_pipeline_is_refused(url: str, tmp_path: Path) -> None:
     fit(url, tmp_path, stop_after=5, epochs=1)
     data = ParquetDataset(url).shuffle(20, seed=5).batch(BATCH)
@@ -182,7 +182,7 @@ def test_tuples_are_what_fit_takes(url: str) -> None:
     assert losses(rows(url).as_tuple("x", "y", "y")) != wanted  # the third is the weight
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_stats_go_into_tensorboard_logs(url: str, tmp_path: Path) -> None:
     data = rows(url)
     callback = StatsCallback(data, tmp_path / "logs", every=2)

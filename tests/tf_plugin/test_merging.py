@@ -38,7 +38,7 @@ def plain(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("merge", [2, 5, 100])
 def test_merged_messages_give_the_same_elements(
@@ -57,7 +57,7 @@ def test_only_batches_are_asked_for_in_merged_messages(fake_dataset: Callable[..
 
 
 @pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("taken", range(7))
+@pytest.mark.parametrize("taken", [0, 1, 2, *(pytest.param(taken, marks=pytest.mark.slow) for taken in range(3, 7))])
 def test_a_checkpoint_inside_a_message_resumes_with_its_next_batch(
     fake_dataset: Callable[..., Any], tmp_path: Path, taken: int, apart: bool
 ) -> None:
@@ -151,7 +151,7 @@ def test_real_batches_of_any_size_equal_the_pipelines(tmp_path: Path) -> None:
             assert points == [[n] * 3] * (n % 4)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [False, True])
 def test_batches_of_different_sizes_equal_the_pipelines(tmp_path: Path, held: bool) -> None:
     lengths = np.random.default_rng(3).integers(0, 40, 900)

@@ -56,6 +56,7 @@ def test_windows_and_masks_are_ragged_too(url: str) -> None:
     assert windows.ngram(length=2).batch(3).element_spec["boxes"].shape.as_list() == [None, 2, None, None]
 
 
+@pytest.mark.slow
 def test_maps_functions_and_models_take_it(url: str) -> None:
     def total(row: dict[str, tf.RaggedTensor]) -> tf.Tensor:
         return tf.reduce_sum(row["boxes"], axis=[1, 2])
@@ -86,7 +87,7 @@ def test_an_iterator_resumes_from_its_state(url: str) -> None:
     assert [row["boxes"].to_list() for row in again] == expected[2:]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
     field = UnischemaField("cells", np.int32, (None, None))
     rows = ParquetDataset(url).select("label")
@@ -97,7 +98,7 @@ def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
     assert (batch.to_list(), batch.ragged_rank) == (expected, 2)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_arrow_stream_gives_them_too(url: str) -> None:
     with serve(Pipeline(url, executor="threads").nested("boxes", "words", "pairs")) as server:
         remote = Pipeline(address=server.address)

@@ -84,7 +84,7 @@ def test_every_kind_of_order_resumes_exactly_at_every_step(built: Built, name: s
     assert_resumable(lambda: ByState(dataset))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shuffle and batch over two passes", "canonical shards"])
 def test_every_step_can_be_restored_from_a_checkpoint(built: Built, name: str, tmp_path: Path) -> None:
     dataset = ParquetDataset.from_pipeline(pipeline_of(built, name))
@@ -100,7 +100,7 @@ BEHIND: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
 }
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEHIND)
 def test_later_tensorflow_stages_are_restored_with_the_source(built: Built, name: str, tmp_path: Path) -> None:
     # Before its first element, TensorFlow's shuffle has no input iterator and therefore cannot save its epoch.
@@ -115,7 +115,7 @@ def test_a_mix_resumes_exactly(built: Built) -> None:
     assert_resumable(lambda: ByState(dataset))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_endless_dataset_resumes_in_any_pass(built: Built) -> None:
     dataset = ParquetDataset(built.url, ["id"]).shuffle(5, seed=3).repeat().batch(4)
     assert_resumable(lambda: ByState(dataset), steps=14)
@@ -124,7 +124,7 @@ def test_an_endless_dataset_resumes_in_any_pass(built: Built) -> None:
 CROSSING = ["shuffle and batch over two passes", "canonical shards"]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["plain Python", "PyTorch"])
 @pytest.mark.parametrize("name", CROSSING)
 def test_a_state_crosses_to_the_other_faces_and_back_at_every_step(built: Built, name: str, other: str) -> None:

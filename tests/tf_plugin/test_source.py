@@ -145,7 +145,7 @@ VARIABLE: list[tuple[tuple[int | None, ...], Callable[[int], Any]]] = [
 ]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 def test_values_of_variable_shape_become_ragged_tensors(
     fake_dataset: Callable[..., Any], output: Any, window: int | None
@@ -197,7 +197,7 @@ def test_a_tensor_outside_its_slot_is_an_error(fake_dataset: Callable[..., Any])
         next(iter(fake_dataset(corrupt=True)))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_message_out_of_order_is_an_error(fake_dataset: Callable[..., Any]) -> None:
     with pytest.raises(tf.errors.InternalError, match="expected element 0, got element 5"):
         next(iter(fake_dataset(wrong_first=True)))

@@ -166,6 +166,7 @@ def test_debug_mode_adds_no_second_dataset(url: str, monkeypatch: pytest.MonkeyP
     assert data.prefetch(2) is data
 
 
+@pytest.mark.slow
 def test_fit_reads_without_the_autotuner(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool | None] = []
 

@@ -121,6 +121,7 @@ def test_companions_and_padded_fields_are_dense(url: str) -> None:
     assert batch["tags"].numpy().tolist() == [[b"even", b""], [b"odd", b"n1"], [b"even", b""], [b"odd", b"n3"]]
 
 
+@pytest.mark.slow
 def test_padded_windows_have_an_axis_of_steps(url: str) -> None:
     dataset = ParquetDataset(url, ["id", "points"]).ngram(length=2).pad("points").batch(3)
     assert dataset.element_spec["points"] == tf.TensorSpec((None, 2, None, 2), tf.float32)
@@ -211,7 +212,7 @@ def test_a_shard_without_arguments_is_the_launchers(url: str, monkeypatch: pytes
         ParquetDataset(url).shard()
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 5])
 def test_rows_that_a_function_leaves_out_are_not_counted(url: str, tmp_path: Path, batch: int | None) -> None:
     def plain(elements: Any) -> list[list[int]]:
@@ -296,7 +297,7 @@ def test_the_seed_of_a_mix_follows_set_seed(url: str) -> None:
         tf.compat.v1.set_random_seed(None)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_tuples_nest_in_specs_and_values_and_what_follows_keeps_them(url: str) -> None:
     parts: tuple[Any, ...] = ({"b": "image", "a": ("tags", "points")}, "id", "id")
     for dataset in (ParquetDataset(url).as_tuple(*parts).batch(5), ParquetDataset(url).as_tuple("image", "id", "id")):

@@ -24,6 +24,7 @@ ASKING = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
+            item.add_marker(pytest.mark.versions)
             for warning in TORCH_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
 

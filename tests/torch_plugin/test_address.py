@@ -42,7 +42,7 @@ def test_a_node_reads_it_too(server: ArrowServer, pipeline: Pipeline) -> None:
     assert elements(ParquetNode(address=server.address)) == elements(ParquetNode.from_pipeline(pipeline))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loader_workers_divide_it(server: ArrowServer, pipeline: Pipeline, workers: int) -> None:
     served = DataLoader(ParquetPipe(address=server.address), batch_size=None, num_workers=workers)

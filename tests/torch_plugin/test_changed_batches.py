@@ -233,7 +233,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("place", ["collate_fn", pytest.param("dataset", marks=pytest.mark.seconds)])
+@pytest.mark.parametrize("place", ["collate_fn", pytest.param("dataset", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("change", CHANGES)
 def test_results_of_user_code_arrive_unchanged(folder: str, change: Callable[[Any], Any], place: str) -> None:
     def batches(workers: int) -> list[Any]:

@@ -66,7 +66,7 @@ def test_values_are_converted_as_torch_converts_them(value: Any) -> None:
     assert shown(convert(value)) == shown(default_convert(value))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])

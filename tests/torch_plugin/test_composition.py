@@ -63,7 +63,7 @@ def test_ranks_take_equal_steps_whatever_a_filter_leaves(built: Built, face: Any
         assert set(together.values()) == {1}
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shard_first", [True, False])
 def test_a_global_batch_is_the_same_on_any_number_of_ranks_and_loader_workers(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import parquetry.torch_plugin as plugin
 
 
@@ -15,6 +17,7 @@ def test_all_names_are_sorted_and_there() -> None:
     assert not hasattr(plugin, "anything_else")
 
 
+@pytest.mark.slow
 def test_importing_it_loads_neither_tensorflow_nor_torchdata() -> None:
     code = (
         "import sys, parquetry.torch_plugin; from torch.utils.data import IterDataPipe;"

@@ -102,7 +102,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
 def test_a_dataset_inside_another_is_dealt_and_counted(url: str, face: Any, hold: Callable[[Any], Any]) -> None:
@@ -163,7 +163,7 @@ def test_a_worker_warns_of_an_epoch_that_nobody_announced(
     assert "no loader announced this pass, so it is epoch 0 each time" in caplog.text
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_it_resumes_in_stateful_loaders(url: str, workers: int) -> None:
     def load(state: Any = None) -> Any:
@@ -211,7 +211,7 @@ def test_a_mix_is_of_the_kind_of_its_first_source(url: str) -> None:
     assert isinstance(mix([ParquetIterable(url).pipeline]), ParquetPipe)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
 def test_torchs_seed_fixes_a_shuffle_without_one(url: str, face: Any, workers: int) -> None:

@@ -78,7 +78,7 @@ def test_a_worker_gives_every_second_row_of_the_epoch(url: str) -> None:
     assert flat(batches[1::2]) == epoch_of(pipe, 0)[1::2]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_workers_forked_after_the_main_process_has_read_have_memory_of_their_own(url: str) -> None:
     pipe = ParquetPipe(url, ["id", "image"]).batch(4)
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_more_workers_than_batches_lose_nothing(url: str) -> None:
     assert ids(DataLoader(pipe, batch_size=None, num_workers=3)) == epoch_of(pipe, 0)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loader", "options"),
     [
@@ -181,7 +181,7 @@ def test_objects_that_the_training_loop_deletes_are_freed(url: str, workers: int
     assert [each() for each in left] == [None] * 3
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_set_epoch_on_the_pipe_holds_for_the_loader(url: str) -> None:
     for workers in (0, 2):
         pipe = make(url).batch(7)

@@ -7,7 +7,6 @@ import mmap
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -19,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from processes import PATIENCE_S, run_python
+from processes import PATIENCE_S, eventually, gone, run_python, settled
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
@@ -74,10 +73,7 @@ def _all_given_back() -> Iterator[None]:
     before = mapped_workers()
     yield
     gc.collect()
-    deadline = time.monotonic() + 20
-    while mapped_workers() - before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert mapped_workers() <= before
+    assert settled(lambda: len(mapped_workers() - before), 0) == 0
 
 
 def mapped_workers() -> set[int]:
@@ -141,7 +137,7 @@ def test_held_batches_are_never_overwritten(folder: str, monkeypatch: pytest.Mon
     assert sorted(row for batch in held for row in batch["id"].tolist()) == sorted(3 * list(range(ROWS)))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_labels_of_all_batches_can_be_held(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not sent by torch, which would need a descriptor for each of them, and for all other tensors."""
     monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 12)
@@ -202,7 +198,7 @@ def test_writing_into_a_batch_changes_no_other_one(folder: str) -> None:
             tensor.fill_(1)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_regions_are_used_again(folder: str) -> None:
     """Otherwise a worker would soon run out, and torch would copy everything after."""
     copied = 0
@@ -253,7 +249,7 @@ def test_loaders_of_all_kinds_give_the_same(folder: str, options: dict[str, Any]
     del loader
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_loader_that_is_left_in_the_middle_gives_everything_back(folder: str) -> None:
     for _ in range(3):
         iterator = iter(loader_of(ParquetPipe(folder).batch(BATCH)))
@@ -303,8 +299,7 @@ def test_a_message_without_the_first_one_finds_the_memory_by_itself(monkeypatch:
     worker.join(PATIENCE_S)
     assert worker.exitcode == 0
     del tensors
-    while worker.pid in mapped_workers():
-        time.sleep(0.02)
+    assert eventually(lambda: worker.pid not in mapped_workers())
     with pytest.raises(PipelineError, match=rf"loader worker {worker.pid}: expected to map \d+ bytes of its memory"):
         ForkingPickler.loads(second)
 
@@ -400,11 +395,11 @@ except Exception as error:
 """
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [28, 56])
 def test_too_few_open_files_are_an_error_that_says_so(folder: str, limit: int) -> None:
     program = [sys.executable, "-c", _FEW_FILES, folder, str(limit)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "True\n", done.stderr  # an error, not a wait for ever, and one that names the limit
 
 
@@ -419,17 +414,17 @@ for batch in DataLoader(pipe, batch_size=None, num_workers=2):
 """
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_leaves_no_files(folder: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c", _ENDLESS, folder]
     with subprocess.Popen(program, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}) as trainer:
         assert trainer.stdout is not None
         for _ in range(20):
             assert trainer.stdout.readline() == b"a batch\n"
-        workers = psutil.Process(trainer.pid).children(recursive=True)
+        workers = [worker.pid for worker in psutil.Process(trainer.pid).children(recursive=True)]
         assert workers
         trainer.kill()
-    psutil.wait_procs(workers, PATIENCE_S)
+    assert gone(workers) == []
     assert os.listdir(tmp_path) == []
 
 
@@ -457,7 +452,7 @@ def test_a_file_of_another_process_with_the_workers_number_is_not_opened(tmp_pat
         os.close(shorter)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_worker_that_is_hidden_from_its_trainer_says_so() -> None:
     program = (
         "import ctypes; from parquetry.torch_plugin.loader_memory import is_visible; "

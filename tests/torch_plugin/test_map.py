@@ -117,7 +117,7 @@ def test_stock_loaders_take_every_row_once_with_any_sampler(url: str, workers: i
     assert ids(batches) == list(range(56))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_rows_that_the_loader_collates_equal_batch(url: str) -> None:
     loader = DataLoader(make(url), batch_size=8, num_workers=1, multiprocessing_context="spawn")
     assert_same(list(loader), list(ParquetIterable(url, FIELDS).batch(8)))

@@ -74,7 +74,7 @@ def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(
     assert len(whole) <= len(taken) < len(whole) + 2 * BATCH * after  # padded to equal lengths
 
 
-@pytest.mark.parametrize("cls", [ParquetIterable, pytest.param(ParquetPipe, marks=pytest.mark.seconds)])
+@pytest.mark.parametrize("cls", [ParquetIterable, pytest.param(ParquetPipe, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize("chain", ["as stored", "shuffled", "filtered"])
 @pytest.mark.parametrize("ranks", [(1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3, 1), (2, 1, 2, 1), (1, 3, 2, 1)])

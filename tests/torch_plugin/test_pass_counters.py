@@ -72,7 +72,7 @@ def test_workers_that_cost_more_than_they_bring_are_reported_once(caplog: pytest
     assert passes(0.5, [100.0, 100.0, 2.0, 2.0], workers=0) == []
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
 def test_loaders_tell_of_workers_that_cost_more(
     url: str, face: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -134,7 +134,7 @@ def test_an_abandoned_pass_waits_for_its_copies() -> None:
     assert not device.side_stream().work
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize(("face", "depth"), [(ParquetPipe, 1), (ParquetPipe, 5), *((face, 2) for face in FACES)])
 def test_the_state_belongs_to_the_batch_you_took(url: str, face: Any, depth: int) -> None:
     def pipe() -> Any:
@@ -343,7 +343,7 @@ def test_every_kind_of_field_arrives_as_it_is_on_the_host(url: str) -> None:
         assert plain(batch) == plain(host)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_batches_of_threads_are_copied_from_where_they_were_decoded(url: str) -> None:
     lock = FakePageLock()
     device = FakeDevice(lock)

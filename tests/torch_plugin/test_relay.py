@@ -6,8 +6,8 @@ import errno
 import resource
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ids import ids, ids_by_element
-from processes import open_files, settled
-from torch.utils.data import DataLoader, get_worker_info
+from processes import PATIENCE_S, open_files, settled
+from torch.utils.data import DataLoader, _utils, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import Pipeline, mix
@@ -109,7 +109,7 @@ def test_a_subclass_that_changes_batches_gets_the_batches_themselves(many: str) 
     assert found == [2 * number for number in range(ROWS)]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_started_workers_meet_too(many: str, context: str, decoded: list[int]) -> None:
     assert ids(loader(batches_of(many), multiprocessing_context=context)) == ids(loader(batches_of(many), 0))
@@ -153,7 +153,7 @@ SELECTED: dict[str, Callable[[Pipeline], Pipeline]] = {
 }
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_whatever_a_loop_does_with_its_batches_those_of_later_epochs_are_the_same(
@@ -210,7 +210,7 @@ def test_rows_are_read_and_counted_once(many: str) -> None:
     assert shared.stats().read_bytes == alone.stats().read_bytes
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_short_passes_end_in_every_worker(many: str) -> None:
     """The worker that makes the batches may end before the trainer has mapped those that others pass on."""
     pipe = ParquetPipe(many, ["id", "name", "list"]).batch(200)
@@ -218,7 +218,7 @@ def test_short_passes_end_in_every_worker(many: str) -> None:
         assert len(list(loader(pipe, 3))) == 3
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
 def test_passes_that_are_broken_off_give_their_memory_back(many: str, kind: Any, decoded: list[int]) -> None:
     pipe = batches_of(many)
@@ -234,7 +234,7 @@ def test_passes_that_are_broken_off_give_their_memory_back(many: str, kind: Any,
     assert len(decoded) >= ROWS // BATCH  # no worker had to make its own
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_stateful_loader_goes_on_in_the_middle(many: str, decoded: list[int]) -> None:
     whole = ids_by_element(loader(batches_of(many), 0))
     for stop in (1, 2, 5, 40):
@@ -320,7 +320,7 @@ def _no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 MISHAPS = [_break_encoding, _without_descriptors, _no_address, _send_no_more_descriptors, _no_thread]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("mishap", MISHAPS)
 def test_workers_make_their_own_batches_after_a_mishap(
     many: str, mishap: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -374,15 +374,34 @@ def test_a_worker_that_does_not_come_is_not_waited_for_long(
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_pass_that_is_broken_off_before_all_workers_have_started_ends_at_once(many: str, late: int) -> None:
-    def start(worker: int) -> None:
-        time.sleep(worker == late)
+def test_workers_of_a_pass_that_is_broken_off_do_not_wait_for_those_that_have_not_started(
+    many: str, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, goes_on = get_context("fork").Event(), get_context("fork").Event()
+    connected = relay._connected
 
+    def start(worker: int) -> None:
+        if worker == late:
+            goes_on.wait(PATIENCE_S)
+
+    def noted(address: str) -> socket.socket:
+        waits.set()
+        return connected(address)
+
+    monkeypatch.setattr(relay, "_connected", noted)
+    monkeypatch.setattr(relay, "_MEETING_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", PATIENCE_S)  # then torch kills workers that have not ended
     begun: Any = iter(loader(batches_of(many), worker_init_fn=start, multiprocessing_context="fork"))
-    time.sleep(0.5)  # the other worker waits for this one
-    begin = time.monotonic()
+    assert waits.wait(PATIENCE_S)  # the other worker waits for this one
+    stop = begun._workers_done_event.set
+
+    def stop_and_go_on() -> None:
+        stop()
+        goes_on.set()
+
+    begun._workers_done_event.set = stop_and_go_on
     begun._shutdown_workers()
-    assert time.monotonic() - begin < 4  # torch kills workers after 5 s
+    assert [worker.exitcode for worker in begun._workers] == [0, 0]
 
 
 def test_workers_with_different_pipelines_make_their_own_batches(many: str) -> None:
@@ -429,7 +448,7 @@ def test_a_producer_keeps_to_the_limit_on_open_files(
     assert loader_memory._sharing.most == multiples * loader_memory._MOST_REGIONS
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_passes_leave_no_descriptor_behind(many: str) -> None:
     repeated = loader(batches_of(many), 2, persistent_workers=True)
 

@@ -251,7 +251,7 @@ def test_a_drawn_seed_is_taken_from_the_state_in_loader_workers(url: str) -> Non
 # --- StatefulDataLoader and another number of workers ---
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "steps"), [(0, 4), (1, 0), (1, 9), (3, 0), (3, 4), (3, 9)])
 def test_a_stateful_loaders_state_is_one_position_of_the_rank(url: str, workers: int, steps: int) -> None:
     loader = StatefulDataLoader(make(url), batch_size=None, num_workers=workers)

@@ -154,13 +154,16 @@ def test_runs_of_any_length_are_dealt_as_torch_would_deal_their_batches(data: st
 def test_batches_that_wait_for_the_loop_come_in_runs(url: str, items: list[Any], face: Any, workers: int) -> None:
     expected = list(ids_by_element(DataLoader(face(url).shuffle(40, seed=1).batch(5), batch_size=None)))
     found = []
+    pause_s = 0.002
     loader = DataLoader(face(url).shuffle(40, seed=1).batch(5), batch_size=None, num_workers=workers)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Length of IterableDataset")  # there would be more elements than `len()`
         assert len(loader) == BATCHES
         for batch in loader:
             found.append(batch["id"].tolist())
-            time.sleep(0.002)
+            if not any(len(run.batches) > 1 for run in items):  # the workers have not come that far yet
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 8)
     assert found == expected
     assert {type(item) for item in items} == {Run}
     assert any(len(run.batches) > 1 for run in items)

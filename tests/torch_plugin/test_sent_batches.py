@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.columns.batch import Column, Dense
@@ -17,7 +18,6 @@ from parquetry.torch_plugin import loader_memory, sent_batches
 
 SIZES = [(3, 5), (2, 7), (3, 5), (1, 1), (4, 9), (5, 2000)]
 SIZED = (2 + 1, 1 + 1)  # the numbers of the two fields: their axes, and where they are
-PATIENCE_S = 60
 
 
 @pytest.fixture

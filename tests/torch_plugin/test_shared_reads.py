@@ -77,7 +77,7 @@ def loader_of(data: Any, workers: int, **options: Any) -> DataLoader:
     return DataLoader(data, batch_size=None, num_workers=workers, **options)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3, 8])
 def test_each_row_group_is_read_once(url: str, reads: Callable[[], int], workers: int) -> None:
     data = ParquetIterable(url).batch(BATCH)
@@ -102,7 +102,7 @@ def test_every_epoch_of_a_shuffle_is_shared(url: str, reads: Callable[[], int], 
             assert reads() <= ROWS // GROUP + 4
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_filter_and_a_mix_are_shared(url: str, reads: Callable[[], int]) -> None:
     def data() -> ParquetIterable:
         some = ParquetIterable(url, ["id", "x1"]).where([("x1", "<", 20)])
@@ -115,7 +115,7 @@ def test_a_filter_and_a_mix_are_shared(url: str, reads: Callable[[], int]) -> No
     assert reads() <= alone + 4
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_loader_that_is_left_in_the_middle_leaves_nothing(url: str) -> None:
     def left() -> int:
         gc.collect()
@@ -146,14 +146,14 @@ def test_values_that_stay_in_their_file_count_once(tmp_path: Path) -> None:
     assert 0.99 * bytes_read[0] < bytes_read[1] < 2.5 * bytes_read[0]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_two_loaders_of_one_dataset_do_not_disturb_each_other(url: str) -> None:
     data = ParquetIterable(url, ["id", "x1"]).batch(BATCH)
     both = zip(loader_of(data, 2), loader_of(data, 3), strict=True)
     assert all(torch.equal(one["id"], other["id"]) for one, other in both)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_small_limit_shares_what_fits(url: str, reads: Callable[[], int]) -> None:
     data = ParquetIterable(url, ["id", "x1"], memory_limit=4 * 8000).batch(BATCH)
     assert ids(loader_of(data, 3)) == list(range(ROWS))

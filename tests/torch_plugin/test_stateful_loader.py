@@ -102,7 +102,7 @@ def test_spawned_workers_count_on_after_a_resume(url: str) -> None:
     assert [ids(fresh) for _ in range(2)] == [epoch_of(pipe, 4)[3:], epoch_of(pipe, 5)]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_rows_collated_by_the_loader_resume(url: str, workers: int) -> None:
     make_loader = lambda: load(make(url, batched=False), workers, batch_size=7)  # noqa: E731

@@ -127,7 +127,7 @@ def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: s
     assert run_python("-c", code, check=True).stderr == ""
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_jagged_tensor_is_sent_without_an_import() -> None:
     """The thread of a loader's queue sends it. With too many open files, an import fails there and nobody hears it."""
     code = (

@@ -7,15 +7,17 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from builders import Built, built_once
+from processes import PATIENCE_S
 from torch.utils.data import DataLoader
 
-from parquetry.torch_plugin import ParquetIterable
+from parquetry.common.transport.sidecar.stalls import is_stopped
+from parquetry.torch_plugin import ParquetIterable, worker_failures
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,14 +35,26 @@ def test_a_loader_worker_that_is_stopped_is_reported_once_and_not_blamed_for_its
             os.kill(os.getpid(), signal.SIGSTOP)
         return row
 
-    monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "2")
+    class Waker(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            os.kill(worker.pid, signal.SIGCONT)
+
+    def warning_seconds() -> float:
+        """A busy machine may take any time until the worker stops."""
+        return 0.0 if is_stopped(worker.pid) else PATIENCE_S
+
+    monkeypatch.setattr(worker_failures, "warning_seconds", warning_seconds)
     rows = ParquetIterable(built.url, ["id"], executor="threads").transform(stops).batch(9)
     iterator = iter(DataLoader(rows, batch_size=None, num_workers=1))
-    found = [next(iterator)["id"]]
-    waking = threading.Timer(11, os.kill, (iterator._workers[0].pid, signal.SIGCONT))  # torch looks every 5 s
-    waking.start()
-    found += [batch["id"] for batch in iterator]
-    waking.join()
+    (worker,) = iterator._workers
+    waker, logger = Waker(level=logging.WARNING), logging.getLogger(worker_failures.__name__)
+    logger.addHandler(waker)
+    try:
+        found = [batch["id"] for batch in iterator]
+    finally:
+        logger.removeHandler(waker)
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGCONT)
     assert sum(map(len, found)) == 63
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert re.fullmatch(

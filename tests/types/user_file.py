@@ -5,9 +5,7 @@ It is never run. Each ``assert_type`` is an error of the checker where the type 
 
 from __future__ import annotations
 
-from typing import Any
-
-from typing_extensions import assert_type
+from typing import Any, assert_type
 
 import parquetry
 from parquetry import (

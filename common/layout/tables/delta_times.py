@@ -29,7 +29,7 @@ _EXPECTED = (
     "expected a version number, a datetime, or ISO text, such as '2024-05-31' or '2024-05-31T12:00:00Z' (UTC if it has "
     "no zone)"
 )
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
@@ -48,7 +48,7 @@ def parse_time(value: Time) -> datetime.datetime:
         raise ValueError(f"{_EXPECTED}, got {value!r}")
     elif not isinstance(value, datetime.datetime):
         value = datetime.datetime(value.year, value.month, value.day)
-    return value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
+    return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
 
 
 def version_at(log: Log, time: Time, configuration: Mapping[str, str | None]) -> int:

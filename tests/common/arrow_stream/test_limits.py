@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from builders import Built, built_once
+from cases import every_case
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ClientLimits, ServerAddress, limits, listener, serve, variants
@@ -56,7 +57,7 @@ def test_every_parameter_that_a_client_may_send_has_a_limit_or_needs_none() -> N
     assert sent - limited == NEED_NO_LIMIT
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("stages", "why"),
     [
         ([{"verb": "shard", "num_shards": 2**40, "index": 0}], "shard: expected num_shards of at most 65,536"),
@@ -85,7 +86,7 @@ def test_a_client_that_asks_for_too_much_gets_an_error_at_once(built: Built, sta
         assert len(Pipeline(address=address)) == 50  # and it continues
 
 
-@pytest.mark.parametrize(
+@every_case(
     "request_",
     [
         {"do": "describe", "seed": 2**70},
@@ -99,14 +100,12 @@ def test_requests_are_held_to_the_same_limits(built: Built, request_: dict[str, 
         ask_once(ServerAddress.of(server), request_)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["id", "i.*", "image_[a-z]+", r"\w+_\d*", "a|b|c.*", "a.b-c/d e", "", "|".join(["a.b"] * 999)]
-)
+@every_case("pattern", ["id", "i.*", "image_[a-z]+", r"\w+_\d*", "a|b|c.*", "a.b-c/d e", "", "|".join(["a.b"] * 999)])
 def test_names_and_simple_patterns_are_accepted_from_clients(pattern: str) -> None:
     check_pattern("select", pattern)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "pattern",
     [
         "(a+)+",
@@ -169,7 +168,7 @@ def test_a_machine_at_its_connection_limit_gets_another_when_one_is_closed(built
         second.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"PQA1", b"PQA1\x09\x00\x00\x00{"])
+@every_case("said", [b"", b"PQA1", b"PQA1\x09\x00\x00\x00{"])
 def test_a_client_that_does_not_say_what_it_wants_is_sent_away(built: Built, said: bytes) -> None:
     with (
         serve(built.pipeline("id"), limits=ClientLimits(hello_s=0.02)) as server,
@@ -276,7 +275,7 @@ def test_the_memory_of_a_stream_is_the_lower_of_both_limits(built: Built) -> Non
             assert server.variants.served.options.memory_limit == wanted
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "why"),
     [
         ("idle=3", "expected NAME=NUMBER, where NAME is one of"),

@@ -37,6 +37,8 @@ from parquetry.common.transport.served.wire import SocketReader, send_json
 
 from .served import TLS, elements, socket_url
 
+pytestmark = pytest.mark.versions
+
 built = built_once([[20, 30], [25], [13]], names=ALL_FIELDS)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from builders import Built, built_once
 from ids import ids_by_element as ids
-from processes import PATIENCE_S, WITHIN_S, settled
+from processes import PATIENCE_S, settled
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, serve
@@ -170,7 +170,7 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
 
     def wait(row: dict[str, Any]) -> dict[str, Any]:
         entered.set()
-        leave.wait(PATIENCE_S)
+        leave.wait(2 * PATIENCE_S)
         return row
 
     shared = SharedEpochs()
@@ -181,7 +181,7 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
     assert entered.wait(PATIENCE_S)
     closer = threading.Thread(target=shared.close, daemon=True)
     closer.start()
-    closer.join(WITHIN_S)
+    closer.join(PATIENCE_S)
     closed = not closer.is_alive()
     leave.set()
     reader.join(PATIENCE_S)

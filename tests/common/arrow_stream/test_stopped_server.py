@@ -52,13 +52,18 @@ def woken_by_a_warning(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_stopped_server_is_an_error_if_there_is_a_limit(built: Built, tmp_path: Path, url: str, shared: bool) -> None:
+def test_a_stopped_server_is_an_error_if_there_is_a_limit(
+    built: Built, tmp_path: Path, url: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with server_process(built.pipeline("id").repeat().batch(4), tmp_path, "--listen", url) as (process, address):
+        is_stopped = threading.Event()
+        monkeypatch.setattr(client, "answers", lambda *args: answers(*args) if is_stopped.is_set() else True)
         iterator = iter(Pipeline(address=ServerAddress(url=address, shared=shared), stall_timeout=0.3))
         next(iterator)
         process.send_signal(signal.SIGSTOP)
+        is_stopped.set()
         with pytest.raises(SidecarError, match=r"within stall_timeout=0\.3 s, or another answer .* It may be stopped"):
             for _ in iterator:
                 pass
@@ -88,8 +93,8 @@ def test_a_server_that_computes_is_not_stalled(built: Built, monkeypatch: pytest
     asked: list[bool] = []
     enough = threading.Event()
 
-    def noted(address: ServerAddress, within_s: float) -> bool:
-        asked.append(answers(address, within_s))
+    def noted(address: ServerAddress, _: float) -> bool:
+        asked.append(answers(address, PATIENCE_S))
         if len(asked) == 3:
             enough.set()
         return asked[-1]

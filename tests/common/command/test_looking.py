@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,7 +57,7 @@ def test_inspect_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_times_are_shown_as_times(tmp_path: Path) -> None:
-    begin = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+    begin = datetime(2026, 3, 1, 12, tzinfo=UTC)
     times = [begin + timedelta(minutes=10 * number) for number in range(5)]
     columns = {"at": pa.array(times, pa.timestamp("s", "UTC")), "took": pa.array(range(5), pa.duration("ms"))}
     url = write_table(tmp_path, pa.table({"id": range(5), **columns}))

@@ -23,7 +23,7 @@ def test_bench_tells_what_bounds_a_chain() -> None:
     assert run("bench", REAL, "--seconds", 0).exit_code == 2
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_simulate_takes_a_dataset_or_a_description() -> None:
     shown = run("simulate", REAL, "shuffle(20, seed=7).batch(4)", "--ranks", 1, "--ranks", 8).output
     assert "1.00x" in shown

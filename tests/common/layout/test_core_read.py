@@ -19,7 +19,10 @@ from parquetry.common.errors import DatasetError
 from parquetry.common.layout.core_read import CoreColumns, core_compressions, leaves_of, read_by_core
 from parquetry.common.native.library import is_compiled
 
-pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
+pytestmark = [
+    pytest.mark.versions,
+    pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them"),
+]
 ROWS = 1000
 CORE_READ = CoreColumns.read
 DATA = Path(__file__).resolve().parents[2] / "data"

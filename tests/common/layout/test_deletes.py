@@ -22,6 +22,8 @@ pytest.importorskip("sqlalchemy")
 
 import iceberg_tables as hand  # needs pyiceberg
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -169,7 +171,7 @@ _STEPS = st.one_of(
 )
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.lists(_STEPS, min_size=1, max_size=6), st.sampled_from([1, 100, 1 << 26]))
 def test_deletes_of_every_kind_leave_what_a_list_leaves(steps: list[tuple[str, Any]], values_bytes: int) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DecodeError, SchemaError
@@ -17,8 +18,10 @@ from parquetry.common.layout.evolution import widen
 from parquetry.common.layout.index import write_index
 from parquetry.common.tools import generate_metadata
 
+pytestmark = pytest.mark.versions
 
-@pytest.mark.parametrize(
+
+@every_case(
     ("first", "second", "expected"),
     [
         (pa.int32(), pa.int64(), pa.int64()),
@@ -74,7 +77,7 @@ def test_types_that_do_not_widen_are_refused_with_both_files_unless_deselected(u
     assert len(list(Pipeline(url, ["a"]))) == 4
 
 
-@pytest.mark.parametrize("other", [[{"x": 1}], [[("k", 1)]]])
+@every_case("other", [[{"x": 1}], [[("k", 1)]]])
 def test_a_list_in_one_file_and_a_struct_or_map_in_another_are_refused_unless_deselected(
     tmp_path: Path, other: list[object]
 ) -> None:
@@ -141,9 +144,9 @@ if pa.__version__ >= "20":  # earlier releases do not write views
 
 
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("indexed", [False, True])
-@pytest.mark.parametrize("name", ALIKE)
+@every_case("turned", [False, True])
+@every_case("indexed", [False, True])
+@every_case("name", ALIKE)
 def test_files_that_differ_only_for_arrow_are_distinguished(
     tmp_path: Path, name: str, indexed: bool, turned: bool, executor: str
 ) -> None:

@@ -309,7 +309,7 @@ for _ in range(120):
 """
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_eight_processes_together_stay_within_the_limit_at_any_time(tmp_path: Path) -> None:
     limit = 40_000
     command = [sys.executable, "-W", "error::UserWarning", "-c", _WRITER, str(tmp_path), str(limit)]

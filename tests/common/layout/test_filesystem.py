@@ -20,6 +20,8 @@ from parquetry.common.errors import DatasetError
 from parquetry.common.layout.filesystem import _with_retry_limit, credentials_advice, resolve
 from parquetry.common.layout.stores import fsspec_of
 
+pytestmark = pytest.mark.versions
+
 
 def test_an_absolute_path_stays_unchanged(tmp_path: Path) -> None:
     filesystem, path = resolve(str(tmp_path / "a%20b"))

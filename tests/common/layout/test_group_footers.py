@@ -15,6 +15,8 @@ from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index_writer import write_index
 from parquetry.common.native.library import is_compiled
 
+pytestmark = pytest.mark.versions
+
 ROWS = 120
 
 

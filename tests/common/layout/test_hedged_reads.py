@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from processes import WITHIN_S
+from processes import PATIENCE_S
 
 from parquetry.common.counting.counters import Count, Counters, add, counting
 from parquetry.common.layout import hedged_reads
@@ -16,7 +16,14 @@ from parquetry.common.layout.hedged_reads import hedged_read
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long for a read that ends by itself."""
+    for name in ("SLOW_S", "SILENT_S", "QUESTION_S"):
+        monkeypatch.setattr(hedged_reads, name, PATIENCE_S)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedged_reads, "SLOW_S", 0.02)
 
 
@@ -44,13 +51,14 @@ def test_one_thread_serves_all_reads_of_a_thread() -> None:
     assert threading.get_ident() not in found
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_straggler_is_overtaken(stuck: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     calls = iter([True, False])
     counters = Counters()
 
     def read() -> str:
         if next(calls):
-            stuck.wait(WITHIN_S)
+            stuck.wait(PATIENCE_S)
             return "late"
         return "soon"
 
@@ -60,12 +68,13 @@ def test_a_straggler_is_overtaken(stuck: threading.Event, caplog: pytest.LogCapt
     assert counters.totals()[Count.RETRIES] == 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_second_read_that_fails_leaves_time_for_the_first(stuck: threading.Event) -> None:
     calls = iter([True, False])
 
     def read() -> str:
         if next(calls):
-            stuck.wait(WITHIN_S)
+            stuck.wait(PATIENCE_S)
             return "late"
         stuck.set()
         raise OSError("busy")
@@ -73,18 +82,20 @@ def test_a_second_read_that_fails_leaves_time_for_the_first(stuck: threading.Eve
     assert hedged_read(read, "a file") == "late"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_silence_is_a_time_out(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedged_reads, "SILENT_S", 0.05)
     with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
-        hedged_read(lambda: stuck.wait(WITHIN_S), "a file")
+        hedged_read(lambda: stuck.wait(PATIENCE_S), "a file")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_question_about_a_file_has_less_time_than_a_read(
     stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hedged_reads, "QUESTION_S", 0.05)
     with pytest.raises(TimeoutError, match="expected a response within 0 s, got none"):
-        hedged_read(lambda: stuck.wait(WITHIN_S), "a file", is_question=True)
+        hedged_read(lambda: stuck.wait(PATIENCE_S), "a file", is_question=True)
 
 
 def test_a_slow_listing_is_told_of_while_it_goes_on(
@@ -93,21 +104,21 @@ def test_a_slow_listing_is_told_of_while_it_goes_on(
     monkeypatch.setattr(hedged_reads, "_SLOW_LISTING_S", 0.0)
     warn = hedged_reads._LOGGER.warning
     monkeypatch.setattr(hedged_reads._LOGGER, "warning", lambda *told: (warn(*told), stuck.set()))
-    assert hedged_read(lambda: stuck.wait(WITHIN_S), "dataset 's3://lake'", is_listing=True)
+    assert hedged_read(lambda: stuck.wait(PATIENCE_S), "dataset 's3://lake'", is_listing=True)
     assert "dataset 's3://lake': the store is still listing files after 0 s" in caplog.text
 
 
 def test_large_reads_may_take_longer(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedged_reads, "SILENT_S", 0.0)
     threading.Timer(0.1, stuck.set).start()
-    assert hedged_read(lambda: stuck.wait(WITHIN_S), "a file", size_bytes=30_000_000)
+    assert hedged_read(lambda: stuck.wait(PATIENCE_S), "a file", size_bytes=3_000_000_000)
 
 
 def test_a_listing_may_take_minutes_and_is_made_once(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedged_reads, "SILENT_S", 0.0)
     threading.Timer(0.1, stuck.set).start()
     calls = []
-    assert hedged_read(lambda: calls.append(1) or stuck.wait(WITHIN_S), "a directory", is_listing=True)
+    assert hedged_read(lambda: calls.append(1) or stuck.wait(PATIENCE_S), "a directory", is_listing=True)
     assert len(calls) == 1
 
 
@@ -126,7 +137,7 @@ def test_threads_end_with_the_thread_that_they_read_for() -> None:
     caller.join()
     gc.collect()
     for thread in set(helpers()) - before:
-        thread.join(WITHIN_S)
+        thread.join(PATIENCE_S)
     assert set(helpers()) <= before
 
 

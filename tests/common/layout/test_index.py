@@ -31,6 +31,8 @@ from parquetry.common.plan.plan import Plan
 from parquetry.common.selection.statistics import column_bytes, column_statistics, decoded_bytes
 from parquetry.common.stages.where import Where
 
+pytestmark = pytest.mark.versions
+
 ROWS = 40
 GROUP = 7
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from processes import WITHIN_S
+from processes import PATIENCE_S
 
 from parquetry.common.layout import hedged_reads, latencies
 from parquetry.common.layout.hedged_reads import hedged_read
@@ -79,10 +79,21 @@ def test_the_reads_of_an_endpoint_decide_when_it_is_asked_again(
 
     def read() -> int:
         calls.append(1)
-        return int(len(calls) == 2 or stuck.wait(WITHIN_S)) + len(calls)
+        return int(len(calls) == 2 or stuck.wait(PATIENCE_S)) + len(calls)
 
     assert hedged_read(read, "a file", endpoint=endpoint) == 3  # not after `SLOW_S`, which is 10 s
     assert hedged_reads.SLOW_S > 5
+
+
+class Clock:
+    """Each look at it takes 5 ms, however long the machine takes."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def monotonic(self) -> float:
+        self._looks += 1
+        return 0.005 * self._looks
 
 
 def test_no_more_stragglers_are_asked_again_than_the_share_allows(
@@ -90,13 +101,14 @@ def test_no_more_stragglers_are_asked_again_than_the_share_allows(
 ) -> None:
     monkeypatch.setattr(latencies, "FLOOR_S", 0.001)
     monkeypatch.setattr(hedged_reads, "SILENT_S", 0.1)
+    monkeypatch.setattr(hedged_reads, "time", Clock())
     endpoint, asked = f"test {tmp_path}", []
     for _ in range(FEWEST_READS):
-        hedged_read(int, "a file", endpoint=endpoint)
+        latencies_of(endpoint).note(0, 0.001)
 
     def read() -> None:
         asked.append(1)
-        stuck.wait(WITHIN_S)
+        stuck.wait(PATIENCE_S)
 
     for _ in range(6):  # a store that answers nobody any more
         with pytest.raises(TimeoutError):

@@ -25,6 +25,8 @@ from parquetry.common.layout.nested import (
     with_whole_extensions,
 )
 
+pytestmark = pytest.mark.versions
+
 LARGE_LISTS = pa.large_list(pa.large_list(pa.large_string()))
 
 

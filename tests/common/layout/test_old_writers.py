@@ -25,6 +25,8 @@ from parquetry.common.layout.chunk_statistics import footer_statistics
 from parquetry.common.layout.footer_check import trusted_bounds
 from parquetry.common.layout.index_writer import write_index
 
+pytestmark = pytest.mark.versions
+
 WIDTH = 16
 KIND = pa.decimal128(38, 0)
 BASE = 0x11223344556677_0000  # so that the bytes of a bound occur nowhere else in a footer
@@ -66,7 +68,7 @@ def ids(path: Path, condition: pc.Expression) -> list[int]:
         return []
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(OFFSETS, st.integers(0, 0xFFFF), st.sampled_from(OLD), st.booleans())
 def test_a_filter_by_decimals_of_an_old_writer_finds_every_row(

@@ -18,6 +18,8 @@ from parquetry.common.layout.pages import FileBytes, MemoryBytes, find_values
 from parquetry.common.native.library import is_compiled
 from parquetry.common.native.parquet import read_cells
 
+pytestmark = pytest.mark.versions
+
 PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False}
 
 

@@ -14,6 +14,8 @@ from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.common.tools import generate_metadata
 
+pytestmark = pytest.mark.versions
+
 
 def dataset(root: Path, directories: dict[str, int]) -> str:
     """Writes a file with one ``id`` to each directory."""

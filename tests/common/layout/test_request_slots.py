@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processes import WITHIN_S
+from processes import PATIENCE_S, eventually
 from s3_server import serving
 
 from parquetry.common.layout import hedged_reads, request_slots
@@ -30,7 +30,7 @@ from parquetry.common.layout.request_slots import Slots, most_requests, slots_of
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[str]:
     """An endpoint that no other test has. Reads that give up waiting for a slot fail the test."""
     monkeypatch.setattr(request_slots, "_directory", lambda: str(tmp_path))
-    monkeypatch.setattr(request_slots, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(request_slots, "PATIENCE_S", PATIENCE_S)
     yield f"test {tmp_path}"
     assert not [record for record in caplog.get_records("call") if "still no free slot" in record.message]
 
@@ -41,17 +41,22 @@ def _two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Peak:
-    """Counts how many are inside at a time."""
+    """Counts how many are inside at a time. The first two wait for each other, so they are inside together."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
         self._lock = threading.Lock()
+        self._together = threading.Barrier(2)
+        self._alone = iter([False, False])
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
+            is_alone = next(self._alone, True)
+        if not is_alone:
+            self._together.wait(PATIENCE_S)
         yield
         with self._lock:
             self.now -= 1
@@ -92,11 +97,15 @@ def test_a_file_that_could_not_be_opened_once_is_opened_later(tmp_path: Path) ->
 
 
 def eventually_takes(slots: Slots) -> int:
-    until = time.monotonic() + WITHIN_S
-    while (found := slots.try_one()) is None:
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    return found
+    found: list[int] = []
+
+    def takes_one() -> bool:
+        slot = slots.try_one()
+        found.extend([] if slot is None else [slot])
+        return bool(found)
+
+    assert eventually(takes_one)
+    return found[0]
 
 
 def test_threads_make_no_more_requests_than_there_are_slots(endpoint: str) -> None:
@@ -158,8 +167,8 @@ def test_a_read_that_was_given_up_returns_its_slot(endpoint: str, monkeypatch: p
     monkeypatch.setattr(hedged_reads, "SILENT_S", 0.02)
     never = threading.Event()
     with pytest.raises(TimeoutError):
-        hedged_read(lambda: never.wait(WITHIN_S), "a file", endpoint=endpoint)
-    monkeypatch.setattr(hedged_reads, "SILENT_S", WITHIN_S)
+        hedged_read(lambda: never.wait(PATIENCE_S), "a file", endpoint=endpoint)
+    monkeypatch.setattr(hedged_reads, "SILENT_S", PATIENCE_S)
     assert hedged_read(lambda: 7, "a file", endpoint=endpoint) == 7
     never.set()
 
@@ -171,16 +180,16 @@ def test_a_second_request_waits_for_a_free_slot(endpoint: str, monkeypatch: pyte
     assert other is not None
 
     def read() -> bool:
-        asked.append(time.monotonic())
+        asked.append(1)
         if len(asked) == 2:
             second.set()
-        return second.wait(WITHIN_S)
+        return second.wait(PATIENCE_S)
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(hedged_read, read, "a file", endpoint=endpoint)
         assert not second.wait(0.2)
         slots.release(other)
-        assert answer.result(WITHIN_S)
+        assert answer.result(PATIENCE_S)
     assert len(asked) == 2
 
 
@@ -268,6 +277,6 @@ def test_processes_that_read_a_bucket_share_its_slots(tmp_path: Path) -> None:
         store.fault = slowly
         command = [sys.executable, "-W", "ignore", "-c", READER, store.url("lake/rows")]
         readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-        found = [reader.communicate(timeout=WITHIN_S)[0] for reader in readers]
+        found = [reader.communicate(timeout=PATIENCE_S)[0] for reader in readers]
     assert [int(each) for each in found] == [sum(range(600))] * 3
     assert peak.most == 2

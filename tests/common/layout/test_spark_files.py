@@ -16,6 +16,8 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DecodeError
 from parquetry.common.layout.spark_files import footer_schema, read_options
 
+pytestmark = pytest.mark.versions
+
 SPARK3 = {b"org.apache.spark.version": b"3.5.0"}
 OLD = {**SPARK3, b"org.apache.spark.legacyDateTime": b""}
 

@@ -12,6 +12,8 @@ from processes import run_python
 
 from parquetry.common.layout.value_bounds import expanded_bytes, most_bytes, slice_rows
 
+pytestmark = pytest.mark.versions
+
 MIB = 1 << 20
 VALUES, VALUE_BYTES = 500, MIB
 LIMIT = 32 * MIB

@@ -10,6 +10,8 @@ import pytest
 
 from parquetry.common.memory.arena import Region, RegionPool
 
+pytestmark = pytest.mark.versions
+
 PAGE, MANY = 1 << 16, np.dtype(np.uint8)
 
 

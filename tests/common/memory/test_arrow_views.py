@@ -20,6 +20,8 @@ from parquetry.common.layout.index import write_index
 from parquetry.common.memory.arrow_views import as_arrow, as_numpy, texts_as_arrow, without_nulls
 from parquetry.common.native.library import is_compiled
 
+pytestmark = pytest.mark.versions
+
 NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     *(pa.float16(), pa.float32(), pa.float64()),

@@ -14,6 +14,8 @@ from oracle import examples
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.native import gather
 
+pytestmark = pytest.mark.versions
+
 DTYPES = ["?", "i1", "<i2", ">i2", "f2", "f4", "i8", "c8", "c16", "M8[ns]", "S3", "S0", "V7"]
 INNER = [(), (), (1,), (3,), (2, 5), (40,), (0,), (2, 0)]
 

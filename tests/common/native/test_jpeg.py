@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 from PIL import Image
+from processes import PATIENCE_S
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.columns.coded_column import CodedColumn
@@ -107,7 +108,7 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], jpeg.Parts, tuple[int, int, i
     return [file for file, _ in drawn], parts, (*size, draw(st.sampled_from([1, 3])))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(400)
 @given(st.data())
 def test_parts_are_finished_as_by_opencv_and_numpy(data: st.DataObject) -> None:
@@ -142,7 +143,7 @@ def test_parts_are_finished_as_by_opencv_and_numpy(data: st.DataObject) -> None:
     assert (unused == 7).all()
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(300)
 @given(st.data())
 def test_a_damaged_file_is_refused_wherever_the_whole_image_is(data: st.DataObject) -> None:
@@ -327,7 +328,7 @@ def test_several_threads_that_begin_at_once_try_the_library_once(monkeypatch: py
         return is_exact(loaded)
 
     def decode() -> bool:
-        all_here.wait(60)
+        all_here.wait(PATIENCE_S)
         return jpeg.is_usable()
 
     monkeypatch.setattr(jpeg, "_is_exact", counted)

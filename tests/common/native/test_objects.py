@@ -13,6 +13,8 @@ from oracle import examples
 from parquetry.common.engine.columns.batch import Strings
 from parquetry.common.native.objects import objects
 
+pytestmark = pytest.mark.versions
+
 RUNS = st.lists(st.none() | st.text(max_size=9), max_size=30)
 
 

@@ -13,6 +13,8 @@ from parquetry.common.order import permutations, sorting
 from parquetry.common.order.permutations import permutation, raw_words
 from parquetry.common.order.sorting import sorted_on_disk
 
+pytestmark = pytest.mark.versions
+
 
 @settings(max_examples=100, deadline=None)
 @given(count=st.integers(0, 5000) | st.sampled_from([65_535, 65_536, 65_537, 262_144, 262_145]), key=st.integers())

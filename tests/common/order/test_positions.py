@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from parquetry.common.order.epoch import EpochOrder, OrderSpec
 from parquetry.common.order.positions import Batches, BatchView, Epoch, RepeatView, RowView, ShardView, Slice, Strided
 
+pytestmark = pytest.mark.versions
+
 
 @given(data=st.data())
 def test_a_run_of_batches_is_its_batches_one_after_the_other(data: st.DataObject) -> None:

@@ -7,10 +7,13 @@ from collections import Counter
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common.order.weighted import WeightedDraws, weight_bounds
+
+pytestmark = pytest.mark.versions
 
 whole = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=40).filter(any)
 fractions = st.lists(st.floats(0, 1e300, allow_subnormal=True), min_size=1, max_size=40).filter(any)

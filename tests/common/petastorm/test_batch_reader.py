@@ -18,6 +18,8 @@ from parquetry.common.petastorm import reader as reader_module
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda, in_set
 
+pytestmark = pytest.mark.versions
+
 REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 COUNT = 40
 GROUND = datetime.datetime(2005, 2, 25, 3, 30)
@@ -56,7 +58,7 @@ def batches(url: str, **options: Any) -> list[Any]:
         return list(reader)
 
 
-@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+@pytest.mark.parametrize("pool", ["dummy", "thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_each_row_group_is_a_named_tuple_of_columns(url: str, pool: str) -> None:
     read = batches(url, reader_pool_type=pool, workers_count=2)
     assert [len(batch.id) for batch in read] == [16, 16, 8]
@@ -183,7 +185,7 @@ def test_fields_are_removed_and_selected_without_pandas(url: str) -> None:
     assert selected[0]._fields == ("text", "id")
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_function_gets_and_gives_the_row_group_as_a_data_frame(url: str) -> None:
     pd = pytest.importorskip("pandas")
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from cases import every_case
 from PIL import Image
 
 from parquetry.common.petastorm.codecs import (
@@ -20,6 +21,8 @@ from parquetry.common.petastorm.codecs import (
     ScalarCodec,
 )
 from parquetry.common.petastorm.unischema import UnischemaField
+
+pytestmark = pytest.mark.versions
 
 
 class IntegerType:
@@ -38,20 +41,20 @@ def both_ways(codec: DataframeColumnCodec, dtype: Any, shape: tuple[int | None, 
     return codec.decode(field, codec.encode(field, value))
 
 
-@pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()])
-@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "?", "M8[ns]"])
+@every_case("codec", [NdarrayCodec(), CompressedNdarrayCodec()])
+@every_case("dtype", ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "?", "M8[ns]"])
 def test_arrays_of_any_number_come_back(codec: DataframeColumnCodec, dtype: str) -> None:
     value = np.arange(24).reshape(2, 3, 4).astype(dtype)
     np.testing.assert_array_equal(both_ways(codec, np.dtype(dtype).type, (2, None, 4), value), value, strict=True)
 
 
-@pytest.mark.parametrize("value", [np.array(["a", "bé"]), np.array([b"a\0b", b"cc"]), np.array([], dtype="U1")])
+@every_case("value", [np.array(["a", "bé"]), np.array([b"a\0b", b"cc"]), np.array([], dtype="U1")])
 def test_arrays_of_strings_come_back_in_numpys_own_type(value: np.ndarray) -> None:
     read = both_ways(NdarrayCodec(), value.dtype.type, (None,), value)
     np.testing.assert_array_equal(read, value, strict=True)
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((30, 20), "u1"), ((30, 20, 3), "u1"), ((30, 20), "u2")])
+@every_case(("shape", "dtype"), [((30, 20), "u1"), ((30, 20, 3), "u1"), ((30, 20), "u2")])
 def test_png_is_lossless(shape: tuple[int, ...], dtype: str) -> None:
     value = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, shape).astype(dtype)
     read = both_ways(CompressedImageCodec("png"), np.dtype(dtype).type, shape, value)
@@ -90,7 +93,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
         NdarrayCodec().decode(UnischemaField("x", np.uint8, (3,), None, False), b"bogus")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("spark_type", "dtype", "value"),
     [
         (IntegerType(), np.int32, np.int32(-(2**31))),
@@ -163,7 +166,7 @@ def test_scalars_are_cast_to_what_the_stored_type_takes() -> None:
     assert np.isnan(stored(pa.float32(), np.float32, np.nan))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("spark_type", "dtype", "value"),
     [
         (IntegerType(), np.int32, 1.5),

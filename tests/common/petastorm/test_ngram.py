@@ -19,6 +19,8 @@ from parquetry.common.petastorm.selectors import RowGroupSelectorBase
 from parquetry.common.petastorm.unischema import Unischema as PetastormSchema
 from parquetry.common.petastorm.unischema import UnischemaField as PetastormField
 
+pytestmark = pytest.mark.versions
+
 REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 ID = PetastormField("id", np.int64, ())
 NAME = PetastormField("name", np.str_, ())
@@ -81,7 +83,7 @@ def test_each_offset_has_its_own_fields_and_one_without_fields_takes_a_row() -> 
     assert [field.name for field in ngram.fields[1]] == ["id", "label"]
 
 
-@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+@pytest.mark.parametrize("pool", ["dummy", "thread", pytest.param("process", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize(("length", "threshold"), [(1, 0), (2, 4), (2, 1.5), (3, 4), (5, 100)])
 def test_windows_equal_the_definition(tmp_path: Path, length: int, threshold: float, overlap: bool, pool: str) -> None:

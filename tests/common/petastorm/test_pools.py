@@ -22,6 +22,7 @@ def read(spec: TransformSpec, **options: Any) -> list[int]:
         return [int(row.id) for row in reader]
 
 
+@pytest.mark.slow
 def test_user_code_runs_in_other_processes() -> None:
     own = os.getpid()
     pids = set(read(TransformSpec(lambda row: {"id": os.getpid()})))
@@ -29,11 +30,12 @@ def test_user_code_runs_in_other_processes() -> None:
     assert 1 <= len(pids) <= 2
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_output_of_user_code_does_not_disturb_the_answers() -> None:
     assert read(TransformSpec(lambda row: print("noise") or row)) == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_its_work_done_again(tmp_path: Path) -> None:
     mark = tmp_path / "died"
 
@@ -47,7 +49,7 @@ def test_a_worker_that_dies_is_replaced_and_its_work_done_again(tmp_path: Path) 
     assert mark.exists()
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_worker_that_dies_again_over_the_same_row_group_is_an_error() -> None:
     def die(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] == 30:
@@ -58,7 +60,7 @@ def test_a_worker_that_dies_again_over_the_same_row_group_is_an_error() -> None:
         read(TransformSpec(die))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_an_exception_that_cannot_travel_arrives_as_its_text() -> None:
     def fail(row: Any) -> Any:
         class OddError(Exception):
@@ -77,7 +79,7 @@ def test_functions_that_cannot_travel_are_refused_at_once() -> None:
         read(TransformSpec(lambda row: {**row, "id": id(lock)}))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_stopping_ends_the_processes(tmp_path: Path) -> None:
     def note(row: dict[str, Any]) -> dict[str, Any]:
         (tmp_path / str(os.getpid())).touch()

@@ -22,6 +22,8 @@ from parquetry.common.petastorm.errors import NoFieldsError, ReaderStoppedError,
 from parquetry.common.petastorm.predicates import in_lambda, in_set
 from parquetry.common.petastorm.unischema import UnischemaField as PetastormField
 
+pytestmark = pytest.mark.versions
+
 REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 GROUPS = [8, 8, 4] * 3
 POOLS = ["dummy", "thread", "process"]
@@ -54,7 +56,7 @@ def numbers(tmp_path: Path) -> str:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", ["dummy", "thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_every_value_of_a_petastorm_dataset_is_read_in_petastorms_own_type(pool: str) -> None:
     with make_reader(f"file://{REAL}", reader_pool_type=pool, workers_count=2, shuffle_row_groups=False) as reader:
         rows = list(reader)
@@ -195,7 +197,7 @@ def test_row_groups_are_shuffled_as_wholes_and_differently_in_each_epoch() -> No
     assert len(set(orders)) == 3
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 123])
 def test_a_seed_fixes_the_order_whatever_the_pool_and_zero_is_a_seed(seed: int) -> None:
     options: dict[str, Any] = {"seed": seed, "shuffle_rows": True, "num_epochs": 2}

@@ -109,7 +109,7 @@ def test_rows_match_a_list_comprehension(url: str, chosen: dict[str, Any]) -> No
             check(chosen, [(int(row.id), int(row.third), str(row.text)) for row in reader])
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(60)
 @given(chosen=options())
 def test_columns_match_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:

@@ -32,6 +32,8 @@ from parquetry.common.petastorm.unischema import (
     match_unischema_fields,
 )
 
+pytestmark = pytest.mark.versions
+
 SCHEMA = Unischema(
     "s",
     [

@@ -53,7 +53,7 @@ def pipeline_of(url: str, executor: str) -> Pipeline:
     return Pipeline(url, executor=executor, workers=2)
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("batch", [None, 1, 4])
 def test_elements_that_do_not_fail_come_in_order(url: str, executor: str, batch: int | None) -> None:
     pipeline = pipeline_of(url, executor).transform(fails_on_bad)
@@ -64,7 +64,7 @@ def test_elements_that_do_not_fail_come_in_order(url: str, executor: str, batch:
     assert given(iter(pipeline)) == [None if set(BAD) & set(part) else part for part in parts]
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("batch", [None, 3])
 def test_rows_that_are_left_are_grouped_without_those_that_fail(url: str, executor: str, batch: int | None) -> None:
     pipeline = pipeline_of(url, executor).transform(odd_and_not_bad, drops=True)
@@ -75,7 +75,7 @@ def test_rows_that_are_left_are_grouped_without_those_that_fail(url: str, execut
     assert found.count(None) == len(BAD)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_a_state_after_a_failure_resumes_behind_it(url: str, executor: str) -> None:
     pipeline = pipeline_of(url, executor).transform(fails_on_bad)
@@ -90,7 +90,7 @@ def test_a_state_after_a_failure_resumes_behind_it(url: str, executor: str) -> N
     assert rest == [None if row in BAD else [row] for row in range(2, ROWS)]
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 def test_a_file_that_is_gone_ends_the_iterator(tmp_path: Path, executor: str) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"id": range(3)}), path)

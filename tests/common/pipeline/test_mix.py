@@ -78,7 +78,7 @@ def test_a_mix_without_a_seed_warns_where_ranks_would_differ(drive: Pipeline, ca
         assert "mix(seed=None) picked the random seed" in caplog.text
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_one_seed_brings_back_a_mix_in_which_nobody_chose_one(drive: Pipeline) -> None:
     def mixed() -> Pipeline:
         return mix([drive.select("id").shuffle(7), drive.select("id").shuffle(7)], stop="all")

@@ -25,7 +25,7 @@ from parquetry.common.errors import EmptySelectionError
 from parquetry.common.pipeline.iteration import batch_to_numpy, rows_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.versions]
 
 
 @examples(125)

@@ -27,6 +27,8 @@ from parquetry.common.pipeline.element_numbers import drawn_numbers, numbers_of
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_same
 
+pytestmark = pytest.mark.versions
+
 drive = drive_once(executor="threads", workers=2)
 
 

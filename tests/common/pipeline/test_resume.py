@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 from builders import Built, build, built_once
-from hypothesis import given, settings
+from cases import every_case
+from hypothesis import given
 from hypothesis import strategies as st
+from oracle import examples
 from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
@@ -24,7 +27,7 @@ from parquetry.common.testing import assert_resumable
 built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
-@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.seconds)])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_every_stage_resumes_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
     assert_resumable(lambda: iter(CASES[name](built.pipeline(executor=executor, workers=1))))
@@ -121,36 +124,141 @@ def test_a_state_is_small_json_whatever_the_position(built: Built) -> None:
 # --- other numbers of ranks ---
 
 
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(st.data())
-def test_other_ranks_take_exactly_the_unread_rows(built: Built, data: st.DataObject) -> None:
-    even = data.draw(st.sampled_from(["pad", "drop", "none"]), "even")
-    ranks = data.draw(
-        st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2, max_size=4), "ranks, one after the other"
-    )
-    passes = 1 if even == "none" else data.draw(st.integers(1, 2), "passes")
-    canonical = 12
+CHAINS: dict[str, Callable[[Pipeline], Pipeline]] = {
+    "as stored": lambda p: p,
+    "shuffled": lambda p: p.shuffle(3, seed=7),
+    "filtered": lambda p: p.where(pc.field("id") > 1).shuffle(3, seed=7),
+}
+EVEN = ["pad", "drop", "none"]
+RANKS = [
+    *((2, 1), (3, 1), (3, 2), (1, 2), (1, 3), (2, 3), (4, 1), (2, 5)),
+    *((1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3, 1), (2, 1, 2, 1), (1, 3, 2, 1)),
+]
+"""Numbers of ranks, one after the other."""
 
-    def pipeline(number: int, rank: int) -> Pipeline:
-        shuffled = built.pipeline("id").shuffle(3, seed=7).shard(number, rank, even=even, canonical_shards=canonical)
-        return shuffled.repeat(passes).batch(12 // number)
 
-    whole = [Counter(_ids(step)) for step in _steps([iter(pipeline(1, 0))])]
-    taken: list[Counter[int]] = []
-    states: list[dict[str, Any]] | None = None
-    for position, number in enumerate(ranks):
-        iterators = [iter(pipeline(number, rank)) for rank in range(number)]
-        if states is not None:
-            for iterator in iterators:
-                iterator.load_state_dict(states[0])
-        last = position == len(ranks) - 1
-        steps = _steps(iterators, None if last else data.draw(st.integers(0, 2), f"steps on {number} ranks"))
-        taken += [Counter(_ids(step)) for step in steps]
-        states = [iterator.state_dict() for iterator in iterators]
-        for iterator in iterators:
+def check_ranks(
+    rows: Pipeline,
+    ranks: Sequence[int],
+    steps: Sequence[int],
+    *,
+    even: Any,
+    canonical: int | None = None,
+    passes: int = 1,
+    together: int | None = None,
+) -> None:
+    """Checks that ranks deal out the rows of one rank in turn, and that other ranks do so with exactly those that are left.
+
+    Args:
+        ranks: numbers of ranks, one after the other.
+        steps: how many elements each of them takes; the last ranks take all.
+        canonical: the canonical shards that the pipelines choose.
+        together: the rows of a global batch; ``None`` = no batches.
+    """
+
+    def of_rank(number: int, rank: int, canonical: int | None) -> Pipeline:
+        sharded = rows.shard(number, rank, even=even, canonical_shards=canonical)
+        return sharded if passes == 1 else sharded.repeat(passes)
+
+    shards = canonical or ranks[0]
+    alone = [int(row["id"]) for row in of_rank(1, 0, shards)]
+    size = len(alone) // passes
+    wholes = [alone[at : at + size] for at in range(0, len(alone), size)]
+    dealt = _Dealt(wholes, [0] * passes, ranks[0], even)
+    offset = asked = 0  # the rows that each of these ranks took and was asked for
+    state: Any = None
+    for number, most in zip(ranks, [*steps, None], strict=True):
+        if number != dealt.number:
+            dealt, offset, asked = (
+                _Dealt(wholes, dealt.starts_after(offset) if asked else dealt.starts, number, even),
+                0,
+                0,
+            )
+        size = 1 if together is None else max(1, together // number)
+        states, taken = [], 0
+        for rank in range(number):
+            pipeline = of_rank(number, rank, canonical)
+            iterator = iter(pipeline if together is None else pipeline.batch(size))
+            if state is not None:
+                iterator.load_state_dict(state)
+                assert iterator.state_dict()["canonical_shards"] == shards
+            found = [row for step in itertools.islice(iterator, most) for row in step["id"].reshape(-1).tolist()]
+            expected = dealt.rows_of(rank)[offset:]
+            assert found == expected[: None if most is None else most * size], f"rank {rank} of {number} in {ranks}"
+            taken = max(taken, len(found))
+            states.append(iterator.state_dict())
             iterator.close()
-    assert taken == whole  # 12 divides by every number of ranks: the same global batches
+        state, offset, asked = states[-1], offset + taken, asked + (most or 0) * size
+
+
+@dataclass
+class _Dealt:
+    """What ranks have left of each pass, one row after the other to each rank in turn."""
+
+    wholes: list[list[int]]
+    starts: list[int]
+    number: int
+    even: str
+
+    def __post_init__(self) -> None:
+        self._lefts = [self._made_even(whole[start:]) for whole, start in zip(self.wholes, self.starts, strict=True)]
+
+    def _made_even(self, left: list[int]) -> list[int]:
+        if self.even == "drop":
+            return left[: len(left) // self.number * self.number]
+        missing = -len(left) % self.number if self.even == "pad" else 0
+        return [*left, *itertools.islice(itertools.cycle(left), missing)]
+
+    def rows_of(self, rank: int) -> list[int]:
+        return [row for left in self._lefts for row in left[rank :: self.number]]
+
+    def starts_after(self, taken: int) -> list[int]:
+        """Returns where each pass goes on once each rank took some rows; what a pass dropped is gone with its end."""
+        starts = []
+        for whole, start, left in zip(self.wholes, self.starts, self._lefts, strict=True):
+            rounds = -(-len(left) // self.number)
+            here = min(taken, rounds)
+            starts.append(len(whole) if here == rounds else start + here * self.number)
+            taken -= here
+        return starts
+
+
+@every_case(
+    ("ranks", "even", "chain"),
+    [
+        (ranks, even, [*CHAINS][(one + other) % len(CHAINS)])
+        for one, ranks in enumerate(RANKS)
+        for other, even in enumerate(EVEN)
+    ],
+)
+def test_any_other_numbers_of_ranks_take_exactly_the_rows_that_are_left(
+    built: Built, ranks: tuple[int, ...], even: str, chain: str
+) -> None:
+    rows = CHAINS[chain](built.pipeline("id", executor="threads", workers=1))
+    check_ranks(rows, ranks, [2] * (len(ranks) - 1), even=even)
+    check_ranks(rows, ranks, [1] * (len(ranks) - 1), even=even, canonical=2, together=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@examples(40)
+@given(data=st.data())
+def test_ranks_take_exactly_the_rows_that_are_left_in_every_order(
+    built: Built, executor: str, data: st.DataObject
+) -> None:
+    even = data.draw(st.sampled_from(EVEN), "even")
+    ranks = data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2, max_size=4), "ranks")
+    steps = data.draw(st.lists(st.integers(0, 2), min_size=len(ranks) - 1, max_size=len(ranks) - 1), "steps")
+    chain = data.draw(st.sampled_from([*CHAINS]), "chain")
+    check_ranks(
+        CHAINS[chain](built.pipeline("id", executor=executor, workers=1)),
+        ranks,
+        steps,
+        even=even,
+        canonical=data.draw(st.sampled_from([None, 2, 3, 12]), "canonical shards"),
+        passes=1 if even == "none" else data.draw(st.integers(1, 2), "passes"),
+        together=data.draw(st.sampled_from([None, 12]), "global batch"),
+    )
 
 
 def test_ranks_whose_passes_differ_in_length_are_refused_other_ranks_after_the_first(built: Built) -> None:
@@ -164,66 +272,6 @@ def test_ranks_whose_passes_differ_in_length_are_refused_other_ranks_after_the_f
         next(first)
     with pytest.raises(StateError, match="are at different rows"):
         iter(pipeline(1)).load_state_dict(first.state_dict())
-
-
-def _steps(iterators: list[Any], count: int | None = None) -> list[list[Any]]:
-    """Returns the elements of all ranks, step by step; the ranks must end together."""
-    steps = []
-    for _ in itertools.count() if count is None else range(count):
-        step = [next(iterator, None) for iterator in iterators]
-        if all(part is None for part in step):
-            break
-        steps.append([part for part in step if part is not None])
-    return steps
-
-
-def _ids(step: list[Any]) -> list[int]:
-    return [number for part in step for number in part["id"].tolist()]
-
-
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 5), (4, 1)])
-@pytest.mark.parametrize("even", ["none", "pad", "drop"])
-def test_any_other_number_of_ranks_resumes_exactly(built: Built, before: int, after: int, even: str) -> None:
-    def pipeline(number: int, rank: int) -> Pipeline:
-        return built.pipeline("id").shuffle(3, seed=7).shard(number, rank, even=even, canonical_shards=2)
-
-    first = [iter(pipeline(before, rank)) for rank in range(before)]
-    taken = Counter(int(next(iterator)["id"]) for iterator in first for _ in range(2))
-    second = [iter(pipeline(after, rank)) for rank in range(after)]
-    for iterator in second:
-        iterator.load_state_dict(first[0].state_dict())
-    parts = [[int(row["id"]) for row in iterator] for iterator in second]
-    together = taken + Counter(itertools.chain.from_iterable(parts))
-    everything = Counter(range(len(built.rows)))
-    if even == "none":
-        assert together == everything
-    else:
-        assert len({len(part) for part in parts}) == 1
-        extra, missing = together - everything, everything - together
-        assert (sum(missing.values()) == 0) if even == "pad" else (sum(extra.values()) == 0)
-        assert sum(extra.values()) + sum(missing.values()) < after + 2
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (3, 1), (2, 5)])
-def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(
-    built: Built, executor: str, before: int, after: int
-) -> None:
-    def iterator(number: int, rank: int) -> Any:
-        pipeline = built.pipeline("id", executor=executor, workers=1)
-        return iter(pipeline.shuffle(3, seed=7).shard(number, rank, even="none"))
-
-    ranks = [iterator(before, rank) for rank in range(before)]
-    taken = [int(next(rank)["id"]) for rank in ranks for _ in range(2)]
-    state = ranks[0].state_dict()
-    left = []
-    for rank in range(after):
-        resumed = iterator(after, rank)
-        resumed.load_state_dict(state)
-        assert resumed.state_dict()["canonical_shards"] == before
-        left += [int(row["id"]) for row in resumed]
-    assert sorted(taken + left) == [row["id"] for row in built.plain]
 
 
 @pytest.mark.parametrize(("executor", "batch"), [("threads", None), ("threads", 3), ("sidecar", 3)])

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 
 from parquetry.common import ParquetryError, Pipeline, UnischemaField, mix
 from parquetry.common.pipeline.verbs import Verbs
@@ -91,7 +92,7 @@ def arguments(parameters: list[inspect.Parameter], odd: str, value: Any) -> tupl
     return by_position, by_name
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@every_case("verb", VERBS)
 def test_arguments_of_wrong_types_are_refused(pipeline: Pipeline, verb: str) -> None:
     method = getattr(pipeline, verb)
     parameters = list(inspect.signature(method).parameters.values())
@@ -108,7 +109,7 @@ def test_arguments_of_wrong_types_are_refused(pipeline: Pipeline, verb: str) -> 
                 pytest.fail(f"{verb}({parameter.name}={value!r}) raised a raw {type(error).__name__}: {error}")
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@every_case("option", OPTIONS)
 def test_options_of_wrong_types_are_refused(pipeline: Pipeline, option: str) -> None:
     for value in ODD:
         try:
@@ -119,30 +120,30 @@ def test_options_of_wrong_types_are_refused(pipeline: Pipeline, option: str) -> 
             pytest.fail(f"{option}={value!r} raised a raw {type(error).__name__}: {error}")
 
 
-@pytest.mark.parametrize("verb", ["shufle", 3, None, ["batch"], np.arange(3)])
+@every_case("verb", ["shufle", 3, None, ["batch"], np.arange(3)])
 def test_accepts_knows_only_verbs(pipeline: Pipeline, verb: Any) -> None:
     with pytest.raises(ParquetryError, match="accepts: expected the name of a verb"):
         pipeline.accepts(verb)
 
 
-@pytest.mark.parametrize("sources", [3, None, object()])
+@every_case("sources", [3, None, object()])
 def test_a_mix_takes_a_list_of_pipelines(sources: Any) -> None:
     with pytest.raises(ParquetryError, match="mix: expected a list of pipelines"):
         mix(sources)
 
 
-@pytest.mark.parametrize("address", [{}, {"url": 3}, {"id": 1}, 3, ["tcp://x:1"]])
+@every_case("address", [{}, {"url": 3}, {"id": 1}, 3, ["tcp://x:1"]])
 def test_addresses_of_wrong_types_are_refused(address: Any) -> None:
     with pytest.raises(ParquetryError):
         Pipeline(address=address)
 
 
-@pytest.mark.parametrize("dims", ["HWC", ["H", "W", "C"], dict.fromkeys("HWC").keys(), iter("HWC")])
+@every_case("dims", ["HWC", ["H", "W", "C"], dict.fromkeys("HWC").keys(), iter("HWC")])
 def test_the_axes_of_a_field_are_named_in_order(dims: Any) -> None:
     assert UnischemaField("image", np.uint8, (None, None, 3), dims=dims).dims == ("H", "W", "C")
 
 
-@pytest.mark.parametrize("dims", [{"H", "W", "C"}, 3, [1, 2, 3], np.array(3)])
+@every_case("dims", [{"H", "W", "C"}, 3, [1, 2, 3], np.array(3)])
 def test_the_axes_of_a_field_have_names_in_order(dims: Any) -> None:
     with pytest.raises(ParquetryError, match="expected a list of names"):
         UnischemaField("image", np.uint8, (None, None, 3), dims=dims)

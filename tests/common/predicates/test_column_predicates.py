@@ -20,6 +20,8 @@ from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.errors import PipelineError
 from parquetry.common.predicates.column_predicates import hash_column
 
+pytestmark = pytest.mark.versions
+
 drive = drive_once(executor="threads", workers=2)
 
 

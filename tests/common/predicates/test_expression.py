@@ -27,6 +27,8 @@ from parquetry.common.predicates.expression import (
     parse_expression,
 )
 
+pytestmark = pytest.mark.versions
+
 a, b = pc.field("a"), pc.field("b")
 
 

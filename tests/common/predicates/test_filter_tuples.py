@@ -15,6 +15,8 @@ from parquetry.common.errors import PipelineError
 from parquetry.common.predicates.filter_tuples import as_expression, from_tuples
 from parquetry.common.predicates.row_mask import row_mask
 
+pytestmark = pytest.mark.versions
+
 a, b = pc.field("a"), pc.field("b")
 
 
@@ -57,7 +59,7 @@ def test_times_of_pandas_are_compared_to_the_nanosecond(kind: pa.DataType) -> No
         assert np.flatnonzero(row_mask(table, from_tuples(("a", *condition)))).tolist() == expected
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_a_set_gives_one_expression_in_every_process() -> None:
     script = (
         "from parquetry.common.predicates.expression import expression_to_json;"

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from cases import every_case
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -23,6 +24,8 @@ from parquetry.common.predicates.expression import (
 )
 from parquetry.common.predicates.filter_tuples import from_tuples
 from parquetry.common.predicates.row_mask import row_mask
+
+pytestmark = pytest.mark.versions
 
 a, b = pc.field("a"), pc.field("b")
 
@@ -101,8 +104,8 @@ def test_a_column_called_like_the_row_number_is_only_a_column() -> None:
     assert mask(pa.table({"#": [1, 0], "##": [1, 1]}), (pc.field("#") == 0) & (pc.field("##") == 1)) == [False, True]
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-@pytest.mark.parametrize("expression", [a == "x", a, a + 1, pc.field("b") & (a > 1)], ids=str)
+@every_case("rows", [0, 2])
+@every_case("expression", [a == "x", a, a + 1, pc.field("b") & (a > 1)], ids=str)
 def test_a_predicate_that_does_not_fit_the_types_is_refused_with_them(expression: pc.Expression, rows: int) -> None:
     table = pa.table({"a": [1, 2], "b": [1, 2]}).slice(0, rows)
     with pytest.raises(PipelineError, match=r"^predicate '.*a.*' for columns .*a: int64.*cast the column"):
@@ -221,7 +224,7 @@ def test_the_mask_equals_a_list_comprehension(rows, case) -> None:
     assert mask(table, expression) == [value(row) is True for row in rows]
 
 
-@pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
+@every_case("count", [0, 1, 6, 7, 20])
 def test_a_mask_made_in_parts_equals_the_mask_of_all_rows(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [None if number % 5 == 0 else number for number in range(count)]
     monkeypatch.setattr(row_masks, "_ROWS_AT_ONCE", 3)
@@ -250,7 +253,7 @@ _EXTENDED = pa.table(
 _SECOND = pa.ExtensionArray.from_storage(pa.uuid(), _UUID_BYTES[1:2])
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("expression", "rows"),
     [
         (pc.field("u") == _UUIDS[1].bytes, [1]),
@@ -290,8 +293,8 @@ def test_a_literal_that_does_not_fit_an_extension_column_is_refused_with_the_sto
         row_mask(_EXTENDED, pc.field("u") == 3)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-@pytest.mark.parametrize(
+@every_case("kind", [pa.string(), pa.large_string()])
+@every_case(
     ("expression", "rows"),
     [
         (pc.starts_with(pc.field("d"), "ap"), [0, 3]),
@@ -310,7 +313,7 @@ def test_functions_without_a_form_for_dictionaries_see_their_values(
     assert np.flatnonzero(row_mask(pa.table({"d": column, "s.d": column}), expression)).tolist() == rows
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+@every_case("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_literals_of_views_are_compared_with_plain_columns(kind: pa.DataType) -> None:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     view = pa.string_view() if is_text else pa.binary_view()

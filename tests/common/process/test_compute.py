@@ -36,7 +36,7 @@ print(here())
 """
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_who_loads_it(tmp_path: Path) -> None:
     schema = Unischema(
         "rows",

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from parquetry.common import CompressedImageCodec
 from parquetry.common.process.dataclass import dataclass
 
+pytestmark = pytest.mark.versions
+
 _DEFAULTS = {
     "none": lambda: dataclasses.MISSING,
     "value": lambda: 3,

@@ -20,9 +20,10 @@ from processes import PATIENCE_S
 from parquetry.common.process import forks
 from parquetry.common.process.forks import ForkLock, cached_property, importing, reading
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process:DeprecationWarning"
-)  # Python 3.12 and newer: it has threads
+pytestmark = [
+    pytest.mark.versions,
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # Python 3.12 and newer: it has threads
+]
 
 
 class Slow:
@@ -37,7 +38,7 @@ class Slow:
     def value(self) -> list[int]:
         self.calls += 1
         self.begun.release()
-        assert self.go.wait(60)
+        assert self.go.wait(PATIENCE_S)
         return [self.calls]
 
 
@@ -45,7 +46,7 @@ def exit_code_of_child(work: Callable[[], bool]) -> int:
     """Returns 0 if ``work`` is true in a forked child; a signal kills a child that hangs."""
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(int(PATIENCE_S))
         os._exit(0 if work() else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -80,7 +81,7 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_child() -> None:
     def hold() -> None:
         with lock:
             held.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE_S)
 
     def takes_it() -> bool:
         with lock:
@@ -88,7 +89,7 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_child() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold)
-        assert held.wait(60)
+        assert held.wait(PATIENCE_S)
         assert exit_code_of_child(takes_it) == 0
         go.set()
         holding.result()
@@ -152,7 +153,7 @@ def test_a_fork_waits_for_the_end_of_an_import() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         importer = pool.submit(import_slowly)
-        assert inside.wait(60)
+        assert inside.wait(PATIENCE_S)
         assert exit_code_of_child(lambda: ended.is_set()) == 0
         forked.set()
         importer.result()
@@ -168,14 +169,14 @@ def test_a_thread_that_imports_may_fork() -> None:
 
 
 def test_a_fork_waits_for_threads_that_read_and_holds_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_READS_WITHIN_S", 60)
+    monkeypatch.setattr(forks, "_READS_WITHIN_S", PATIENCE_S)
     begun, go = threading.Event(), threading.Event()
     order = []
 
     def read() -> None:
         with reading():
             begun.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE_S)
             with reading():  # nested in another one while the fork waits
                 order.append("read")
 
@@ -206,7 +207,7 @@ def test_a_fork_does_not_wait_forever_for_a_read(monkeypatch: pytest.MonkeyPatch
     def read() -> None:
         with reading():
             begun.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE_S)
 
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(read)
@@ -250,7 +251,7 @@ sys.meta_path.insert(0, Slow())
 assert "pandas" not in sys.modules
 thread = threading.Thread(target=as_numpy, args=(texts,))
 thread.start()
-assert begun.wait(60)
+begun.wait()
 child = os.fork()
 if not child:
     os._exit(len(as_numpy(texts)))
@@ -275,7 +276,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [FORKS_BESIDE_PANDAS, FORKS_BESIDE_ARROW], ids=["guarded", "any call"])
 def test_a_fork_waits_while_arrow_imports_pandas(program: str) -> None:
     pytest.importorskip("pandas")

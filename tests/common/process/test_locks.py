@@ -12,6 +12,8 @@ import pytest
 
 from parquetry.common.process.locks import holder_of, locked_within
 
+pytestmark = pytest.mark.versions
+
 
 def test_a_lock_that_becomes_free_is_taken() -> None:
     waits: list[float] = []

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from builders import ALL_FIELDS, build, write_table
 from PIL import Image
+from processes import PATIENCE_S
 
 from parquetry.common.errors import DatasetError, PipelineError
 from parquetry.common.reports import html_report
@@ -133,7 +134,7 @@ def test_chromium_shows_the_whole_page(tmp_path: Path) -> None:
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,3000"]
     options += [f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}", "--enable-logging=stderr"]
     ran = subprocess.run(
-        [str(CHROMIUM), *options, page.as_uri()], capture_output=True, text=True, timeout=100, check=True
+        [str(CHROMIUM), *options, page.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert "CONSOLE" not in ran.stderr  # browser messages about broken pages
     pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import simplejpeg
+from cases import every_case
 from PIL import Image
 
 from parquetry.common.errors import EncodeError
@@ -31,6 +32,8 @@ from parquetry.common.schema import (
 )
 from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.schema.encoding import encode_rows
+
+pytestmark = pytest.mark.versions
 
 NUMBERS = [
     "bool",
@@ -80,7 +83,7 @@ def sample(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 # ---- plain columns
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
+@every_case("dtype", NUMBERS)
 def test_numbers_are_plain_columns(tmp_path: Path, dtype: str) -> None:
     limits = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else None
     values = [limits.min, limits.max] if limits else ([True, False] if dtype == "bool" else [0.5, -2.0])
@@ -89,7 +92,7 @@ def test_numbers_are_plain_columns(tmp_path: Path, dtype: str) -> None:
     assert found.to_pylist() == [*values, None]
 
 
-@pytest.mark.parametrize("dtype", TIMES)
+@every_case("dtype", TIMES)
 def test_time_stamps_keep_their_count(tmp_path: Path, dtype: str) -> None:
     value = np.array(1_234_000, dtype="int64").astype(dtype)[()]
     found = stored(tmp_path, UnischemaField("x", dtype, nullable=True), [value, None])
@@ -118,8 +121,8 @@ def test_a_scalar_codec_may_store_another_type_of_the_same_family(tmp_path: Path
     assert (found.type, found.to_pylist()) == (pa.int16(), [0, 255])
 
 
-@pytest.mark.parametrize("dtype", [*NUMBERS, *TIMES])
-@pytest.mark.parametrize("shape", [(None,), (3,), (None, 2), (2, None), (2, 2)])
+@every_case("dtype", [*NUMBERS, *TIMES])
+@every_case("shape", [(None,), (3,), (None, 2), (2, None), (2, 2)])
 def test_lists_hold_arrays_of_any_rank(tmp_path: Path, dtype: str, shape: tuple[int | None, ...]) -> None:
     field = UnischemaField("x", dtype, shape, ListCodec(), nullable=True)
     value = sample(dtype, tuple(axis or 4 for axis in shape))
@@ -156,16 +159,16 @@ def test_a_list_refuses_nat_because_arrow_would_store_null() -> None:
 # ---- arrays as bytes
 
 
-@pytest.mark.parametrize("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
-@pytest.mark.parametrize("dtype", [*NUMBERS, *TIMES])
+@every_case("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
+@every_case("dtype", [*NUMBERS, *TIMES])
 def test_arrays_of_every_dtype_round_trip(tmp_path: Path, codec: Codec, dtype: str) -> None:
     value = sample(dtype, (2, 3))
     found = round_trip(tmp_path, UnischemaField("x", dtype, (2, 3), codec), value)
     assert np.array_equal(found, value.astype("int64") if value.dtype.kind in "mM" else value)
 
 
-@pytest.mark.parametrize("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
-@pytest.mark.parametrize("layout", ["big-endian", "fortran", "strided"])
+@every_case("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
+@every_case("layout", ["big-endian", "fortran", "strided"])
 def test_the_memory_layout_of_the_input_does_not_matter(tmp_path: Path, codec: Codec, layout: str) -> None:
     value = sample("float32", (4, 6))
     given = {"big-endian": value.astype(">f4"), "fortran": np.asfortranarray(value), "strided": value[::-1, ::-1]}[
@@ -175,7 +178,7 @@ def test_the_memory_layout_of_the_input_does_not_matter(tmp_path: Path, codec: C
     assert np.array_equal(found, given)
 
 
-@pytest.mark.parametrize("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
+@every_case("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
 def test_an_array_decodes_from_an_arrow_buffer_into_strided_memory(codec: Codec) -> None:
     field = UnischemaField("x", np.int16, (2, 3), codec)
     value = sample("int16", (2, 3))
@@ -184,8 +187,8 @@ def test_an_array_decodes_from_an_arrow_buffer_into_strided_memory(codec: Codec)
     assert np.array_equal(out, value)
 
 
-@pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()], ids=lambda codec: codec.kind)
-@pytest.mark.parametrize("shape", [(0, 4), (1, 4), (7, 4)])
+@every_case("codec", [NdarrayCodec(), CompressedNdarrayCodec()], ids=lambda codec: codec.kind)
+@every_case("shape", [(0, 4), (1, 4), (7, 4)])
 def test_wildcards_take_any_length(tmp_path: Path, codec: Codec, shape: tuple[int, int]) -> None:
     value = sample("float64", shape)
     found = round_trip(tmp_path, UnischemaField("x", np.float64, (None, 4), codec), value)
@@ -193,12 +196,12 @@ def test_wildcards_take_any_length(tmp_path: Path, codec: Codec, shape: tuple[in
     assert np.array_equal(found, value)
 
 
-@pytest.mark.parametrize("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
+@every_case("codec", ARRAY_CODECS, ids=lambda codec: codec.kind)
 def test_an_array_of_no_elements_round_trips(tmp_path: Path, codec: Codec) -> None:
     assert round_trip(tmp_path, UnischemaField("x", np.int8, (0, 3), codec), np.zeros((0, 3), np.int8)).shape == (0, 3)
 
 
-@pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()], ids=lambda codec: codec.kind)
+@every_case("codec", [NdarrayCodec(), CompressedNdarrayCodec()], ids=lambda codec: codec.kind)
 def test_arrays_of_strings_decode_as_strings(tmp_path: Path, codec: NdarrayCodec) -> None:
     for dtype, value in ((str, [["a\0b", "é"], ["", "cd"]]), (bytes, [[b"a\0b", b"\xff"], [b"", b"cd"]])):
         field = UnischemaField("x", dtype, (2, None), codec)
@@ -212,14 +215,14 @@ def test_arrays_of_decimals_decode_as_their_exact_text(tmp_path: Path) -> None:
     assert NdarrayCodec().decode_strings(field, memoryview(found)).tolist() == [["1.50", "2"]]
 
 
-@pytest.mark.parametrize("value", [[["a\0"]], [[b"a\0"]]])
+@every_case("value", [[["a\0"]], [[b"a\0"]]])
 def test_a_string_array_refuses_a_final_nul_that_npy_would_drop(value: Any) -> None:
     schema = Unischema("s", [UnischemaField("x", type(value[0][0]), (1, 1), NdarrayCodec())])
     with pytest.raises(EncodeError, match=r"row 0, field 'x': expected strings without a trailing NUL"):
         encode_rows(schema, [{"x": value}])
 
 
-@pytest.mark.parametrize("value", ["a\0", b"\0"])
+@every_case("value", ["a\0", b"\0"])
 def test_a_string_refuses_a_final_nul_that_npy_would_drop(value: Any) -> None:
     for codec in (NdarrayCodec(), CompressedNdarrayCodec()):
         with pytest.raises(EncodeError, match=r"field 'x': expected strings without a trailing NUL.*ScalarCodec\(\)"):
@@ -250,7 +253,7 @@ def test_equal_arrays_give_equal_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompressedNdarrayCodec().encode(field, np.zeros(3, np.int8)) == first
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("codec", "data", "text"),
     [
         (NdarrayCodec(), b"garbage....", r"expected \.npy bytes, got b'garbage\.'"),
@@ -265,7 +268,7 @@ def test_bytes_that_are_not_the_codecs_own_are_refused(codec: Codec, data: bytes
         codec.decode_into(field, memoryview(data), np.zeros((2, 3), np.float32))
 
 
-@pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()], ids=lambda codec: codec.kind)
+@every_case("codec", [NdarrayCodec(), CompressedNdarrayCodec()], ids=lambda codec: codec.kind)
 def test_truncated_and_damaged_arrays_are_refused(codec: Codec) -> None:
     field = UnischemaField("x", np.float64, (64, 64), codec)
     data = codec.encode(field, np.random.default_rng(0).random((64, 64)))
@@ -277,7 +280,7 @@ def test_truncated_and_damaged_arrays_are_refused(codec: Codec) -> None:
             codec.shape_of(field, memoryview(damaged))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("stored_value", "text"),
     [
         (np.zeros((2, 3), np.int32), "expected dtype float32, got int32"),
@@ -332,8 +335,8 @@ def image_field(codec: CompressedImageCodec, shape: tuple[int, ...], dtype: str 
     return UnischemaField("x", dtype, (None, None, *shape[2:]), codec)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-@pytest.mark.parametrize("shape", [(20, 30), (20, 30, 1), (20, 30, 3), (20, 30, 4), (1, 1, 3)])
+@every_case("dtype", ["uint8", "uint16"])
+@every_case("shape", [(20, 30), (20, 30, 1), (20, 30, 3), (20, 30, 4), (1, 1, 3)])
 def test_png_is_lossless(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
     value = picture(shape, dtype)
     found = round_trip(tmp_path, image_field(CompressedImageCodec("png"), shape, dtype), value)
@@ -346,14 +349,14 @@ def test_png_of_gray_with_alpha_is_lossless(tmp_path: Path) -> None:
     assert np.array_equal(round_trip(tmp_path, image_field(CompressedImageCodec("png"), (5, 6, 2)), value), value)
 
 
-@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 3)])
+@every_case("shape", [(5, 6), (5, 6, 3)])
 def test_png_of_big_endian_pixels_is_lossless(tmp_path: Path, shape: tuple[int, ...]) -> None:
     value = picture(shape, "uint16")
     field = image_field(CompressedImageCodec("png"), shape, "uint16")
     assert np.array_equal(round_trip(tmp_path, field, value.astype(">u2")), value)
 
 
-@pytest.mark.parametrize("shape", [(32, 48), (32, 48, 1), (32, 48, 3)])
+@every_case("shape", [(32, 48), (32, 48, 1), (32, 48, 3)])
 def test_jpeg_keeps_the_picture(tmp_path: Path, shape: tuple[int, ...]) -> None:
     value = picture(shape)
     found = round_trip(tmp_path, image_field(CompressedImageCodec("jpeg", 95), shape), value)
@@ -361,8 +364,8 @@ def test_jpeg_keeps_the_picture(tmp_path: Path, shape: tuple[int, ...]) -> None:
     assert np.abs(found.astype(int) - value).mean() < 8
 
 
-@pytest.mark.parametrize("shape", [(32, 48), (32, 48, 1), (32, 48, 3)])
-@pytest.mark.parametrize("encoder", ["simplejpeg", "pillow"])
+@every_case("shape", [(32, 48), (32, 48, 1), (32, 48, 3)])
+@every_case("encoder", ["simplejpeg", "pillow"])
 def test_jpeg_decodes_alike_with_and_without_simplejpeg(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], encoder: str
 ) -> None:
@@ -378,7 +381,7 @@ def test_jpeg_decodes_alike_with_and_without_simplejpeg(
     assert np.abs(fast.astype(int) - slow).max() <= 6
 
 
-@pytest.mark.parametrize("colors", [("GRAY", 3), ("RGB", 1)])
+@every_case("colors", [("GRAY", 3), ("RGB", 1)])
 def test_a_jpeg_of_other_colors_converts_alike_with_and_without_simplejpeg(
     monkeypatch: pytest.MonkeyPatch, colors: tuple[str, int]
 ) -> None:
@@ -391,7 +394,7 @@ def test_a_jpeg_of_other_colors_converts_alike_with_and_without_simplejpeg(
     assert np.abs(fast.astype(int) - decoded(field, data)).max() <= 6
 
 
-@pytest.mark.parametrize("channels", [3, 4])
+@every_case("channels", [3, 4])
 def test_webp_keeps_the_picture(tmp_path: Path, channels: int) -> None:
     shape = (32, 48, channels)
     value = picture(shape)
@@ -407,8 +410,8 @@ def test_webp_without_transparency_keeps_its_alpha_channel(tmp_path: Path) -> No
     assert (found[..., 3] == 255).all()
 
 
-@pytest.mark.parametrize("codec", ["png", "jpeg", "webp"])
-@pytest.mark.parametrize("fast", [True, False])
+@every_case("codec", ["png", "jpeg", "webp"])
+@every_case("fast", [True, False])
 def test_an_image_decodes_from_an_arrow_buffer_into_strided_memory(
     monkeypatch: pytest.MonkeyPatch, codec: str, fast: bool
 ) -> None:
@@ -430,8 +433,8 @@ def test_a_palette_png_gives_its_colors() -> None:
     assert np.array_equal(decoded(image_field(CompressedImageCodec("png"), (4, 4, 3)), stream.getvalue()), flag)
 
 
-@pytest.mark.parametrize("codec", ["png", "jpeg", "webp"])
-@pytest.mark.parametrize("fast", [True, False])
+@every_case("codec", ["png", "jpeg", "webp"])
+@every_case("fast", [True, False])
 def test_damaged_images_are_refused(monkeypatch: pytest.MonkeyPatch, codec: str, fast: bool) -> None:
     field = image_field(CompressedImageCodec(codec), (64, 64, 3))
     data = field.storage.encode(field, np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
@@ -462,7 +465,7 @@ def test_an_image_of_another_kind_is_refused() -> None:
         rgb.storage.decode_into(rgb, data, np.zeros((5, 4, 3), np.uint8))
 
 
-@pytest.mark.parametrize("height", [3, 5])
+@every_case("height", [3, 5])
 def test_a_jpeg_of_another_size_is_refused(height: int) -> None:
     field = image_field(CompressedImageCodec("jpeg"), (4, 4, 3))
     data = memoryview(field.storage.encode(field, picture((4, 4, 3))))

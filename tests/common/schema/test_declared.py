@@ -14,6 +14,8 @@ from builders import write_table
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, ScalarCodec, UnischemaField, mix
 from parquetry.common.errors import DecodeError, ParquetryError, PipelineError, SchemaError, StateError
 
+pytestmark = pytest.mark.versions
+
 IMAGE = UnischemaField("image", np.uint8, (4, 6, 3), CompressedImageCodec("png"))
 
 

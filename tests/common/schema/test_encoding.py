@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from cases import every_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ from parquetry.common.schema import (
 from parquetry.common.schema import encoding as encoding_module
 from parquetry.common.schema.encoding import check_value, encode_columns, encode_rows
 
+pytestmark = pytest.mark.versions
+
 F = UnischemaField
 
 
@@ -41,7 +44,7 @@ def encoded(field: UnischemaField, values: Any, *, columns: bool = False) -> lis
 UTC_PLUS_2 = datetime.timezone(datetime.timedelta(hours=2))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("dtype", "value", "kept"),
     [
         ("uint8", 255, 255),
@@ -76,7 +79,7 @@ def test_not_a_number_is_a_number() -> None:
     assert np.isnan(encoded(F("x", np.float32), [float("nan"), np.float32("nan")])).all()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("dtype", "shape", "value", "kept"),
     [
         ("float32", (None,), [1, 2.5], [1.0, 2.5]),
@@ -105,7 +108,7 @@ def test_a_list_that_fits_is_kept(dtype: Any, shape: tuple[int | None, ...], val
 # ---- values that do not fit
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("dtype", "value", "text"),
     [
         ("uint8", 256, r"expected 0 to 255 \(uint8\), got 256\."),
@@ -150,7 +153,7 @@ def test_a_scalar_that_does_not_fit_is_refused(dtype: Any, value: Any, text: str
         encoded(F("x", dtype), [value])
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("dtype", "shape", "value", "text"),
     [
         ("float32", (2,), np.zeros(2), r"expected dtype float32, got float64\. Convert it .* \.astype\('float32'\)"),
@@ -197,7 +200,7 @@ def test_an_array_that_does_not_fit_is_refused(
         encoded(F("x", dtype, shape), [value])
 
 
-@pytest.mark.parametrize("dtype", ["datetime64[us]", "timedelta64[us]"])
+@every_case("dtype", ["datetime64[us]", "timedelta64[us]"])
 def test_the_missing_time_of_pandas_is_null(dtype: str) -> None:
     missing = pytest.importorskip("pandas").NaT
     assert encoded(F("x", dtype, nullable=True), [missing]) == [None]
@@ -213,7 +216,7 @@ def test_a_long_value_is_shown_in_short() -> None:
 # ---- nulls
 
 
-@pytest.mark.parametrize(
+@every_case(
     "field",
     [
         F("x", np.int8, nullable=True),
@@ -255,7 +258,7 @@ def test_a_missing_value_of_a_field_that_is_not_nullable_is_refused() -> None:
 # ---- rows and columns
 
 
-@pytest.mark.parametrize("path", ["a.jpg", Path("a.jpg")])
+@every_case("path", ["a.jpg", Path("a.jpg")])
 def test_the_path_of_an_image_says_how_to_pass_its_bytes(path: Any) -> None:
     field = F("x", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
     with pytest.raises(EncodeError, match=r"expected uint8, got .*To store a file, pass its bytes: .*read_bytes\(\)"):
@@ -291,7 +294,7 @@ def test_a_row_that_is_not_a_mapping_is_refused() -> None:
         encode_rows(Unischema("s", [F("x", np.int8)]), [[1]], first_row=3)  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("column", ["ab", b"ab", 5, iter([1]), {"a": 1}, {"a"}, np.array(5)])
+@every_case("column", ["ab", b"ab", 5, iter([1]), {"a": 1}, {"a"}, np.array(5)])
 def test_a_column_that_is_not_a_sequence_is_refused(column: Any) -> None:
     with pytest.raises(EncodeError, match=r"column 'x': expected a sequence or an array, got"):
         encode_columns(Unischema("s", [F("x", str)]), {"x": column})
@@ -346,7 +349,7 @@ COLUMNS = [
 ]
 
 
-@pytest.mark.parametrize(("field", "column"), COLUMNS, ids=lambda value: str(getattr(value, "dtype", value)))
+@every_case(("field", "column"), COLUMNS, ids=lambda value: str(getattr(value, "dtype", value)))
 def test_a_column_as_an_array_gives_what_its_rows_give(field: UnischemaField, column: np.ndarray) -> None:
     schema = Unischema("s", [field])
     by_column = encode_columns(schema, {"x": column})["x"]
@@ -355,7 +358,7 @@ def test_a_column_as_an_array_gives_what_its_rows_give(field: UnischemaField, co
     assert by_column.equals(by_row)
 
 
-@pytest.mark.parametrize(("field", "column"), COLUMNS, ids=lambda value: str(getattr(value, "dtype", value)))
+@every_case(("field", "column"), COLUMNS, ids=lambda value: str(getattr(value, "dtype", value)))
 def test_the_caller_may_reuse_the_memory_of_a_column(field: UnischemaField, column: np.ndarray) -> None:
     mine = column.copy()
     found = encode_columns(Unischema("s", [field]), {"x": mine})["x"]
@@ -364,7 +367,7 @@ def test_the_caller_may_reuse_the_memory_of_a_column(field: UnischemaField, colu
     assert found.to_pylist() == before
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (2,), (2, 2, 2)])
+@every_case("shape", [(2, 3), (2,), (2, 2, 2)])
 def test_a_column_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(EncodeError, match=r"row 0, field 'x': expected (shape \(2,\), got|float32, got)"):
         encoded(F("x", np.float32, (2,)), np.zeros(shape, np.float32), columns=True)
@@ -422,8 +425,8 @@ def test_a_scalar_reads_back_equal_or_is_refused(dtype: Any, value: Any) -> None
 NANOSECONDS = [1, 1_577_836_800_123_456_789]
 
 
-@pytest.mark.parametrize("unit", ["ns", "us"])
-@pytest.mark.parametrize("kind", ["datetime64", "timedelta64"])
+@every_case("unit", ["ns", "us"])
+@every_case("kind", ["datetime64", "timedelta64"])
 def test_nanoseconds_are_kept_or_refused(kind: str, unit: str) -> None:
     pandas = pytest.importorskip("pandas")
     field = F("t", f"{kind}[{unit}]")
@@ -454,14 +457,14 @@ def test_arrow_times_may_be_null() -> None:
         encoded(F("t", "datetime64[us]"), values, columns=True)
 
 
-@pytest.mark.parametrize("columns", [False, True])
+@every_case("columns", [False, True])
 def test_days_that_arrow_would_cut_are_refused(columns: bool) -> None:
     far = np.array(["2000-01-01", "9999999-01-01"], "datetime64[D]")
     with pytest.raises(EncodeError, match=r"row 1, field 't'.*more than 32 bits"):
         encoded(F("t", "datetime64[D]"), far, columns=columns)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("dtype", "arrow", "good", "bad"),
     [
         ("float64", pa.float32(), 0.1, 1e300),
@@ -472,7 +475,7 @@ def test_days_that_arrow_would_cut_are_refused(columns: bool) -> None:
         ("datetime64[us]", pa.date32(), np.datetime64("2000-01-01", "us"), np.datetime64("2000-01-01T05", "us")),
     ],
 )
-@pytest.mark.parametrize("columns", [False, True])
+@every_case("columns", [False, True])
 def test_a_stored_type_that_cannot_hold_a_value_refuses_it(
     dtype: str, arrow: pa.DataType, good: Any, bad: Any, columns: bool
 ) -> None:

@@ -25,6 +25,8 @@ from parquetry.common.schema import (
     UnischemaField,
 )
 
+pytestmark = pytest.mark.versions
+
 FRAME = UnischemaField("frame", np.uint8, (None, None, 3), CompressedImageCodec("jpeg", 90), dims=("H", "W", "C"))
 SCHEMA = Unischema(
     "drive",

@@ -10,6 +10,8 @@ import pytest
 
 from parquetry.common.schema import npy
 
+pytestmark = pytest.mark.versions
+
 ARRAYS = [
     np.zeros(()),
     np.zeros(3, np.float16),

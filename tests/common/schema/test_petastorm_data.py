@@ -18,6 +18,8 @@ from PIL import Image
 
 from parquetry.common import Pipeline
 
+pytestmark = pytest.mark.versions
+
 DATA = Path(__file__).parents[2] / "data" / "petastorm"
 OLD = ("0.4.0", "0.7.0", "0.7.6")
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema import (
@@ -93,7 +94,7 @@ def by_name(*fields: UnischemaField) -> list[UnischemaField]:
     return [field for _, field in sorted({field.name: field for field in fields}.items())]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("version", "expected"),
     [
         ("0.4.0", Unischema("TestSchema", IN_0_4_0)),
@@ -119,7 +120,7 @@ def add_module(monkeypatch: pytest.MonkeyPatch, name: str) -> types.ModuleType:
     return sys.modules[name]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_reading_touches_nothing_of_the_modules_that_the_pickle_names(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +139,7 @@ def test_reading_touches_nothing_of_the_modules_that_the_pickle_names(
         pickle.loads(metadata[SCHEMA_KEY], encoding="latin1")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_row_group_counts_of_each_release_are_read(version: str) -> None:
     counts = row_group_counts_from_petastorm(stored_metadata(version))
     assert counts is not None
@@ -147,7 +148,7 @@ def test_row_group_counts_of_each_release_are_read(version: str) -> None:
     assert {path.split("/")[0]: count for path, count in counts.items()} == expected
 
 
-@pytest.mark.parametrize("version", ["0.4.0", "0.7.0", "0.7.6"])
+@every_case("version", ["0.4.0", "0.7.0", "0.7.6"])
 def test_row_group_indexes_of_python_2_give_the_row_groups_of_each_value(version: str) -> None:
     indexes = row_group_indexes_from_petastorm(stored_metadata(version), where=version)
     everywhere = frozenset(range(10))
@@ -225,7 +226,7 @@ def read_field(petastorm: Petastorm, *values: Any, protocol: int = 4) -> Unische
     return schema[values[0]]
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@every_case("protocol", range(6))
 def test_every_pickle_protocol_of_python_3_gives_the_same_schema(petastorm: Petastorm, protocol: int) -> None:
     field = petastorm.UnischemaField
     short = with_state(petastorm.ScalarCodec, _spark_type=petastorm.ShortType())
@@ -249,7 +250,7 @@ def test_every_pickle_protocol_of_python_3_gives_the_same_schema(petastorm: Peta
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("stored", "expected"),
     [
         *(
@@ -274,7 +275,7 @@ def test_every_pickle_protocol_of_python_3_gives_the_same_schema(petastorm: Peta
     ],
     ids=str,
 )
-@pytest.mark.parametrize("protocol", [2, 5])
+@every_case("protocol", [2, 5])
 def test_every_dtype_of_petastorm_has_its_counterpart(
     petastorm: Petastorm, stored: Any, expected: Any, protocol: int
 ) -> None:
@@ -282,7 +283,7 @@ def test_every_dtype_of_petastorm_has_its_counterpart(
     assert read_field(petastorm, "x", stored, (), None, False, protocol=protocol) == expected_field
 
 
-@pytest.mark.parametrize("name", ["unicode_", "str_"])
+@every_case("name", ["unicode_", "str_"])
 def test_text_names_that_numpy_has_dropped_are_read(petastorm: Petastorm, name: str) -> None:
     metadata = pickled_schema(petastorm, petastorm.UnischemaField("x", np.float32, (), None, False), protocol=0)
     renamed = {SCHEMA_KEY: metadata[SCHEMA_KEY].replace(b"cnumpy\nfloat32\n", f"cnumpy\n{name}\n".encode())}
@@ -291,8 +292,8 @@ def test_text_names_that_numpy_has_dropped_are_read(petastorm: Petastorm, name: 
     assert schema["x"] == UnischemaField("x", str)
 
 
-@pytest.mark.parametrize("package", ["av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit"])
-@pytest.mark.parametrize("protocol", [0, 2, 4])
+@every_case("package", ["av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit"])
+@every_case("protocol", [0, 2, 4])
 def test_the_module_names_from_before_petastorm_are_read(
     petastorm: Petastorm, monkeypatch: pytest.MonkeyPatch, package: str, protocol: int
 ) -> None:
@@ -321,7 +322,7 @@ def image_codec(name: str, quality: int) -> Callable[[Petastorm], Any]:
     return lambda petastorm: with_state(petastorm.CompressedImageCodec, _image_codec=name, _quality=quality)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("dtype", "shape", "codec", "expected"),
     [
         pytest.param(np.float32, (), lambda petastorm: None, None, id="no codec, scalar"),
@@ -342,7 +343,7 @@ def test_every_codec_of_petastorm_has_its_counterpart(
     assert (field.codec, field.shape) == (expected, shape)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("values", "message"),
     [
         pytest.param((np.object_, (), None, False), "dtype of field 'x': expected bool, integer", id="object"),
@@ -373,7 +374,7 @@ def test_a_codec_of_the_users_own_is_refused_by_name(petastorm: Petastorm) -> No
         read_field(petastorm, "x", np.int8, (), petastorm.OwnCodec(), False)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("value", "message"),
     [
         pytest.param({}, "expected a pickled Unischema, got a dict", id="dict"),
@@ -411,7 +412,7 @@ def test_a_named_tuple_that_spark_pickled_is_read_by_the_names_of_its_values() -
     assert schema == Unischema("S", [UnischemaField("x", np.int8, (2,), ListCodec(), True)])
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
+@every_case("protocol", [2, 4, 5])
 def test_row_group_indexes_of_python_3_are_read(petastorm: Petastorm, protocol: int) -> None:
     values = collections.defaultdict(set, {np.int64(7): {0, 2}, np.str_("a"): {1}, np.bytes_(b"b\xff"): {2}})
     single = with_state(petastorm.SingleFieldIndexer, _index_name="by_x", _column_name="x", _index_data=values)
@@ -434,7 +435,7 @@ def test_a_row_group_index_pickles_and_hashes() -> None:
     assert hash(index) == hash(pickle.loads(pickle.dumps(index)))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("data", "message"),
     [
         pytest.param({1}, "index 'n' of f: expected a dict, got a set", id="no dict"),
@@ -462,7 +463,7 @@ def test_row_group_indexes_must_be_indexes_by_name() -> None:
         row_group_indexes_from_petastorm({ROW_GROUP_INDEXES_KEY: pickle.dumps({"a": 1})}, where="f")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "message"),
     [
         pytest.param(b"{", "expected JSON, got", id="cut off"),

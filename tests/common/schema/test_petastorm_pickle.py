@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema import petastorm_machine, petastorm_pickle
@@ -47,7 +48,7 @@ def test_a_payload_that_the_standard_library_runs_is_refused_without_running(tmp
     assert proof.exists(), "the payload is real"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("module", "name"),
     [
         ("__builtin__", "eval"),
@@ -77,7 +78,7 @@ def test_a_global_outside_the_exact_list_is_refused_by_name(module: str, name: s
             load_inert(pickled, where="f")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("pickled", "message"),
     [
         pytest.param(
@@ -105,7 +106,7 @@ def test_opcodes_and_names_that_reach_for_live_objects_are_refused(pickled: byte
         load_inert(pickled, where="f")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("pickled", "message"),
     [
         pytest.param(b"cnumpy\nfloat32\nK\x01\x85R.", r"a call of numpy\.float32", id="numpy type"),
@@ -150,7 +151,7 @@ def test_calls_that_do_more_than_build_data_are_refused(pickled: bytes, message:
         load_inert(pickled, where="f")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("pickled", "message"),
     [
         pytest.param(SCALAR_CODEC + b"}U\x08__init__Nsb.", r"object, got petastorm\.codecs\.ScalarCodec", id="a class"),
@@ -172,7 +173,7 @@ def test_state_with_odd_names_is_only_kept() -> None:
     assert value.state == {"__class__": None, "__dict__": 1, "cls": 2}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "pickled",
     [
         pytest.param(b"})K\x01s.", id="tuple"),
@@ -190,7 +191,7 @@ def test_keys_must_be_scalars(pickled: bytes) -> None:
         load_inert(pickled, where="f")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("pickled", "message"),
     [
         pytest.param(b")" + b"\x85" * 200_000 + b".", "at most 64 levels", id="nested tuples"),
@@ -237,7 +238,7 @@ def doubling(first: bytes, join: bytes) -> bytes:
     return result + b"."
 
 
-@pytest.mark.parametrize(
+@every_case(
     "pickled",
     [
         pytest.param(doubling(b"N", b"\x86"), id="tuples of tuples"),
@@ -269,7 +270,7 @@ def test_a_pickle_above_the_size_limit_is_refused_unread(monkeypatch: pytest.Mon
         load_inert(b"(" * 11, where="f")
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_no_damage_to_a_real_pickle_raises_anything_but_a_schema_error() -> None:
     metadata = pq.read_schema(DATA / "0.12.1" / "_common_metadata").metadata
     whole = metadata[b"dataset-toolkit.unischema.v1"]
@@ -323,16 +324,16 @@ PLAIN_VALUES = [
 ]
 
 
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("value", PLAIN_VALUES, ids=lambda value: repr(value)[:20])
+@every_case("protocol", range(6))
+@every_case("value", PLAIN_VALUES, ids=lambda value: repr(value)[:20])
 def test_plain_values_of_python_3_come_back_equal(value: object, protocol: int) -> None:
     loaded = load_inert(pickle.dumps(value, protocol), where="f")
     assert loaded == value
     assert type(loaded) is (dict if isinstance(value, dict) else type(value))
 
 
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize(
+@every_case("protocol", range(6))
+@every_case(
     "value",
     [np.int64(-5), np.uint8(200), np.float32(0.5), np.bool_(True), np.str_("grün"), np.str_(""), np.bytes_(b"a\xff")],
     ids=repr,

@@ -6,13 +6,12 @@ import dataclasses
 import json
 from collections.abc import Callable
 from enum import IntEnum
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cases import every_case
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, contains, hash_split, write_dataset
 from parquetry.common.errors import PipelineError, SchemaError
@@ -20,17 +19,14 @@ from parquetry.common.schema.field import Unischema
 from parquetry.common.schema.plain import conformed, plain
 from parquetry.common.stages.base import Stage, kinds
 
+pytestmark = pytest.mark.versions
+
 
 class Size(IntEnum):
     small = 4
 
 
-NUMBERS: list[Callable[[int], Any]] = [np.int8, np.uint64, np.array, Size]
-if find_spec("torch"):
-    NUMBERS.append(import_module("torch").tensor)
-
-
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda kind: kind.__name__)
+@every_case("number", [np.int8, np.uint64, np.array, Size])
 def test_every_form_of_a_number_makes_the_same_pipeline(number: Callable[[int], Any]) -> None:
     def chain(four: Any, directory: Any) -> Pipeline:
         pipeline = Pipeline("x", workers=four, memory_limit=four)
@@ -62,8 +58,8 @@ def _types(value: Any) -> set[type]:
     return {kind for item in value for kind in _types(item)} if type(value) is tuple else {type(value)}
 
 
-@pytest.mark.parametrize("wrong", [True, np.bool_(True), 3.0, np.float32(3), "3", [3], np.ones(1, int), 1 << 63, np.uint64(1 << 63)], ids=repr)  # fmt: skip
-@pytest.mark.parametrize(
+@every_case("wrong", [True, np.bool_(True), 3.0, np.float32(3), "3", [3], np.ones(1, int), 1 << 63, np.uint64(1 << 63)], ids=repr)  # fmt: skip
+@every_case(
     "verb",
     [
         lambda p, n: p.batch(n),

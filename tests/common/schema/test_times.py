@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from parquetry.common.schema.times import UNITS_NS, convert_counts, counts_too_far
 
+pytestmark = pytest.mark.versions
+
 LIMIT = 2**63 - 1
 NAT = -(2**63)
 

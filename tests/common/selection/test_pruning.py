@@ -20,6 +20,8 @@ from parquetry.common.predicates.expression import Call, FieldRef, Literal, Opaq
 from parquetry.common.predicates.row_mask import row_mask
 from parquetry.common.selection.pruning import ColumnStatistics, prune
 
+pytestmark = pytest.mark.versions
+
 NAN = math.nan
 x, y, flag = pc.field("x"), pc.field("y"), pc.field("flag")
 

@@ -19,6 +19,8 @@ from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, Unisch
 from parquetry.common.engine.read import fetch
 from parquetry.common.engine.read.core_reader import CoreReader
 
+pytestmark = pytest.mark.versions
+
 GROUPS, ROWS, BLOB = 50, 20, 6_000  # more bytes than statistics use
 WANTED = [number for number in range(GROUPS * ROWS) if number // ROWS in (3, 17, 44) and number % ROWS < 3]
 

@@ -24,6 +24,8 @@ from oracle import examples
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import EmptySelectionError
 
+pytestmark = pytest.mark.versions
+
 Truth = bool | None
 Model = Callable[[Any], Truth]
 NAN = float("nan")

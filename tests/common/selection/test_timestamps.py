@@ -20,6 +20,8 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError
 from parquetry.common.selection.timestamps import stamps_of
 
+pytestmark = pytest.mark.versions
+
 EXTREMES = [0, 1, -1, 2, 2**63 - 1, -(2**63), 2**53, 2**53 + 1, -(2**53) - 1]
 UNSIGNED = [0, 1, 2**63, 2**64 - 1, 2**53 + 1]
 DIGITS = [0, 1, -1, 10**18, 10**37, -(10**37), 2**64, 2**64 - 1, 2**63, 10**38 - 1, -(10**38) + 1]

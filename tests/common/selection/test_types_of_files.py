@@ -28,6 +28,8 @@ from parquetry.common.layout.index import write_index
 from parquetry.common.selection.statistics import column_statistics
 from parquetry.common.tools import generate_metadata
 
+pytestmark = pytest.mark.versions
+
 a = pc.field("a")
 CODES = pa.dictionary(pa.int32(), pa.string())
 Kind = tuple[pa.DataType, dict[pa.DataType, list[Any]]]

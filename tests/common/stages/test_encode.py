@@ -37,7 +37,7 @@ def test_codes_are_places_in_the_vocabulary_and_nulls_stay(drive: Pipeline) -> N
     assert drive.encode("name", ["n3"], unknown=5).vocabulary("name") == ["n3"]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(25)
 @given(
     filters=st.lists(

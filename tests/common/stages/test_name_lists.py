@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import every_case
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import PipelineError
@@ -26,15 +27,13 @@ VERBS: dict[str, Callable[..., Pipeline]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "form", [list, tuple, set, frozenset, np.array, iter, lambda names: dict.fromkeys(names).keys()]
-)
+@every_case("verb", VERBS)
+@every_case("form", [list, tuple, set, frozenset, np.array, iter, lambda names: dict.fromkeys(names).keys()])
 def test_a_list_of_names_is_the_same_as_the_names(verb: str, form: Callable[[Any], Any]) -> None:
     assert VERBS[verb](form(NAMES)) == VERBS[verb](*NAMES)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@every_case("verb", VERBS)
 def test_a_dict_is_refused_because_its_values_would_be_lost(verb: str) -> None:
     with pytest.raises(PipelineError, match=f"{verb}: expected a field name or regex, or several of them, got"):
         VERBS[verb]({"a": "x"})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from cases import every_case
 from faces import plain
 
 from parquetry.common import Pipeline, TensorCodec, Unischema, UnischemaField
@@ -87,7 +88,7 @@ def _elements(pipeline: Pipeline, stage: Stage) -> tuple[Sequence[str], list[Any
     return names, [plain(element) for element in itertools.islice(made, 20)]
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=str)
+@every_case("stage", STAGES, ids=str)
 def test_a_verb_after_a_rename_does_what_it_does_on_stored_names(
     urls: dict[str, Any], stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +104,7 @@ def test_a_verb_after_a_rename_does_what_it_does_on_stored_names(
     assert fitting, "expected a kind of field that the verb works on"
 
 
-@pytest.mark.parametrize("verb", [verb for verb, kind in sorted(kinds().items()) if kind.sample().decides in READING])
+@every_case("verb", [verb for verb, kind in sorted(kinds().items()) if kind.sample().decides in READING])
 def test_a_verb_that_reads_storage_declares_a_value_that_names_fields(verb: str) -> None:
     before = NewNames((("old", "x"),)).translated
     assert any(before(stage) != stage for stage in (kinds()[verb].sample(), *MORE.get(verb, ())))

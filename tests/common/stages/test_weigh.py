@@ -49,7 +49,7 @@ def check_shares(found: list[int], weights: dict[int, float], count: int) -> Non
         assert times[row] in (math.floor(share), math.ceil(share)), (row, share, times[row])
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(20)
 @given(layouts, st.data())
 def test_each_row_comes_as_often_as_its_weight_says_in_any_order_and_on_any_ranks(
@@ -114,7 +114,7 @@ def test_weights_come_in_every_form(drive: Pipeline, weights: Any) -> None:
     assert ids(drive.weigh(weights, 60, seed=1)) == ids(drive.weigh(np.arange(40.0), 60, seed=1))
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 def test_every_form_goes_to_another_process_and_back(drive: Pipeline, executor: str) -> None:
     forms: list[Any] = ["price", pc.field("id") + 1, {"drive": {"d0": 1, "d1": 3}}, np.arange(40)]
     for weights in forms[:4] if executor == "threads" else forms[3:]:
@@ -179,7 +179,7 @@ def test_balance_of_classes_of_equal_size_gives_each_row_once(drive: Pipeline) -
 # --- states, ranks, seeds ---
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_it_resumes_exactly_at_every_step(built: Built, executor: str) -> None:
     def pipeline() -> Pipeline:

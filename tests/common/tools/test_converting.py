@@ -27,6 +27,8 @@ from parquetry.common.tools import convert, converting, copying
 from parquetry.common.tools.__main__ import main
 from parquetry.common.tools.copy_job import CopyJob
 
+pytestmark = pytest.mark.versions
+
 PETASTORM = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 
 
@@ -362,7 +364,7 @@ def test_a_hugging_face_folder_keeps_images_and_class_names(tmp_path: Path) -> N
     assert next(iter(Pipeline(tmp_path / "out")))["image"].shape == (5, 6, 3)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_plain_parquet_takes_codecs_and_petastorm_keeps_its_own(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"image": [picture(n) for n in range(3)], "id": range(3), "more": range(3)}),

@@ -17,6 +17,8 @@ import pytest
 from parquetry.common.errors import DatasetError
 from parquetry.common.tools.webdataset import webdataset_rows
 
+pytestmark = pytest.mark.versions
+
 FILES = {f"d/{sample}.{kind}": f"{sample}".encode() for sample in range(3) for kind in ("cls", "txt")}
 
 

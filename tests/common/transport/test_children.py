@@ -11,10 +11,11 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common.transport.children import start_child
 
-PATIENCE_S = 60
+pytestmark = pytest.mark.versions
 
 
 def test_a_child_that_nobody_waits_for_leaves_no_zombie() -> None:

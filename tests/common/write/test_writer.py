@@ -41,6 +41,8 @@ from parquetry.common.schema.field import schema_from_metadata
 from parquetry.common.write import DatasetWriter, staging, write_dataset, writer
 from parquetry.common.write.row_groups import RowGroupBuffer, RowGroupLimit, value_bytes
 
+pytestmark = pytest.mark.versions
+
 F = UnischemaField
 NUMBERS = Unischema("numbers", [F("i", np.int64), F("text", str, nullable=True)])
 
@@ -789,6 +791,7 @@ def test_of_two_writers_to_one_directory_the_first_to_close_wins(tmp_path: Path)
     assert values(tmp_path) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_leaves_only_hidden_names(tmp_path: Path) -> None:
     code = f"""
         import os

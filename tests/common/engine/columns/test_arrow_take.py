@@ -18,6 +18,8 @@ from parquetry.common.engine.columns.batch import Ragged, Strings, take_column
 from parquetry.common.engine.columns.list_column import ListColumn
 from parquetry.common.schema.codecs import ListCodec
 
+pytestmark = pytest.mark.versions
+
 TYPES = [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float16(), pa.float32(), pa.float64()]
 
 
@@ -36,7 +38,7 @@ def lists(draw: st.DrawFn) -> tuple[pa.Array, np.ndarray]:
     )
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(200)
 @given(lists())
 def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.ndarray]) -> None:
@@ -51,7 +53,7 @@ def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.nd
     assert np.array_equal(np.ones(len(rows), bool) if valid is None else valid, expected.is_valid().to_numpy(False))
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(200)
 @given(lists(), st.booleans())
 def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(

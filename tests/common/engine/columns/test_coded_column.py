@@ -1,4 +1,4 @@
-"""Columns of encoded values: what stands in place of a null."""
+"""Columns of encoded values: arrays of nulls, and when their memory is freed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faces import Face, installed_faces
 
 from parquetry.common import (
     CompressedImageCodec,
-    NdarrayCodec,
     Pipeline,
     ScalarCodec,
     Unischema,
@@ -23,26 +21,7 @@ from parquetry.common import (
 from parquetry.common.engine.columns.batch import Dense, Ragged, as_one_array
 from parquetry.common.engine.columns.coded_column import CodedColumn
 
-FIELDS = {
-    "image": (UnischemaField("x", np.uint8, (None, None, 3), CompressedImageCodec("png"), True), np.uint8),
-    "array": (UnischemaField("x", np.float32, (None, 4), NdarrayCodec(), True), np.float32),
-    "texts": (UnischemaField("x", np.str_, (2, None), NdarrayCodec(), True), np.str_),
-}
-
-
-@pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_masked_null_is_empty_along_variable_axes_only(tmp_path: Path, name: str, face: Face) -> None:
-    field, dtype = FIELDS[name]
-    value = np.ones([axis or 5 for axis in field.shape], dtype)
-    rows: list[dict[str, Any]] = [{"x": value}, {"x": None}]
-    write_dataset(tmp_path / "data", Unischema("rows", [field]), rows)
-    empty = np.zeros([axis or 0 for axis in field.shape], dtype)
-    pipeline = Pipeline(tmp_path / "data").nulls("mask")
-    assert [row["x"].shape for row in pipeline] == [value.shape, empty.shape]
-    wanted = [{"x": row.tolist(), "x__valid": valid} for row, valid in ((value, True), (empty, False))]
-    assert face.elements(pipeline) == wanted
-    assert face.elements(pipeline.batch(1)) == [[row] for row in wanted]
+pytestmark = pytest.mark.versions
 
 
 def test_an_array_of_nulls_alone_keeps_the_axes_of_known_length() -> None:

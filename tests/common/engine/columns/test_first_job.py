@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import PATIENCE_S
 
 from parquetry.common.engine.columns.first_job import FirstJob, in_parts
 from parquetry.common.errors import PipelineError
 from parquetry.common.progress import CancelToken
 
-_WAIT_S = 60
+pytestmark = pytest.mark.versions
 
 
 def _values(part: slice) -> range:
@@ -48,7 +49,7 @@ def test_the_thread_of_a_later_job_helps_first() -> None:
     def first(part: slice) -> None:
         begun.set()
         if part.start < 2:
-            both_here.wait(_WAIT_S)  # passes only if two threads work on the first job
+            both_here.wait(PATIENCE_S)  # passes only if two threads work on the first job
         done.append(("first", threading.current_thread().name))
 
     def run_first() -> None:
@@ -56,7 +57,7 @@ def test_the_thread_of_a_later_job_helps_first() -> None:
             in_parts(2, 1, first)
 
     def run_second() -> None:
-        begun.wait(_WAIT_S)
+        begun.wait(PATIENCE_S)
         with first_job.helped(1):
             in_parts(1, 1, lambda part: done.append(("second", threading.current_thread().name)))
 
@@ -64,7 +65,7 @@ def test_the_thread_of_a_later_job_helps_first() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(PATIENCE_S)
     assert sorted(done) == [("first", "one"), ("first", "two"), ("second", "two")]
 
 
@@ -74,12 +75,12 @@ def test_an_error_in_a_helping_thread_is_raised_in_the_first_job() -> None:
 
     def first(part: slice) -> None:
         begun.set()
-        both_here.wait(_WAIT_S)
+        both_here.wait(PATIENCE_S)
         if threading.current_thread().name == "two":
             raise ValueError("damaged")
 
     def run_second() -> None:
-        begun.wait(_WAIT_S)
+        begun.wait(PATIENCE_S)
         with first_job.helped(1):
             in_parts(1, 1, lambda part: None)
 
@@ -87,7 +88,7 @@ def test_an_error_in_a_helping_thread_is_raised_in_the_first_job() -> None:
     second.start()
     with pytest.raises(ValueError, match="damaged"), first_job.helped(0):
         in_parts(2, 1, first)
-    second.join(_WAIT_S)
+    second.join(PATIENCE_S)
 
 
 def test_later_jobs_are_made_alone_once_the_first_is_over() -> None:

@@ -21,6 +21,8 @@ from parquetry.common.engine.columns.null_elements import filled, flagged
 from parquetry.common.errors import DecodeError, NullValueError, PipelineError
 from parquetry.common.schema.ragged import RaggedArray
 
+pytestmark = pytest.mark.versions
+
 TYPES: dict[str, tuple[pa.DataType, Any, Any]] = {
     "numbers": (pa.list_(pa.int32()), st.integers(-9, 9), -1),
     "floats": (pa.large_list(pa.float16()), st.sampled_from([np.float16(0.5), np.float16(2.0)]), -1.5),
@@ -96,6 +98,7 @@ def written(directory: Path, rows: list[Any], kind: pa.DataType, cut: int = 0) -
     return Pipeline(directory, executor="threads", workers=1)
 
 
+@pytest.mark.slow
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_each_policy_does_what_python_does(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str

@@ -12,6 +12,8 @@ from processes import PATIENCE_S
 from parquetry.common.engine.columns import shared_rows
 from parquetry.common.engine.columns.shared_rows import Places, SharedRows
 
+pytestmark = pytest.mark.versions
+
 
 class Decoder:
     """Counts what it decodes; some rows wait at a gate."""

@@ -13,11 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from builders import write_table
+from cases import check_cases, every_case
 from faces import THREADS, plain
 from oracle import collapsed
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
+
+pytestmark = pytest.mark.versions
 
 DATES = [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1), datetime.date(1970, 1, 1)]
 MAPS = [[("k", 1)], None, [], [("a", 3), ("b", None)]]
@@ -106,32 +109,14 @@ def reader(directory: Path, column: pa.Array, **options: Any) -> Pipeline:
     return Pipeline(url, executor="threads", workers=2)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_type_gives_its_values_whatever_stage_asks_for_them(tmp_path: Path, name: str) -> None:
-    column, expected, dtype, shape = CASES[name]
-    pipeline = reader(tmp_path, column)
-    field = pipeline.schema["x"]
-    assert field.dtype == (dtype if dtype is Decimal else np.dtype({str: "U", bytes: "S"}.get(dtype, dtype)))
-    assert field.shape == shape
-    assert [row["x"] for row in THREADS.elements(pipeline)] == expected
-    for keep in ([1, 2], [2, 3], [0, 2, 3], [1], [3]):
-        found = THREADS.elements(pipeline.where(pc.field("id").isin(keep)))
-        assert [row["x"] for row in found] == [expected[number] for number in keep]
-    shuffled = THREADS.elements(pipeline.shuffle(10, seed=2).batch(3))
-    assert sorted((row["id"], repr(collapsed(row["x"]))) for batch in shuffled for row in batch) == [
-        (k, repr(v)) for k, v in enumerate(expected)
-    ]
-    windows = THREADS.elements(pipeline.ngram({0: ["id"], 1: ["x"]}))
-    assert [window[1]["x"] for window in windows] == expected[1:]
-
-
-def test_every_type_keeps_its_values_in_the_sidecar(tmp_path: Path) -> None:
-    cases = {name: case for name, case in CASES.items() if _can_write(case[0], tmp_path)}
-    table = pa.table({"id": pa.array(range(4)), **{name: case[0] for name, case in cases.items()}})
-    pipeline = Pipeline(write_table(tmp_path / "data", table, row_group_size=3), executor="sidecar", workers=1)
-    rows = [{name: plain(value) for name, value in row.items()} for row in pipeline]
-    assert len(cases) > 40
-    assert {name: [row[name] for row in rows] for name in cases} == {name: case[1] for name, case in cases.items()}
+@pytest.fixture(scope="module")
+def every_type(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """Returns a pipeline over a file with ``id`` and a column of every type, in row groups of three rows and one."""
+    directory = tmp_path_factory.mktemp("every_type")
+    written = {name: case[0] for name, case in CASES.items() if _can_write(case[0], directory)}
+    assert len(written) > 40
+    table = pa.table({"id": pa.array(range(4)), **written})
+    return Pipeline(write_table(directory / "data", table, row_group_size=3), executor="threads", workers=2)
 
 
 def _can_write(column: pa.Array, directory: Path) -> bool:
@@ -142,7 +127,59 @@ def _can_write(column: pa.Array, directory: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["date64", "null", "list of struct", "deeper null"])
+def check_types(rows: list[Any], wanted: list[int]) -> None:
+    """Checks every column of rows, which have the numbers ``wanted`` in the file."""
+    names = [name for name in rows[0] if name != "id"]
+    assert len(names) > 40
+
+    def check(name: str) -> None:
+        assert [row[name] for row in rows] == [CASES[name][1][number] for number in wanted]
+
+    check_cases({name: name for name in names}, check)
+
+
+def test_every_type_becomes_a_field_with_its_dtype_and_shape(every_type: Pipeline) -> None:
+    def check(name: str) -> None:
+        field, (_, _, dtype, shape) = every_type.schema[name], CASES[name]
+        assert field.dtype == (dtype if dtype is Decimal else np.dtype({str: "U", bytes: "S"}.get(dtype, dtype)))
+        assert field.shape == shape
+
+    check_cases({field.name: field.name for field in every_type.schema if field.name != "id"}, check)
+
+
+def test_every_type_gives_its_values(every_type: Pipeline) -> None:
+    check_types(THREADS.elements(every_type), [0, 1, 2, 3])
+
+
+@every_case("keep", [[1, 2], [2, 3], [0, 2, 3], [1], [3]])
+def test_every_type_gives_its_values_in_some_rows(every_type: Pipeline, keep: list[int]) -> None:
+    check_types(THREADS.elements(every_type.where(pc.field("id").isin(keep))), keep)
+
+
+def test_every_type_gives_its_values_in_shuffled_batches(every_type: Pipeline) -> None:
+    batches = THREADS.elements(every_type.shuffle(10, seed=2).batch(3))
+    rows = sorted((row for batch in batches for row in batch), key=lambda row: row["id"])
+    assert [row["id"] for row in rows] == [0, 1, 2, 3]
+
+    def check(name: str) -> None:
+        assert [repr(collapsed(row[name])) for row in rows] == [repr(value) for value in CASES[name][1]]
+
+    check_cases({name: name for name in rows[0] if name != "id"}, check)
+
+
+def test_every_type_gives_its_values_in_windows(every_type: Pipeline) -> None:
+    names = [field.name for field in every_type.schema if field.name != "id"]
+    check_types([window[1] for window in THREADS.elements(every_type.ngram({0: ["id"], 1: names}))], [1, 2, 3])
+
+
+def test_every_type_keeps_its_values_in_the_sidecar(every_type: Pipeline) -> None:
+    rows = [
+        {name: plain(v) for name, v in row.items()} for row in every_type.with_options(executor="sidecar", workers=1)
+    ]
+    check_types(rows, [0, 1, 2, 3])
+
+
+@every_case("name", ["date64", "null", "list of struct", "deeper null"])
 def test_fields_that_cannot_be_tensors_fail_at_once_unless_deselected(tmp_path: Path, name: str) -> None:
     column = {
         "date64": pa.array(DATES, pa.date64()),
@@ -217,7 +254,7 @@ def test_a_struct_with_dots_in_its_members_is_read(tmp_path: Path) -> None:
     assert rows[0] == {"id": 0, "x.b.c": 1, "x.b.d": 2}
 
 
-@pytest.mark.parametrize("kind", [pa.decimal128(9, 2), pa.decimal128(38, 2), pa.decimal256(60, 2)], ids=str)
+@every_case("kind", [pa.decimal128(9, 2), pa.decimal128(38, 2), pa.decimal256(60, 2)], ids=str)
 def test_decimals_of_any_width_can_be_scaled_integers_or_floats(tmp_path: Path, kind: pa.DataType) -> None:
     values = [Decimal("1.50"), None, Decimal("-100.01"), Decimal(0)]
     pipeline = reader(tmp_path, pa.array(values, kind))
@@ -269,7 +306,7 @@ def expected_everyday(at_unit: int = 1) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "options",
     [
         {"store_schema": False},
@@ -308,7 +345,7 @@ def test_spark_files_with_int96_time_stamps_read_as_nanoseconds(tmp_path: Path) 
     assert len(pipeline.ngram({0: ["id"], 1: ["at"]}, timestamp="at", max_gap=np.timedelta64(999, "ms"))) == 0
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("stamps", "gap", "windows"),
     [
         (pa.array([0, 5, 10, 16], pa.time32("s")), datetime.timedelta(seconds=5), 2),

@@ -163,6 +163,7 @@ def test_without_locks_everyone_fetches(tmp_path: Path, monkeypatch: pytest.Monk
         assert not waits(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_has_no_claims(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not waits(tmp_path / "file" / "kept")

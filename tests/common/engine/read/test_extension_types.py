@@ -19,6 +19,8 @@ from parquetry.common.errors import SchemaError
 from parquetry.common.layout.index import write_index
 from parquetry.common.layout.value_bounds import most_bytes
 
+pytestmark = pytest.mark.versions
+
 POINT = pa.struct([("x", pa.float64()), ("name", pa.string())])
 POINTS = [{"x": 1.0, "name": "a"}, None, {"x": 3.0, "name": None}, {"x": 4.0, "name": "long text " * 3}]
 

@@ -28,6 +28,8 @@ from ids import ids
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
 
+pytestmark = pytest.mark.versions
+
 COUNT = 300
 RANDOM = np.random.default_rng(5)
 

@@ -196,7 +196,7 @@ def test_all_tables_together_stay_below_the_limit(path: str) -> None:
     assert shared_files() == before
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_the_latest_of_many_small_tables_are_shared(path: str) -> None:
     ours, theirs = tables_at(path, 0), tables_at(path, 1)
     before = shared_files()
@@ -293,7 +293,7 @@ def test_a_full_memory_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -
     assert shared_files() == before
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_processes_that_take_turns_always_find_the_right_table(path: str) -> None:
     def read(worker: int) -> list[bool]:
         tables = tables_at(path, worker, 4, max_bytes=6 * bytes_of(table_of(1)))

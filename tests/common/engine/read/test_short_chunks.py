@@ -19,6 +19,8 @@ from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.run.block import LoadedBlock
 from parquetry.common.errors import DatasetError, DecodeError
 
+pytestmark = pytest.mark.versions
+
 ROWS = 8
 COLUMNS = {
     "number": pa.array(range(ROWS), pa.int64()),
@@ -52,7 +54,7 @@ def shortened(content: bytes, column: str) -> list[bytes]:
     return changed
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_bit_of_a_page_header_moves_no_row(source: bytes, column: str, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"

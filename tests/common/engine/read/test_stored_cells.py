@@ -38,6 +38,8 @@ from parquetry.common.layout.files import list_files
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.draws import BlockRows
 
+pytestmark = pytest.mark.versions
+
 SCHEMA = Unischema(
     "cells",
     [
@@ -147,7 +149,7 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
         assert_same(one, other)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "kind"), [("image", StoredCells), ("sweep", FileCells), ("mixed", FileCells)])
 @pytest.mark.parametrize("user_code", [False, True])
 def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str, kind: type, user_code: bool) -> None:

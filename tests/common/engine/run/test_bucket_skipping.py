@@ -127,7 +127,7 @@ def _check_resumed(pipeline: Pipeline, expected: list[Batch], iteration: int, wo
         assert taken(resumed) == expected[steps:]
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 def test_a_bucket_has_a_length_once_it_is_known_that_no_row_fails(executor: str) -> None:
     with rows([1, 7, 2, 5, 9, 4, 4], 3) as url:
         pipeline = Pipeline(url, ["id", "n"], executor=executor, on_error="skip").bucket("n", [4], batch_size=2)

@@ -44,7 +44,7 @@ def test_batches_are_full_except_for_the_last(dropping: Pipeline) -> None:
     assert list(chain.from_iterable(whole)) == (LEFT * 2)[: len(whole) * 7]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", ["rows", "batches", "shuffled"])
 def test_every_state_resumes_exactly(dropping: Pipeline, stages: str) -> None:
     chain = {

@@ -69,7 +69,7 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ElementProgram, "fields_by_item", ())
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(6)
 @given(
     batch=st.sampled_from([None, 1, 7, 64, 1000]),

@@ -46,7 +46,7 @@ def compared(job: Job) -> object:
     return job.number, job.steps, job.count, job.elements, job.bounds, draws
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @given(st.data())
 def test_jobs_are_the_same_with_and_without_a_number_for_each_row(data: st.DataObject) -> None:
     with dataset(data.draw(layouts, "files")) as built:

@@ -201,7 +201,7 @@ def test_nulls_are_left_out_where_they_are_errors(url: str) -> None:
     assert len(pipeline) == ROWS
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [

@@ -123,7 +123,7 @@ def in_sidecar(pipeline: Pipeline) -> Pipeline:
     return pipeline.with_options(executor="sidecar", workers=2)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pipelines("unused"))
 def test_a_sidecar_sends_several_in_a_message(url: str, messages: list[int], name: str) -> None:
     pipeline = pipelines(url)[name]

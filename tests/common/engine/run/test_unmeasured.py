@@ -42,7 +42,7 @@ def tokens(elements: Any) -> list[int]:
 GOOD = [token for n in range(ROWS) if n not in (*NULL, *INSIDE) for token in (2 * n, 2 * n + 1)]
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", ["concat", "pack_rows"])
 def test_they_are_counted_by_cause_named_and_reported(
     url: str, executor: str, verb: str, caplog: pytest.LogCaptureFixture
@@ -139,7 +139,7 @@ def test_filled_nulls_inside_lists_are_no_errors(url: str) -> None:
     assert tokens(filled) == [22, 23, 12, 7]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "sidecar"])
 def test_an_item_whose_function_fails_is_left_out_as_a_whole(url: str, executor: str) -> None:
     def fail(item: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_a_function_that_drops_rows_and_fails_leaves_out_both(url: str) -> None:
     assert iterator.stats().skipped_transform == 3
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
 def test_an_endless_part_whose_rows_all_fail_ends_with_an_error(url: str, executor: str) -> None:
     def fail(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("no")

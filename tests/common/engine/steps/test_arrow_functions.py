@@ -11,6 +11,8 @@ from drive_rows import ROWS, drive_once
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import TransformError
 
+pytestmark = pytest.mark.versions
+
 drive = drive_once(executor="threads", workers=2)
 
 

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from cases import every_case
 from drive_rows import ROWS, drive_url_once
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.arrow_stream import serve
 from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError, TransformError
+
+pytestmark = pytest.mark.versions
 
 url = drive_url_once()
 
@@ -59,7 +62,7 @@ def test_values_of_variable_shape_are_cast(drive: Pipeline) -> None:
     assert next(iter(made.pad("points").batch(4)))["points"].dtype == np.int16
 
 
-@pytest.mark.parametrize("before", [True, False])
+@every_case("before", [True, False])
 def test_values_in_windows_are_cast(drive: Pipeline, before: bool) -> None:
     fields = drive.select("id", "points", "speed")
     cast = ("id", "points", "speed")
@@ -94,7 +97,7 @@ def test_a_client_may_cast_what_a_server_has(url: str) -> None:
         assert (batch["id"].dtype, batch["speed"].tolist()) == (np.int8, [0, 0, 1, 1])
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("values", "kind", "dtype", "expected"),
     [
         ([-128, 127], pa.int64(), "int8", [-128, 127]),
@@ -117,7 +120,7 @@ def test_casts_at_the_limits(tmp_path: Path, values: Any, kind: Any, dtype: str,
     assert ["nan" if value != value else value for value in batch["x"].tolist()] == expected
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("values", "kind", "dtype", "row", "wrong"),
     [
         ([1, 2, 3, 4, 128], pa.int64(), "int8", 1, "128"),
@@ -152,7 +155,7 @@ def test_values_under_a_null_are_never_read(tmp_path: Path) -> None:
     assert next(iter(column(tmp_path / "x", values).cast("int8", "x").batch(3)))["x"].tolist() == [1, None, 3]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("make", "error", "message"),
     [
         (lambda p: p.cast("int8"), PipelineError, r"cast: expected a field name or regex, or several of them, got \(\)"),
@@ -227,7 +230,7 @@ def test_functions_see_times_and_may_give_them_in_another_unit(times: Pipeline) 
     assert seen[0] == "timedelta64[s]"
 
 
-@pytest.mark.parametrize("batched", [True, False])
+@every_case("batched", [True, False])
 def test_functions_that_give_times_beyond_the_unit_are_an_error(times: Pipeline, batched: bool) -> None:
     def far(value: dict[str, Any]) -> dict[str, Any]:
         return {"d": value["d"].astype("timedelta64[s]") + np.timedelta64(2**62, "s")}
@@ -261,7 +264,7 @@ def test_times_that_do_not_fit_are_refused(times: Pipeline, tmp_path: Path) -> N
         list(far.batch(3))
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.duration("us")])
+@every_case("kind", [pa.timestamp("us"), pa.duration("us")])
 def test_times_near_the_ends_of_their_unit_are_rounded_down_to_a_coarser_one(tmp_path: Path, kind: Any) -> None:
     numpys = "datetime64" if pa.types.is_timestamp(kind) else "timedelta64"
     limit = 2**63 - 1

@@ -16,7 +16,7 @@ import cv2
 import jpeg_trials
 import numpy as np
 import pytest
-from faces import installed_faces
+from cases import every_case
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -29,6 +29,8 @@ from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
 from parquetry.common.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
 from parquetry.common.schema.images import CompressedImageCodec as Codec
 from parquetry.common.testing import assert_resumable, assert_same
+
+pytestmark = pytest.mark.versions
 
 HIGH, WIDE, ROWS = 24, 30, 22
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -130,7 +132,7 @@ def chains(draw: Any) -> list[Verb]:
     return [draw(st.sampled_from(first)), *draw(st.lists(st.sampled_from(later), max_size=3)), *ends]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @examples(30)
 @given(chain=chains(), name=st.sampled_from(["jpeg", "free", "tensor", "depth"]), batched=st.booleans())
 def test_a_folded_chain_gives_what_its_steps_give_one_after_the_other(
@@ -159,9 +161,9 @@ def test_steps_that_cannot_be_folded_give_the_same(url: Path) -> None:
 # --- each operation against other libraries ---
 
 
-@pytest.mark.parametrize("name", ["jpeg", "depth", "tensor", "mask", "free"])
-@pytest.mark.parametrize("size", [(9, 11), (48, 60), (24, 60), (24, 30)])
-@pytest.mark.parametrize(
+@every_case("name", ["jpeg", "depth", "tensor", "mask", "free"])
+@every_case("size", [(9, 11), (48, 60), (24, 60), (24, 30)])
+@every_case(
     ("interpolation", "flag"),
     [("bilinear", cv2.INTER_LINEAR), ("bicubic", cv2.INTER_CUBIC), ("area", cv2.INTER_AREA)],
 )
@@ -545,18 +547,7 @@ def test_a_function_that_leaves_rows_out_changes_no_draw(url: Path) -> None:
         assert_same(value, wanted[number])
 
 
-# --- every face, JSON, explain ---
-
-
-@pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
-def test_every_face_gives_the_same(url: Path, face: Any) -> None:
-    pipeline = augmented(Pipeline(url).shuffle(6, seed=1)).permute("jpeg", dims=("C", "H", "W")).batch(6)
-    wanted = [{name: column.tolist() for name, column in batch.items()} for batch in pipeline]
-    found = face.elements(pipeline)
-    assert len(found) == len(wanted)
-    for batch, rows in zip(wanted, found, strict=True):
-        assert [row["places"] for row in rows] == batch["places"]
-        assert [row["jpeg"] for row in rows] == batch["jpeg"]
+# --- JSON, explain ---
 
 
 def test_it_goes_to_json_and_pickle_and_back(url: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from faces import installed_faces
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -18,6 +17,8 @@ from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, 
 from parquetry.common.engine.run.block import LoadedBlock
 from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.testing import assert_resumable, assert_same
+
+pytestmark = pytest.mark.versions
 
 ROWS = 47
 DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64")
@@ -179,15 +180,6 @@ def test_plain_files_of_others_are_packed(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "plain.parquet")
     batch = next(iter(Pipeline(tmp_path / "plain.parquet").pack("x", "[ab]").batch(3)))
     assert batch["x"].tolist() == [[1, 0.5], [2, 1.5], [3, 2.5]]
-
-
-@pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
-def test_every_face_gives_the_same(url: Path, face: Any) -> None:
-    pipeline = Pipeline(url, ["id", "pair", "c_float64"]).shuffle(9, seed=1).pack("x", ["pair", "c_float64"]).batch(8)
-    wanted = beside(["pair", "c_float64"], np.float64)
-    rows = [row for batch in face.elements(pipeline) for row in batch]
-    assert sorted(row["id"] for row in rows) == list(range(ROWS))
-    assert [row["x"] for row in rows] == [wanted[row["id"]].tolist() for row in rows]
 
 
 def test_it_resumes_at_every_step(url: Path) -> None:

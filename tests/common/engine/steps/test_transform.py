@@ -25,6 +25,7 @@ from parquetry.common.testing import assert_same
 ROWS = 40
 VECTOR = UnischemaField("double", np.int64, (3,))
 EXECUTORS = ["threads", "sidecar"]
+SLOW_IN_A_SIDECAR = ["threads", pytest.param("sidecar", marks=pytest.mark.slow)]
 built = built_once([[10, 10], [20]], names=["id", "drive", "ts", "codes", "points"])
 
 
@@ -103,7 +104,7 @@ CASES: list[tuple[str, Callable[[], Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", SLOW_IN_A_SIDECAR)
 @pytest.mark.parametrize(("make", "batched"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_function_may_return_its_own_memory_again(
     built: Built, make: Callable[[], Any], batched: Any, executor: str
@@ -128,7 +129,7 @@ def test_lists_and_ragged_values_may_be_the_function_s_own(built: Built, executo
         assert (row["double"].tolist(), row["texts"].tolist()) == ([2 * number] * 3, [str(number)] * 2)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", SLOW_IN_A_SIDECAR)
 def test_a_function_that_leaves_rows_out_may_return_its_own_memory(built: Built, executor: str) -> None:
     own = _own_row()
 
@@ -139,7 +140,7 @@ def test_a_function_that_leaves_rows_out_may_return_its_own_memory(built: Built,
     assert [row for batch in chain for row in batch["double"][:, 0].tolist()] == [4 * k for k in range(ROWS // 2)]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", SLOW_IN_A_SIDECAR)
 def test_the_sources_of_a_mix_may_share_a_function_with_memory_of_its_own(built: Built, executor: str) -> None:
     for make, batched in ((_own_row, False), (_own_batch, True)):
         function = make()
@@ -307,7 +308,7 @@ def test_padded_fields_have_one_shape_behind_a_function(lists: Pipeline, batched
         next(iter(lists.select("a").batch(2).pad("a").transform(longer, [], batched=batched)))
 
 
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", SLOW_IN_A_SIDECAR)
 @pytest.mark.parametrize("verb", ["map", "where"])
 def test_an_error_of_ours_that_a_function_raises_names_the_function(built: Built, executor: Any, verb: str) -> None:
     def refuse(*_: object) -> object:
@@ -321,7 +322,7 @@ def test_an_error_of_ours_that_a_function_raises_names_the_function(built: Built
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("executor", SLOW_IN_A_SIDECAR)
 @pytest.mark.parametrize("verb", ["map", "where"])
 def test_a_function_that_would_end_the_process_is_an_error_of_its_row(
     built: Built, executor: Any, verb: str, error: type[BaseException]

@@ -183,7 +183,7 @@ def timed_table(path: Path, *, in_commit: bool) -> None:
         ("2023-11-14 23:16:00+01:00", 3),
         ("2023-11-14T22:14:50", 2),
         (datetime.datetime(2023, 11, 14, 22, 15, 50), 3),  # without a zone, it is UTC
-        (datetime.datetime(2023, 11, 14, 22, 17, 20, tzinfo=datetime.timezone.utc), 5),
+        (datetime.datetime(2023, 11, 14, 22, 17, 20, tzinfo=datetime.UTC), 5),
         ("2023-11-15", 6),
         (datetime.date(2024, 1, 1), 6),  # after the last commit, the last version counts
     ],
@@ -459,7 +459,7 @@ def test_types_that_were_widened_are_read_as_the_table_has_them_now(tmp_path: Pa
     features = hand.protocol(["typeWidening", "timestampNtz"])
     hand.commit(tmp_path, 0, features, hand.metadata(fields), hand.add(tmp_path, "a.parquet", old))
     pipeline = Pipeline.from_delta(tmp_path)
-    midnight = int(datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000
+    midnight = int(datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC).timestamp()) * 1_000_000
     assert rows_of(pipeline, "whole", "real", "price", "day") == [
         (-2, None, "1.5", midnight),
         (1, 1.5, "1.5", midnight),

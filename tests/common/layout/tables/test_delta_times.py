@@ -22,7 +22,7 @@ TIMES = st.lists(st.integers(0, 20), min_size=1, max_size=8)  # seconds after BA
 
 
 def moment(seconds: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(BASE + seconds, datetime.timezone.utc)
+    return datetime.datetime.fromtimestamp(BASE + seconds, datetime.UTC)
 
 
 def expected(times_ms: dict[int, int], asked: int) -> int | None:

@@ -14,6 +14,8 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError
 from parquetry.common.layout.tables import frames
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +62,7 @@ def test_equal_frames_have_equal_fingerprints_and_one_file() -> None:
     assert len(kept()) == 2
 
 
+@pytest.mark.slow
 def test_a_polars_frame_gives_its_rows() -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame(

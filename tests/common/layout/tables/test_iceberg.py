@@ -241,7 +241,7 @@ def test_each_entry_of_a_manifest_is_one_deletion_vector(table: Any) -> None:
     assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in range(15) if i not in (1, 2, 10)]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_the_vectors_of_a_puffin_file_cost_one_delete_each(table: Any) -> None:
     for first in range(20, 60, 2):
         table.append(numbers(first, first + 2))
@@ -458,7 +458,7 @@ def test_every_type_reads_as_it_does_elsewhere(tmp_path: Path) -> None:
     table = hand.catalog_in(tmp_path).create_table("n.t", data.schema)
     table.append(data)
     first, second = ({name: plain(value) for name, value in row.items()} for row in Pipeline.from_iceberg(table))
-    moment = int(datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000
+    moment = int(datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.UTC).timestamp()) * 1_000_000
     assert first == {
         "flag": True,
         "real": 1.5,
@@ -602,7 +602,7 @@ _VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "day": (DateType(), st.dates()),
     "time": (TimeType(), st.times()),
     "at": (TimestampType(), st.datetimes()),
-    "zoned": (TimestamptzType(), st.datetimes(timezones=st.just(datetime.timezone.utc))),
+    "zoned": (TimestamptzType(), st.datetimes(timezones=st.just(datetime.UTC))),
     "text": (StringType(), st.text(st.characters(codec="utf-8"))),
     "uuid": (UUIDType(), st.uuids()),
     "fixed": (FixedType(3), st.binary(min_size=3, max_size=3)),
@@ -624,7 +624,7 @@ def _counted(value: Any, arrow: pa.DataType) -> Any:
     return pa.scalar(value, arrow).cast(pa.int32() if arrow.bit_width == 32 else pa.int64()).as_py()
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(
@@ -654,7 +654,7 @@ def test_the_value_of_a_partition_reads_as_if_the_file_held_it(rows: list[dict[s
     assert found[: len(rows)] == found[len(rows) :]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(_ROWS)
 def test_an_initial_default_reads_as_if_the_file_held_it(row: dict[str, Any]) -> None:

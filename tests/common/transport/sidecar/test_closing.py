@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from builders import build
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
@@ -50,9 +51,9 @@ def _close_while_it_waits(pipeline: Pipeline) -> list[Any]:
 
     thread = threading.Thread(target=consume)
     thread.start()
-    waits.wait(60)
+    waits.wait(PATIENCE_S)
     iterator.close()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     return ended
 
@@ -94,10 +95,10 @@ def test_the_waiting_thread_gives_the_sidecar_back(pipeline: Pipeline, monkeypat
     next(iterator)
     thread = threading.Thread(target=consume, name="consumer")
     thread.start()
-    assert waits.wait(60)
+    assert waits.wait(PATIENCE_S)
     iterator.close()
     assert given in ([], ["consumer"])
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert given == ["consumer"]
 
 

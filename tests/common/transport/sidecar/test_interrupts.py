@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import Built, built_once
-from processes import WITHIN_S, Trainer, gone
+from processes import Trainer, gone
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for processes of others"
@@ -39,6 +39,7 @@ for _ in range(2):
 built = built_once([[20, 13]], names=("id", "label"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["transform"])
 def test_a_wait_for_the_sidecar_is_interrupted(built: Built, tmp_path: Path, where: str) -> None:
     with Trainer(TRAINER, tmp_path, built.url, where) as trainer:
@@ -47,4 +48,4 @@ def test_a_wait_for_the_sidecar_is_interrupted(built: Built, tmp_path: Path, whe
             waiting += trainer.told()  # the second time in another sidecar, since the first may never end
             trainer.process.send_signal(signal.SIGINT)
         assert (trainer.output(), trainer.errors()) == ("interrupted\n" * 2, "")
-    assert gone(waiting, WITHIN_S) == []
+    assert gone(waiting) == []

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sidecar_packets
+from cases import every_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sidecar_packets import BROKEN, golden, request
@@ -77,7 +78,7 @@ def test_the_packet_begins_as_the_page_says() -> None:
     assert packet == struct.pack("<IHHQQQII", protocol.MAGIC, 3, 2, 7, 1, 2, 2, 0) + b"xy"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("packet", "message"),
     [
         (b"short", "expected at least 40 bytes, got 5"),
@@ -138,7 +139,7 @@ def test_any_bytes_are_a_body_or_a_clear_error(kind: Any, garbage: bytes) -> Non
         kind.unpack(garbage)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("kind", "body", "message"),
     [
         (Start, b"", "message START: expected a body of 48 bytes and texts that fill it, got 0 bytes"),
@@ -189,7 +190,7 @@ def _message(kind: MessageType, generation: int, body: Any, *, a: int = 0, b: in
     return Message(type=kind, generation=generation, a=a, b=b, body=body.pack())
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@every_case("name", BROKEN)
 def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, sidecar_packets.__file__]
     monkeypatch.setattr(client, "python_command", lambda module, *arguments: [*command, *arguments])
@@ -228,7 +229,7 @@ def test_the_page_has_every_role_and_dtype() -> None:
     assert {name: int(code) for code, name in re.findall(r"(\d+) (\w+)", line)} == protocol.DTYPE_CODES
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("title", "form"),
     [
         ("## Message", protocol.HEADER),
@@ -332,7 +333,7 @@ def _through_a_slot(slot: SlotMemory, outputs: list[OutputField], columns: list[
     return read_table(memory, header, outputs)
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@every_case("name", COLUMNS)
 def test_every_kind_of_column_comes_out_of_a_slot_as_it_went_in(name: str) -> None:
     output, column = COLUMNS[name]
     slot = _slot()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processes import WITHIN_S, open_files
+from processes import PATIENCE_S, gone, open_files
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import SidecarError
-from parquetry.common.transport.sidecar import client
+from parquetry.common.transport.sidecar import client, idle_pool
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 
@@ -34,20 +34,45 @@ def _sidecar_of(iterator: Any) -> psutil.Process:
     return psutil.Process(iterator._steps._source._client._process.pid)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
+class Clock:
+    """A clock that stands still until a test sets it."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 @pytest.mark.parametrize(
-    ("idle_s", "ends"), [("0", True), ("0.2", True), ("60", False), ("-1", False), ("ever", False)]
+    ("text", "idle_s"), [("0", 0), ("0.2", 0.2), ("60", 60), ("-1", idle_pool.IDLE_S), ("ever", idle_pool.IDLE_S)]
 )
 def test_the_environment_says_how_long_a_sidecar_stays_idle(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, idle_s: str, ends: bool
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, text: str, idle_s: float
 ) -> None:
-    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", idle_s)
+    clock = Clock()
+    monkeypatch.setattr(idle_pool, "time", clock)
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", text)
     iterator = iter(pipeline)
     next(iterator)
     sidecar = _sidecar_of(iterator)
     iterator.close()
-    gone, _ = psutil.wait_procs([sidecar], timeout=WITHIN_S if ends else 0.5)
-    assert bool(gone) == ends
+    if idle_s:
+        clock.now_s += 0.9 * idle_s
+        IDLE._sweep()
+        assert gone([sidecar.pid], within_s=0) == [sidecar.pid]
+        clock.now_s += 0.2 * idle_s
+        IDLE._sweep()
+    assert gone([sidecar.pid]) == []
+
+
+def test_a_sidecar_that_was_idle_for_long_ends_by_itself(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.001")
+    iterator = iter(pipeline)
+    next(iterator)
+    sidecar = _sidecar_of(iterator)
+    iterator.close()
+    assert gone([sidecar.pid]) == []
 
 
 def test_the_environment_chooses_the_python(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,22 +109,26 @@ def sidecar_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 def test_the_death_of_a_sidecar_is_noticed_even_if_another_process_holds_its_connection(
-    pipeline: Pipeline, sidecar_program: Callable[[str], None]
+    pipeline: Pipeline, sidecar_program: Callable[[str], None], tmp_path: Path
 ) -> None:
     sidecar_program(
-        """
-        if os.fork() == 0:
+        f"""
+        other = os.fork()
+        if other == 0:
             for stream in (0, 1, 2):
                 os.close(stream)
-            time.sleep(20)
+            time.sleep({PATIENCE_S})
             os._exit(0)
+        with open({str(tmp_path / "other")!r}, "w") as file:
+            file.write(str(other))
         os._exit(3)
         """
     )
-    begin = time.monotonic()
     with pytest.raises(SidecarError, match="died: exit status 3"):
-        next(iter(pipeline))
-    assert time.monotonic() - begin < 15
+        next(iter(pipeline.with_options(restarts=0)))
+    other = int((tmp_path / "other").read_text())
+    assert gone([other], within_s=0) == [other]
+    os.kill(other, signal.SIGKILL)
 
 
 def test_a_sidecars_output_is_forwarded_without_a_final_newline(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import types
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ import psutil
 import pytest
 from builders import Built, built_once
 from fsspec.implementations.local import LocalFileSystem
-from processes import run_python
+from processes import PATIENCE_S, run_python
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.errors import PipelineError
+
+pytestmark = pytest.mark.versions
 
 PROGRAM = """
 import multiprocessing
@@ -58,12 +61,12 @@ if __name__ == "__main__":
 built = built_once([[20, 13]])
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_functions_of_a_spawned_trainers_program_travel(built: Built, tmp_path: Path, method: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(built.url), method]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert finished.stdout == f"{3 * sum(range(33))}\n", finished.stderr
 
 
@@ -169,8 +172,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_loader_workers_that_a_spawned_trainer_spawns_run_its_program(built: Built, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     program = tmp_path / "loading.py"
     program.write_text(LOADING)
     finished = run_python(program, built.url)

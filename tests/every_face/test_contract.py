@@ -140,17 +140,20 @@ CASES: dict[str, list[Call]] = {
     "transform batched": [call("transform", _sums, [UnischemaField("sum", np.float64)], remove=["(?!id|tags|sum).*"], batched=True, model=_sums_plain)],
     "transform after batch": [call("select", "id", "points", "tags"), call("batch", 5), call("transform", _sums, [UnischemaField("sum", np.float64)], remove=["points"], model=_sums_plain)],
 }  # fmt: skip
-SLOW = (  # each has to start a sidecar
-    "rows",
-    "ngram stacked by drive",
-    "ngram offsets",
-    "batch drop",
-    "shuffle batch repeat",
-    "filter window shard shuffle batch",
-    "transform after ngram",
-    "rename cast",
-    "transform batched",
-    "shuffle repeat shard batch",
+# Each face takes a process or a graph for each; the rest takes seconds of processor time.
+IN_EVERY_FACE: tuple[tuple[tuple[str, ...], tuple[pytest.MarkDecorator, ...]], ...] = (
+    (("rows", "ngram offsets", "filter window shard shuffle batch", "transform batched"), ()),
+    (
+        (
+            "ngram stacked by drive",
+            "batch drop",
+            "shuffle batch repeat",
+            "transform after ngram",
+            "rename cast",
+            "shuffle repeat shard batch",
+        ),
+        (pytest.mark.slow,),
+    ),
 )
 FACES = [face for face in installed_faces() if face is not THREADS]
 
@@ -213,7 +216,7 @@ def test_every_epoch_is_checked_by_itself(strict: Built, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("face", "name"),
-    [(face, name) for face in FACES for name in (CASES if face.name == "torch" else SLOW)],
+    [pytest.param(face, name, marks=marks) for face in FACES for names, marks in IN_EVERY_FACE for name in names],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_every_face_gives_the_same_elements_in_the_same_order(strict: Built, name: str, face: Face) -> None:
@@ -224,6 +227,7 @@ def test_every_face_gives_the_same_elements_in_the_same_order(strict: Built, nam
         assert mine == theirs
 
 
+@pytest.mark.slow
 def test_the_sidecar_gives_nulls_of_every_kind_as_threads_do(full: Built) -> None:
     pipeline = full.pipeline().shuffle(5, seed=3).batch(6)
     assert SIDECAR.elements(pipeline) == THREADS.elements(pipeline)
@@ -255,7 +259,7 @@ def test_a_pipeline_that_went_through_json_gives_the_same(strict: Built) -> None
     assert THREADS.elements(again) == THREADS.elements(pipeline)
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 def test_partition_columns_are_fields_like_any_other(tmp_path: Path) -> None:
     built = build(tmp_path, [[5, 5], [10], [4]], names=("id", "drive", "ts", "image"), partition="drive")
     for calls in (
