@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import select
@@ -29,6 +30,29 @@ def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProces
     except subprocess.CalledProcessError as error:
         print(error.stderr, file=sys.stderr)  # which pytest shows with the failure
         raise
+
+
+_CALLED = """
+import importlib.util, json, sys
+folder, file, name, arguments = sys.argv[1:]
+sys.path.insert(0, folder)
+spec = importlib.util.spec_from_file_location("called", file)
+sys.modules["called"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(json.dumps(getattr(module, name)(*json.loads(arguments))))
+"""
+
+
+def in_own_process(function: Callable[..., _Found], *arguments: Any) -> _Found:
+    """Calls a function of a test module in a new process, whose memory no other test moves, and returns its result.
+
+    JSON must be able to hold the arguments and the result.
+    """
+    code = function.__code__
+    places = Path(__file__).parent, code.co_filename
+    done = run_python("-W", "ignore", "-c", _CALLED, *places, code.co_name, json.dumps(arguments), check=True)
+    found: _Found = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def gone(pids: list[int], within_s: float = PATIENCE_S) -> list[int]:

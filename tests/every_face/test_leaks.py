@@ -6,15 +6,14 @@ import gc
 import importlib.util
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from builders import Built, built_once
+from builders import Built, build
 from faces import import_framework
-from processes import PATIENCE_S, open_files
-
-from parquetry.common.transport.sidecar.idle_pool import IDLE
+from processes import PATIENCE_S, in_own_process, open_files, unless_ended
 
 MIB = 1 << 20
 KEPT = {"parquetry-child", "parquetry-store"}
@@ -22,7 +21,7 @@ KEPT = {"parquetry-child", "parquetry-store"}
 MOST_SLOTS = 16
 """A sidecar makes as many slots as its pace needs, each a memory file, up to this number."""
 CHEAP, COSTLY = ("id", "small", "vector", "label"), ("id", "image", "points", "tags")
-built = built_once([[20, 13], [7, 0, 30], [30]])
+SIZES = [[20, 13], [7, 0, 30], [30]]
 
 
 def threads(built: Built) -> Any:
@@ -107,14 +106,28 @@ LOOPS: list[tuple[Callable[[Built], Any], str, int]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "needs", "epochs"), LOOPS, ids=[make.__name__ for make, *_ in LOOPS])
 def test_short_epochs_leave_nothing_behind(
-    built: Built, make: Callable[[Built], Any], needs: str, epochs: int, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Built], Any], needs: str, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not importlib.util.find_spec(needs):
         pytest.skip(f"needs {needs}")
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "6000")  # no idle process ends during the count
+    before, after = in_own_process(counts_of_epochs, make.__name__, needs, epochs, str(tmp_path))
+    assert after["processes"] <= before["processes"]
+    assert after["descriptors"] <= before["descriptors"] + 2
+    more_slots = max(2, min(MOST_SLOTS, epochs // 3))
+    assert after["memory files"] <= before["memory files"] + more_slots
+    assert after["threads"] <= before["threads"] + (4 if needs == "tensorflow" else 2)  # in TensorFlow's pools
+    assert after["bytes"] - before["bytes"] < 12 * MIB
+    assert after["descriptors of processes"] <= before["descriptors of processes"] + 2
+    more_files = more_slots * after["processes"]  # the reader and each worker map every slot
+    assert after["memory files of processes"] <= before["memory files of processes"] + more_files
+    assert after["bytes of processes"] - before["bytes of processes"] < 24 * MIB
+
+
+def counts_of_epochs(make: str, needs: str, epochs: int, folder: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the most of everything in the first epochs, and the least in the last ones."""
     import_framework(needs)
-    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")  # no idle process ends during the count
-    IDLE.close()  # sidecars of other tests
-    elements, process = make(built), psutil.Process()
+    elements, process = globals()[make](build(Path(folder), SIZES)), psutil.Process()
     warm = max(3, epochs // 2)  # slots and regions are made as they are needed, up to a fixed number
     looks = []
     for number in range(warm + epochs):
@@ -126,16 +139,7 @@ def test_short_epochs_leave_nothing_behind(
     # An epoch may use a few more slots or blocks while it is looked at; they must not accumulate.
     before = {name: max(look[name] for number, look in looks if number < warm) for name in looks[0][1]}
     after = {name: min(look[name] for number, look in looks if number >= warm) for name in before}
-    assert after["processes"] <= before["processes"]
-    assert after["descriptors"] <= before["descriptors"] + 2
-    more_slots = max(2, min(MOST_SLOTS, epochs // 3))
-    assert after["memory files"] <= before["memory files"] + more_slots
-    assert after["threads"] <= before["threads"] + (4 if needs == "tensorflow" else 2)  # in TensorFlow's pools
-    assert after["bytes"] - before["bytes"] < 12 * MIB
-    assert after["descriptors of processes"] <= before["descriptors of processes"] + 2
-    more_files = more_slots * after["processes"]  # the reader and each worker map every slot
-    assert after["memory files of processes"] <= before["memory files of processes"] + more_files
-    assert after["bytes of processes"] - before["bytes of processes"] < 24 * MIB
+    return before, after
 
 
 def _epoch(elements: Any, *, whole: bool) -> None:
@@ -162,8 +166,12 @@ def _counts(process: psutil.Process) -> dict[str, int]:
         "bytes": process.memory_info().rss,
         "descriptors of processes": len(theirs) - len(_memory_files(theirs)),
         "memory files of processes": len(_memory_files(theirs)),
-        "bytes of processes": sum(child.memory_info().rss for child in children),
+        "bytes of processes": sum(unless_ended(_resident_bytes, child, otherwise=0) for child in children),
     }
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
 
 
 def _memory_files(names: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import psutil
 import pytest
 from builders import Built, built_once
 from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, plain_element
-from processes import gone, python_that_gets
+from processes import eventually, gone, python_that_gets
 
 from benchmarks.faults import readers, workers_of
 from parquetry.common import Pipeline, UnischemaField
@@ -122,10 +123,21 @@ def test_a_waiting_process_says_so_and_continues(
     iterator, first, reader = begun(pipeline)
     found = [first]
     (worker,) = workers_of(reader)
+    client = iterator._steps._source._client
+
+    def has_said_so() -> bool:
+        by_reader = all(text in client._stderr for text in ("is working on them", f"for process {worker.pid}"))
+        return by_reader and "the trainer has waited" in caplog.text
+
+    def wake() -> None:
+        eventually(has_said_so)
+        os.kill(worker.pid, signal.SIGCONT)
+
     stop(worker)
-    waking = _wake_after(worker.pid, 3)
+    waker = threading.Thread(target=wake)
+    waker.start()
     found += [batch["id"].tolist() for batch in iterator]
-    waking.join()
+    waker.join()
     IDLE.close()  # the reader's last output has been read
     assert found == [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
     errors = capfd.readouterr().err
@@ -143,7 +155,8 @@ def test_a_function_that_computes_is_not_stalled(built: Built) -> None:
 
     outputs = [UnischemaField("worker", np.int64)]
     pipeline = built.pipeline("id", executor="sidecar", workers=1, stall_timeout=0.3).transform(slow, outputs)
-    assert len({row["worker"] for row in pipeline}) == 1
+    # A busy machine may give the worker no time at all for a while, but not each time.
+    assert eventually(lambda: len({row["worker"] for row in pipeline}) == 1)
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
@@ -155,9 +168,16 @@ def test_a_function_that_waits_often_is_not_stalled(built: Built, face: Any) -> 
     outputs = [UnischemaField("id", np.int64), UnischemaField("worker", np.int64)]
     pipeline = built.pipeline("id", executor="sidecar", workers=1, stall_timeout=0.4, restarts=0)
     pipeline = pipeline.transform(looked_up, outputs).batch(63)  # 3.8 s for the only batch
-    (batch,) = [plain_element(pipeline.element, element) for element in face.passes(pipeline)()]
-    assert len(batch) == 63
-    assert len({row["worker"] for row in batch}) == 1
+
+    def has_one_worker() -> bool:
+        with suppress(Exception):  # the third worker in a row that stalls is an error
+            (batch,) = [plain_element(pipeline.element, element) for element in face.passes(pipeline)()]
+            assert len(batch) == 63
+            return len({row["worker"] for row in batch}) == 1
+        return False
+
+    # A busy machine may give the worker no time at all for a while, but not each time.
+    assert eventually(has_one_worker)
 
 
 def test_a_function_that_hangs_is_replaced_although_another_thread_is_awake(built: Built, tmp_path: Path) -> None:
@@ -178,9 +198,3 @@ def test_a_function_that_hangs_is_replaced_although_another_thread_is_awake(buil
 def test_the_limit_is_a_number_of_seconds(built: Built, given: Any) -> None:
     with pytest.raises(PipelineError, match=r"expected stall_timeout to be 0\.1 to 1000000 seconds or None"):
         built.pipeline(stall_timeout=given)
-
-
-def _wake_after(pid: int, seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
-    timer.start()
-    return timer

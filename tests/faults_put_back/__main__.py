@@ -36,7 +36,7 @@ import typer
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults")
-FAST = "not slow and not seconds"
+FAST = "not slow and not nightly"  # as in the Makefile
 TEST_FAILED = 1  # pytest's status; others mean that it could not run the tests
 _PACKAGES = ("common", "tf_plugin", "torch_plugin")
 

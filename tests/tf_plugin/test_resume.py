@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from builders import Built, built_once
+from cases import every_case
 from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
@@ -78,14 +79,14 @@ def pipeline_of(built: Built, name: str) -> Pipeline:
 KINDS = ["rows", "full batches", "shuffle and batch over two passes", "a shard of its own", "take and skip of batches"]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@every_case("name", KINDS)
 def test_every_kind_of_order_resumes_exactly_at_every_step(built: Built, name: str) -> None:
     dataset = ParquetDataset.from_pipeline(pipeline_of(built, name))
     assert_resumable(lambda: ByState(dataset))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["shuffle and batch over two passes", "canonical shards"])
+@every_case("name", ["shuffle and batch over two passes", "canonical shards"])
 def test_every_step_can_be_restored_from_a_checkpoint(built: Built, name: str, tmp_path: Path) -> None:
     dataset = ParquetDataset.from_pipeline(pipeline_of(built, name))
     assert_resumable(lambda: ByCheckpoint(dataset, tmp_path))
@@ -101,7 +102,7 @@ BEHIND: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BEHIND)
+@every_case("name", BEHIND)
 def test_later_tensorflow_stages_are_restored_with_the_source(built: Built, name: str, tmp_path: Path) -> None:
     # Before its first element, TensorFlow's shuffle has no input iterator and therefore cannot save its epoch.
     anew = name != "another shuffle"
@@ -126,7 +127,7 @@ CROSSING = ["shuffle and batch over two passes", "canonical shards"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["plain Python", "PyTorch"])
-@pytest.mark.parametrize("name", CROSSING)
+@every_case("name", CROSSING)
 def test_a_state_crosses_to_the_other_faces_and_back_at_every_step(built: Built, name: str, other: str) -> None:
     pipeline = pipeline_of(built, name)
     dataset = ParquetDataset.from_pipeline(pipeline)

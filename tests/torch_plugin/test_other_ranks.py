@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from builders import Built, built_once
+from cases import every_case
 from torch.utils.data import DataLoader
 
 from parquetry.common.errors import StateError
@@ -17,86 +18,74 @@ ROWS, BATCH = 120, 4
 built = built_once([[20, 13], [7, 20], [30, 30]])
 
 
-CHAINS: dict[str, Callable[[Any], Any]] = {
-    "as stored": lambda rows: rows.batch(BATCH),
-    "shuffled": lambda rows: rows.shuffle(20, seed=3).batch(BATCH),
-    "filtered": lambda rows: rows.where([("id", ">=", 24)]).shuffle(20, seed=3).batch(BATCH),
-    "repeated": lambda rows: rows.shuffle(20, seed=3).repeat(2).batch(BATCH),
-    "rows": lambda rows: rows.shuffle(20, seed=3),
+CHAINS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "as stored": (lambda rows: rows, lambda rows: rows.batch(BATCH)),
+    "shuffled": (lambda rows: rows.shuffle(20, seed=3), lambda rows: rows.batch(BATCH)),
+    "filtered": (lambda rows: rows.where([("id", ">=", 24)]).shuffle(20, seed=3), lambda rows: rows.batch(BATCH)),
+    "repeated": (lambda rows: rows.shuffle(20, seed=3), lambda rows: rows.repeat(2).batch(BATCH)),
+    "rows": (lambda rows: rows.shuffle(20, seed=3), lambda rows: rows),
 }
+"""What comes before ``shard()``, and what comes after it."""
+
+
+def chained(rows: Any, name: str, *part: int) -> Any:
+    """Returns a chain over the rows, with a ``shard()`` if a part is given."""
+    before, after = CHAINS[name]
+    return after(before(rows).shard(*part) if part else before(rows))
 
 
 def ids_of(elements: Any) -> list[int]:
     return [int(number) for element in elements for number in element["id"].reshape(-1)]
 
 
-# Each class with each chain, once with fewer ranks and once with more; each of them meets all numbers of ranks.
-FEWER, MORE = [(2, 1), (3, 1), (3, 2)], [(1, 2), (1, 3), (2, 3)]
-MOVES = [
-    pytest.param(
-        cls,
-        *ranks[(one + other) % 3],
-        chain,
-        id=f"{cls.__name__}-{name}-{'-'.join(map(str, ranks[(one + other) % 3]))}",
-    )
-    for one, cls in enumerate([ParquetIterable, ParquetPipe, ParquetNode])
-    for other, (name, chain) in enumerate(CHAINS.items())
-    for ranks in (FEWER, MORE)
-]
+def taken_by_each(rank_of: Callable[[int, int], Any], ranks: Sequence[int]) -> list[list[int]]:
+    """Returns what each rank takes: three elements, and all that are left if its number of ranks is the last one.
 
-
-@pytest.mark.parametrize(("cls", "before", "after", "chain"), MOVES)
-def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(
-    built: Built, on_rank: Any, cls: Any, before: int, after: int, chain: Callable[[Any], Any]
-) -> None:
-    taken, state = [], None
-    for rank in range(before):
-        on_rank(rank, before)
-        rows = chain(cls(built.url, ["id"]))
-        if isinstance(rows, ParquetNode):
-            rows.reset()
-            taken += ids_of(next(rows) for _ in range(5))
-        else:
-            iterator = iter(rows)
-            taken += ids_of(next(iterator) for _ in range(5))
-        state = rows.state_dict()
-    lengths = set()
-    for rank in range(after):
-        on_rank(rank, after)
-        rows = chain(cls(built.url, ["id"]))
-        rows.load_state_dict(state)
-        rest = list(rows)
-        lengths.add(len(rest))
-        taken += ids_of(rest)
-    whole = ids_of(chain(built.pipeline("id")))
-    assert len(lengths) == 1
-    assert set(taken) == set(whole)
-    assert len(whole) <= len(taken) < len(whole) + 2 * BATCH * after  # padded to equal lengths
-
-
-@pytest.mark.parametrize("cls", [ParquetIterable, pytest.param(ParquetPipe, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("chain", ["as stored", "shuffled", "filtered"])
-@pytest.mark.parametrize("ranks", [(1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3, 1), (2, 1, 2, 1), (1, 3, 2, 1)])
-def test_it_moves_from_one_process_to_several_and_back(
-    built: Built, on_rank: Any, cls: Any, explicit: bool, chain: str, ranks: tuple[int, ...]
-) -> None:
-    """Also with a ``shard()`` that you write only where there are several ranks."""
-    taken, state = [], None
+    Args:
+        rank_of: makes the dataset, or its iterator, from the number of ranks and the rank.
+        ranks: the numbers of ranks, one after the other; each continues at the first state of the one before.
+    """
+    found: list[list[int]] = []
+    state = None
     for phase, count in enumerate(ranks):
         states = []
         for rank in range(count):
-            on_rank(*((0, 1) if explicit else (rank, count)))
-            rows = cls(built.url, ["id"])
-            rows = CHAINS[chain](Sharded(rows, count, rank) if explicit else rows)
+            rows = rank_of(count, rank)
             if state is not None:
                 rows.load_state_dict(state)
-            elements = iter(rows)
-            steps = elements if phase == len(ranks) - 1 else itertools.islice(elements, 3)
-            taken += ids_of(steps)
+            elif isinstance(rows, ParquetNode):
+                rows.reset()
+            found.append(ids_of(itertools.islice(rows, None if phase == len(ranks) - 1 else 3)))
             states.append(rows.state_dict())
         state = states[0]
-    assert sorted(taken) == sorted(ids_of(CHAINS[chain](built.pipeline("id"))))
+    return found
+
+
+@pytest.mark.parametrize("cls", [ParquetIterable, ParquetPipe, ParquetNode])
+@every_case("explicit", [False, True])
+@every_case(
+    ("chain", "ranks"),
+    [
+        ("as stored", (1, 2, 1)),
+        ("shuffled", (2, 3)),
+        ("shuffled", (1, 3, 2, 1, 1)),
+        ("filtered", (3, 2)),
+        ("repeated", (3, 1)),
+        ("rows", (1, 3)),
+    ],
+)
+def test_other_ranks_take_what_a_pipeline_gives_them(
+    built: Built, on_rank: Any, cls: Any, explicit: bool, chain: str, ranks: tuple[int, ...]
+) -> None:
+    """Also with a ``shard()`` that you write only where there are several ranks."""
+
+    def rank_of(count: int, rank: int) -> Any:
+        on_rank(*((0, 1) if explicit else (rank, count)))
+        return chained(cls(built.url, ["id"]), chain, *((count, rank) if explicit and count > 1 else ()))
+
+    found = taken_by_each(rank_of, ranks)
+    assert found == taken_by_each(lambda *part: iter(chained(built.pipeline("id"), chain, *part)), ranks)
+    assert set(itertools.chain(*found)) == set(ids_of(chained(built.pipeline("id"), chain)))
 
 
 ELSEWHERE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -109,7 +98,7 @@ ELSEWHERE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 """Places of ``shard()`` that give another order than the one that a process group gets."""
 
 
-@pytest.mark.parametrize("place", ELSEWHERE)
+@every_case("place", ELSEWHERE)
 def test_a_state_of_another_order_is_refused(built: Built, place: str) -> None:
     before, after = ELSEWHERE[place]
     parts = [after(before(ParquetIterable(built.url, ["id"])).shard(2, rank)).batch(BATCH) for rank in range(2)]
@@ -128,7 +117,7 @@ def test_a_state_of_another_order_is_refused(built: Built, place: str) -> None:
         alone.load_state_dict(one.state_dict())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@every_case("ranks", [1, 2])
 def test_a_chain_that_no_shard_may_follow_resumes_its_own_state(built: Built, ranks: int) -> None:
     def keeps(row: Any) -> Any:
         return row if row["id"] % 3 else None
@@ -147,33 +136,18 @@ def test_a_chain_that_no_shard_may_follow_resumes_its_own_state(built: Built, ra
     assert taken + ids_of(again) == whole
 
 
-class Sharded:
-    """A dataset to whose chains ``shard()`` is added before they are batched."""
-
-    def __init__(self, rows: Any, count: int, rank: int) -> None:
-        self._rows, self._part = rows, (count, rank)
-
-    def __getattr__(self, verb: str) -> Any:
-        def called(*arguments: Any, **options: Any) -> Any:
-            rows = self._rows.shard(*self._part) if verb == "batch" and self._part[0] > 1 else self._rows
-            result = getattr(rows, verb)(*arguments, **options)
-            return result if verb == "batch" else Sharded(result, *self._part)
-
-        return called
-
-
 def test_one_process_continues_the_order_of_several_ranks(built: Built, on_rank: Any) -> None:
-    rows = CHAINS["shuffled"](ParquetIterable(built.url, ["id"]))
+    rows = chained(ParquetIterable(built.url, ["id"]), "shuffled")
     on_rank(0, 2)
     iterator = iter(rows)
     next(iterator)
     state = rows.state_dict()
     on_rank(0, 1)
-    alone = CHAINS["shuffled"](ParquetIterable(built.url, ["id"]))
+    alone = chained(ParquetIterable(built.url, ["id"]), "shuffled")
     alone.load_state_dict(state)
     explicit = ids_of(built.pipeline("id").shuffle(20, seed=3).shard(1, 0, canonical_shards=2).batch(BATCH))
     assert (
-        ids_of(iter(CHAINS["shuffled"](ParquetIterable(built.url, ["id"]))).load_state_dict(state))
+        ids_of(iter(chained(ParquetIterable(built.url, ["id"]), "shuffled")).load_state_dict(state))
         == (explicit[2 * BATCH :])
     )
     assert ids_of(alone) == explicit[2 * BATCH :]
@@ -183,19 +157,19 @@ def test_one_process_continues_the_order_of_several_ranks(built: Built, on_rank:
     assert again["canonical_shards"] == 2
     for ranks in (1, 2):
         on_rank(0, ranks)
-        CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).load_state_dict(again)
+        chained(ParquetIterable(built.url, ["id"]), "shuffled").load_state_dict(again)
 
 
 def test_another_order_is_still_refused(built: Built, on_rank: Any) -> None:
     on_rank(0, 2)
-    state = CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).state_dict()
+    state = chained(ParquetIterable(built.url, ["id"]), "shuffled").state_dict()
     on_rank(0, 1)
     other = ParquetIterable(built.url, ["id"]).shuffle(21, seed=3).batch(BATCH)
     with pytest.raises(StateError, match="saved for a different pipeline"):
         other.load_state_dict(state)
     before_shuffle = ParquetIterable(built.url, ["id"]).shard(2, 0).shuffle(20, seed=3).batch(BATCH)
     with pytest.raises(StateError, match="saved for a different pipeline"):
-        before_shuffle.load_state_dict(CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).state_dict())
+        before_shuffle.load_state_dict(chained(ParquetIterable(built.url, ["id"]), "shuffled").state_dict())
 
 
 @pytest.mark.parametrize("cls", [ParquetIterable, ParquetPipe, ParquetNode])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from cases import every_case
 from ids import epoch_of, flat
 from ids import ids_by_element as ids
 from torch.utils.data import DataLoader
@@ -48,10 +49,10 @@ STAGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("stages", STAGES.values(), ids=STAGES)
+@every_case("name", STAGES)
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-def test_every_stage_resumes_at_every_step(url: str, face: Any, stages: Callable[[Any], Any]) -> None:
-    made = stages(face(url, executor="threads"))
+def test_every_stage_resumes_at_every_step(url: str, face: Any, name: str) -> None:
+    made = STAGES[name](face(url, executor="threads"))
     assert_resumable(lambda: iter(made) if face is ParquetPipe else face.from_pipeline(made.pipeline))
 
 
@@ -109,9 +110,13 @@ def test_a_node_is_restored_by_name(url: str) -> None:
 # --- other numbers of ranks ---
 
 
+# Which ranks get which rows is tested with Pipeline.
+
+
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-@pytest.mark.parametrize("counts", [(1, 2, 3, 4, 6, 12), (12, 6, 4, 3, 2, 1), (4, 3, 12, 1)])
-def test_other_numbers_of_ranks_continue_with_the_same_global_batches(url: str, face: Any, counts: Any) -> None:
+def test_other_numbers_of_ranks_continue_with_the_same_global_batches(url: str, face: Any) -> None:
+    counts = (4, 3, 12, 1)
+
     def rank(index: int, of: int) -> Any:
         made = face(url, ["id"]).shuffle(10, seed=5).shard(of, index, canonical_shards=CANONICAL)
         return iter(made.batch(12 // of))
@@ -133,33 +138,34 @@ def test_other_numbers_of_ranks_continue_with_the_same_global_batches(url: str, 
     assert len(found) >= 4
 
 
-@pytest.mark.parametrize("before", [1, 3])
-@pytest.mark.parametrize("after", [1, 2, 4])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_any_ranks_and_workers_take_the_rows_that_are_left(url: str, before: int, after: int, workers: int) -> None:
-    def rank(index: int, of: int) -> ParquetPipe:
-        pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=5)
-        return pipe.shard(of, index, even="none", canonical_shards=CANONICAL).batch(5)
+@every_case("canonical", [CANONICAL, None])
+def test_the_workers_of_other_ranks_take_exactly_the_rows_that_are_left(
+    url: str, canonical: int | None, workers: int
+) -> None:
+    before, after = 3, 2
 
+    def rank(index: int, of: int, canonical: int | None = canonical) -> ParquetPipe:
+        pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=5)
+        return pipe.shard(of, index, even="none", canonical_shards=canonical).batch(5)
+
+    whole = flat(ids(rank(0, 1, canonical or before)))
     first = [iter(rank(index, before)) for index in range(before)]
-    taken = flat([next(iterator)["id"].tolist() for iterator in first for _ in range(2)])
-    rest = []
+    taken = [flat([next(iterator)["id"].tolist() for _ in range(2)]) for iterator in first]
+    assert taken == [whole[: before * 10][index::before] for index in range(before)]
     for index in range(after):
         pipe = rank(index, after)
         pipe.load_state_dict(first[0].state_dict())
-        rest += flat(ids(DataLoader(pipe, batch_size=None, num_workers=workers)))
-    assert sorted(taken + rest) == list(range(60))
-
-
-# --- stock DataLoader: the state of the training process ---
+        rest = flat(ids(DataLoader(pipe, batch_size=None, num_workers=workers)))
+        assert rest == whole[before * 10 :][index::after]
 
 
 def test_when_a_rank_ends_one_step_early_no_rank_has_rows_left(url: str) -> None:
     def rank(number: int, index: int) -> Any:
         return iter(ParquetPipe(url, ["id"]).shuffle(10, seed=5).shard(number, index, even="none"))
 
-    ranks = [rank(7, index) for index in range(7)]
-    assert len({len(list(one)) for one in ranks}) == 2
+    ranks = [rank(7, 0), rank(7, 6)]
+    assert [len(list(one)) for one in ranks] == [9, 8]
     for ended in ranks:
         for index in range(2):
             resumed = rank(2, index)
@@ -167,21 +173,7 @@ def test_when_a_rank_ends_one_step_early_no_rank_has_rows_left(url: str) -> None
             assert list(resumed) == []
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(url: str, workers: int) -> None:
-    def rank(number: int, index: int) -> ParquetPipe:
-        return ParquetPipe(url, ["id"]).shuffle(10, seed=5).shard(number, index, even="none").batch(2)
-
-    began = [iter(rank(4, index)) for index in range(4)]
-    taken = [number for one in began for _ in range(3) for number in next(one)["id"].tolist()]
-    state = began[0].state_dict()
-    left: list[int] = []
-    for index in range(3):
-        pipe = rank(3, index)
-        pipe.load_state_dict(state)
-        loader = DataLoader(pipe, batch_size=None, num_workers=workers)
-        left += [number for batch in loader for number in batch["id"].tolist()]
-    assert sorted(taken + left) == list(range(60))
+# --- stock DataLoader: the state of the training process ---
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 3, "persistent_workers": True}])
@@ -421,7 +413,7 @@ def test_state_after_refuses_what_it_cannot_know(url: str, face: Any) -> None:
 
 
 @pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
-@pytest.mark.parametrize(
+@every_case(
     "change",
     [{"consumed": None}, {"workers": 0}, {"shards": [3, 2]}, {"origin": [0]}, {"iteration": True}, {"version": "1"}],
     ids=str,

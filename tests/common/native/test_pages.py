@@ -351,6 +351,7 @@ def test_only_a_single_frame_of_todays_zstandard_is_decompressed() -> None:
         frame + skippable,
         frame + b"\x00",
         frame[:-1],
+        pa.compress(content[:512], "zstd", asbytes=True),  # shorter than the page claims
         old,
         b"",
         b"\x28",

@@ -28,12 +28,12 @@ built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
 @pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
+@every_case("name", CASES)
 def test_every_stage_resumes_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
     assert_resumable(lambda: iter(CASES[name](built.pipeline(executor=executor, workers=1))))
 
 
-@pytest.mark.parametrize("name", ["shuffle and batch over two passes", "shuffled windows"])
+@every_case("name", ["shuffle and batch over two passes", "shuffled windows"])
 def test_a_state_brings_back_its_own_epoch(built: Built, name: str) -> None:
     pipeline = CASES[name](built.pipeline())
     assert_resumable(lambda: iter(pipeline))  # each iter() is another epoch
@@ -74,7 +74,7 @@ def test_a_state_of_threads_resumes_in_the_sidecar_and_back(built: Built) -> Non
         assert taken + [batch["id"].tolist() for batch in second] == whole
 
 
-@pytest.mark.parametrize("batch", [None, 3])
+@every_case("batch", [None, 3])
 def test_each_loader_worker_goes_on_with_its_own_part(built: Built, batch: int | None) -> None:
     pipeline = built.pipeline("id").shuffle(4, seed=1)
     pipeline = pipeline if batch is None else pipeline.batch(batch)
@@ -162,18 +162,15 @@ def check_ranks(
 
     shards = canonical or ranks[0]
     alone = [int(row["id"]) for row in of_rank(1, 0, shards)]
-    size = len(alone) // passes
-    wholes = [alone[at : at + size] for at in range(0, len(alone), size)]
+    length = len(alone) // passes
+    wholes = [alone[at : at + length] for at in range(0, len(alone), length)]
     dealt = _Dealt(wholes, [0] * passes, ranks[0], even)
     offset = asked = 0  # the rows that each of these ranks took and was asked for
     state: Any = None
     for number, most in zip(ranks, [*steps, None], strict=True):
         if number != dealt.number:
-            dealt, offset, asked = (
-                _Dealt(wholes, dealt.starts_after(offset) if asked else dealt.starts, number, even),
-                0,
-                0,
-            )
+            starts = dealt.starts_after(offset) if asked else dealt.starts
+            dealt, offset, asked = _Dealt(wholes, starts, number, even), 0, 0
         size = 1 if together is None else max(1, together // number)
         states, taken = [], 0
         for rank in range(number):
@@ -224,19 +221,21 @@ class _Dealt:
 
 
 @every_case(
-    ("ranks", "even", "chain"),
+    ("ranks", "even", "chain", "batched"),
     [
-        (ranks, even, [*CHAINS][(one + other) % len(CHAINS)])
+        (ranks, even, [*CHAINS][(one + other) % 3], (one + other) % 2 == 1)
         for one, ranks in enumerate(RANKS)
         for other, even in enumerate(EVEN)
     ],
 )
 def test_any_other_numbers_of_ranks_take_exactly_the_rows_that_are_left(
-    built: Built, ranks: tuple[int, ...], even: str, chain: str
+    built: Built, ranks: tuple[int, ...], even: str, chain: str, batched: bool
 ) -> None:
     rows = CHAINS[chain](built.pipeline("id", executor="threads", workers=1))
-    check_ranks(rows, ranks, [2] * (len(ranks) - 1), even=even)
-    check_ranks(rows, ranks, [1] * (len(ranks) - 1), even=even, canonical=2, together=4)
+    if batched:
+        check_ranks(rows, ranks, [1] * (len(ranks) - 1), even=even, canonical=2, together=4)
+    else:
+        check_ranks(rows, ranks, [2] * (len(ranks) - 1), even=even)
 
 
 @pytest.mark.slow
@@ -316,7 +315,7 @@ def test_another_batch_size_continues_at_the_same_row(built: Built) -> None:
     assert [number for batch in second for number in batch["id"].tolist()] == whole[4:]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "change",
     [lambda p: p.take(9).shard(2, 0), lambda p: p.shard(2, 0).skip(1), lambda p: p.shard(2, 0).batch(2).take(3)],
 )
@@ -333,7 +332,7 @@ def test_stages_without_a_common_position_refuse_other_ranks(built: Built, chang
 # --- states of other pipelines ---
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("other", "message"),
     [
         (lambda p: p.shuffle(5, seed=1).batch(4).repeat(3), r"saved for a different pipeline \(stages that decide which rows come in which order\)"),
@@ -366,7 +365,7 @@ def test_a_dataset_that_was_moved_is_the_same_dataset(tmp_path: Path) -> None:
     assert [int(row["id"]) for row in again] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("change", "message"),
     [
         (

@@ -20,6 +20,7 @@ from parquetry.common import (
 )
 from parquetry.common.engine.columns.batch import Dense, Ragged, as_one_array
 from parquetry.common.engine.columns.coded_column import CodedColumn
+from parquetry.common.engine.columns.stored_values import StoredValues
 
 pytestmark = pytest.mark.versions
 
@@ -42,14 +43,15 @@ def test_a_column_is_freed_without_the_garbage_collector(
     ]
     rows = [{"id": number, "x": np.full((16, 16, 3), number, np.uint8)} for number in range(64)]
     write_dataset(tmp_path / "data", Unischema("rows", fields), rows, row_group_rows=8)
-    made: list[weakref.ref[CodedColumn]] = []
-    begin = CodedColumn.__init__
+    made: list[weakref.ref[Any]] = []
 
-    def noted(self: CodedColumn, *arguments: Any, **options: Any) -> None:
-        begin(self, *arguments, **options)
-        made.append(weakref.ref(self))
+    for kind in (CodedColumn, StoredValues):  # the values are what holds the memory
 
-    monkeypatch.setattr(CodedColumn, "__init__", noted)
+        def noted(self: Any, *arguments: Any, begin: Any = kind.__init__, **options: Any) -> None:
+            begin(self, *arguments, **options)
+            made.append(weakref.ref(self))
+
+        monkeypatch.setattr(kind, "__init__", noted)
     pipeline = Pipeline(tmp_path / "data", executor="threads", workers=1)
     if stage == "windows":
         pipeline = pipeline.ngram(length=2, timestamp="id")

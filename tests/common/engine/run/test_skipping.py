@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from parquetry.common.engine.run.bad_rows import BadRows, FailedItem
 from parquetry.common.engine.run.skipping import SkippingPlanner
 from parquetry.common.errors import DecodeError, PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
+from parquetry.common.pipeline.step_iterator import StepIterator
 
 ROWS = 23
 BAD = (0, 7, 8, 22)
@@ -155,6 +157,34 @@ def test_a_fraction_of_zero_allows_no_errors_and_one_allows_all(url: str) -> Non
     with pytest.raises(PipelineError, match=r"max_errors=0\.0: expected at most 0 rows .* row 0"):
         ids(images(url, max_errors=0.0))
     assert ids(images(url, max_errors=1.0)) == [row for row in range(ROWS) if row not in BAD]
+
+
+def test_a_part_without_a_good_row_in_one_pass_may_have_some_in_the_next(tmp_path: Path) -> None:
+    """Another shuffle deals a loader worker other rows, so it does not give up after a pass whose rows all failed."""
+
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] < 3:
+            raise ValueError("less than three")
+        return row
+
+    pq.write_table(pa.table({"id": list(range(6))}), tmp_path / "rows.parquet")
+    pipeline = Pipeline(tmp_path / "rows.parquet", executor="threads", on_error="skip").transform(fail)
+    for seed in range(3):
+        endless = pipeline.shuffle(6, seed=seed).repeat().batch(2)
+        for worker in range(3):
+            steps = StepIterator(endless, 0, strict_nulls=False, worker=worker, workers=3)
+            assert sum(1 for _ in itertools.islice(steps, 12)) == 12
+            steps.close()
+
+
+def test_errors_are_counted_pass_by_pass(url: str) -> None:
+    """The limit of a pass is not lent to the passes before it, although one job reads rows of several."""
+    found = []
+    with pytest.raises(PipelineError, match=r"max_errors=3: expected at most 3 rows .* row 2"):
+        for batch in images(url, max_errors=3).repeat(3).batch(5):
+            found.append(batch["id"].tolist())
+    good = [row for row in range(ROWS) if row not in BAD]
+    assert found == [good[first : first + 5] for first in (0, 5, 10)]
 
 
 def test_a_part_of_an_epoch_counts_the_errors_before_it(url: str) -> None:
