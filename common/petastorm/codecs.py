@@ -278,8 +278,8 @@ def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Value) -> bool 
         raise TypeError("text is not a number")
     made = (bool if pa.types.is_boolean(stored) else int if pa.types.is_integer(stored) else float)(value)
     numeric = isinstance(dtype, type) and issubclass(dtype, np.number | np.bool_)
-    with np.errstate(over="ignore"):
-        forms = [made, pa.scalar(made, stored).as_py(), as_scalar(dtype, made).item() if numeric else made]
+    with np.errstate(over="ignore", invalid="ignore"):
+        forms = [made, pa.scalar(made, stored).as_py(), np.asarray(made).astype(dtype).item() if numeric else made]
     if not all(_reads_back(value, form) for form in forms):
         raise ValueError("the value would change")
     return made

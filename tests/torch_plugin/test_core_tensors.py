@@ -31,7 +31,10 @@ from parquetry.common.native.dlpack import DTYPES, TensorLayout, TensorRun, exch
 from parquetry.torch_plugin import ParquetPipe, as_is, sent_batches, tensors
 from parquetry.torch_plugin.tensors import CoreBatch, split_for_core, torch_exchange
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(torch_exchange() is None, reason="this torch has no exchange interface"),
+]
 ROWS, COLUMNS, BATCH = 400, 30, 40
 
 

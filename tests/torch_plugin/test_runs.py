@@ -225,7 +225,7 @@ def test_large_batches_are_sent_alone(tmp_path: Path, url: str) -> None:
 
 
 def test_the_batches_of_a_run_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self + 1)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *device: self + 1)
     run = Run(1, [{"x": torch.zeros(2)}, (torch.ones(1), ["text"])], None, True).pin_memory()
     assert run.batches[0]["x"].tolist() == [1, 1]
     assert run.batches[1][0].tolist() == [2]
@@ -234,7 +234,7 @@ def test_the_batches_of_a_run_are_pinned(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_batch_that_cannot_be_pinned_is_an_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    def pinned(tensor: torch.Tensor, *device: object) -> torch.Tensor:
         if tensor.item() == 1:
             raise ValueError("too much")
         return tensor

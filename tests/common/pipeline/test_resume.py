@@ -239,18 +239,24 @@ def test_any_other_numbers_of_ranks_take_exactly_the_rows_that_are_left(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@every_case("ranks", [(4, 2), (3, 1), (2, 5)])
+def test_other_numbers_of_ranks_take_exactly_the_rows_that_are_left_in_the_sidecar(
+    built: Built, ranks: tuple[int, ...]
+) -> None:
+    rows = CHAINS["shuffled"](built.pipeline("id", executor="sidecar", workers=1))
+    check_ranks(rows, ranks, [2] * (len(ranks) - 1), even="none")
+
+
+@pytest.mark.slow
 @examples(40)
 @given(data=st.data())
-def test_ranks_take_exactly_the_rows_that_are_left_in_every_order(
-    built: Built, executor: str, data: st.DataObject
-) -> None:
+def test_ranks_take_exactly_the_rows_that_are_left_in_every_order(built: Built, data: st.DataObject) -> None:
     even = data.draw(st.sampled_from(EVEN), "even")
     ranks = data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2, max_size=4), "ranks")
     steps = data.draw(st.lists(st.integers(0, 2), min_size=len(ranks) - 1, max_size=len(ranks) - 1), "steps")
     chain = data.draw(st.sampled_from([*CHAINS]), "chain")
     check_ranks(
-        CHAINS[chain](built.pipeline("id", executor=executor, workers=1)),
+        CHAINS[chain](built.pipeline("id", executor="threads", workers=1)),
         ranks,
         steps,
         even=even,
