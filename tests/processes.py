@@ -96,7 +96,8 @@ def open_files(part: str = "", pid: int | str = "self") -> list[str]:
     There are none if the process has ended.
     """
     found = []
-    for number in unless_ended(os.listdir, f"/proc/{pid}/fd", otherwise=[]):
+    numbers: list[str] = unless_ended(lambda: os.listdir(f"/proc/{pid}/fd"), otherwise=[])
+    for number in numbers:
         # The listing's own, or one that was closed meanwhile.
         found.append(unless_ended(os.readlink, f"/proc/{pid}/fd/{number}", otherwise=""))
     return [name for name in found if name and part in name]

@@ -69,7 +69,7 @@ def test_without_the_right_to_read_the_error_says_what_to_do(monkeypatch: pytest
 
 def test_an_interpreter_without_a_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_word, "_candidates", lambda address, size: iter([]))
-    with pytest.raises(LockError, match=r"expected CPython 3\.10 to 3\.13"):
+    with pytest.raises(LockError, match=r"expected CPython 3\.11 to 3\.13"):
         place()
 
 

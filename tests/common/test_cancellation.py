@@ -25,13 +25,17 @@ from parquetry.common.layout import hedged_reads, retries
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
 
-def ended_while(wait: Callable[[], object]) -> str:
-    """Returns the error that a wait in another thread ends with, once nobody wants it any more."""
+def ended_while(wait: Callable[[], object], reached: threading.Event | None = None) -> str:
+    """Returns the error that a wait in another thread ends with, once nobody wants it any more.
+
+    It is the first wait, or the first one after ``reached`` is set.
+    """
     token, waits, errors = progress.CancelToken(), threading.Event(), []
     first_done = progress.wait
 
     def noted(*args: Any, **options: Any) -> Any:
-        waits.set()
+        if reached is None or reached.is_set():
+            waits.set()
         return first_done(*args, **options)
 
     def run() -> None:
@@ -69,13 +73,14 @@ def test_a_wait_for_an_answer_ends() -> None:
 def test_no_further_attempt_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 3600.0)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 3600.0)
-    attempts = []
+    attempts, tried = [], threading.Event()
 
     def fail() -> None:
         attempts.append(1)
+        tried.set()
         raise ConnectionError("reset")
 
-    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"))
+    assert "was closed" in ended_while(lambda: retries.with_retries(STORE, fail, "a store"), tried)
     assert len(attempts) == 1
 
 

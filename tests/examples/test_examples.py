@@ -78,9 +78,14 @@ ALONE = {
     "trainers/checkpointed_loop.py",  # its loader stays in the memory of torch.distributed.checkpoint
 }
 
+# Each takes minutes of processor time.
+WHOLE_TRAININGS = {"trainers/multi_worker.py", "trainers/pretraining_loop.py", "trainers/ray_train.py"}
+
 
 @pytest.mark.filterwarnings("default")  # the libraries that they use warn of their own code
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in WHOLE_TRAININGS else ()) for name in SAYS]
+)
 def test_an_example_runs_and_prints_what_it_promises(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_tensorflow_cannot_shard_files_and_names_other_policies(url: str, tmp_pa
         assert re.match(advice, said, re.DOTALL), said
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(method="thread")
 def test_one_worker_continues_the_epoch_of_two(url: str, tmp_path: Path) -> None:
     begun = run_ranks("2", url, of_cluster(2), tmp_path)
