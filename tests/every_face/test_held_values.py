@@ -63,7 +63,7 @@ def tensorflow(url: str) -> Any:
 FRAMEWORKS = {torch: "torch", torch_workers: "torch", tensorflow: "tensorflow"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [threads, sidecar, torch, torch_workers, tensorflow])
 def test_keeping_the_labels_of_an_epoch_keeps_nothing_else(make: Callable[[str], Any], url: str) -> None:
     if make in FRAMEWORKS:

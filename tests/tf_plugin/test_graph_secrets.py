@@ -116,7 +116,7 @@ def test_another_process_takes_the_credentials_from_its_environment(store: S3Ser
     assert (found.returncode, found.stdout) == (0, "0\n"), found.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["the URL", "a file system"])
 def test_another_process_without_credentials_says_which_are_missing(store: S3Server, name: str, tmp_path: Path) -> None:
     found = in_another_process(

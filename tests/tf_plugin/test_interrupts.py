@@ -80,6 +80,7 @@ def test_sigquit_ends_the_trainer_and_all_it_started_at_once(built: Built, tmp_p
     assert gone(waiting) == []
 
 
+@pytest.mark.nightly
 def test_a_handler_of_the_users_own_decides_for_itself(built: Built, tmp_path: Path) -> None:
     with _trainer(built, tmp_path, "transform+own handler") as trainer:
         worker, *_ = trainer.told()

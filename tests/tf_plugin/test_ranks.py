@@ -80,6 +80,7 @@ def test_mirrored_replicas_get_every_row_once(url: str, tmp_path: Path) -> None:
     assert all(step["sum"] == sum(ids_of([step])) for step in first)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(method="thread")
 def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str, tmp_path: Path) -> None:
     ranks = run_ranks("workers", url, of_cluster(2), tmp_path)
@@ -101,6 +102,7 @@ def test_tensorflow_shards_rows_as_each_policy_says(url: str, tmp_path: Path) ->
         assert [step["sum"] for step in mine[policy]] == [step["sum"] for step in theirs[policy]]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(method="thread")
 def test_tensorflow_cannot_shard_files_and_names_other_policies(url: str, tmp_path: Path) -> None:
     advice = r"NotFoundError: .*cannot be sharded by files .* Use dataset\.shard\(.* DATA or OFF\."

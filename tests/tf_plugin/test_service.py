@@ -138,6 +138,7 @@ def test_a_hint_deals_rows_where_tf_data_has_the_shard(url: str, cluster: Cluste
     assert Counter(ids(served(dataset, cluster, "HINT"))) == dict.fromkeys(range(ROWS), 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["DATA", "HINT"])
 def test_rows_are_dealt_once_whatever_the_workers_served_before(url: str, cluster: Cluster, mode: str) -> None:
     """Both workers deal from one order, although one of them has seen fewer iterations."""
@@ -230,6 +231,7 @@ def killed(url: str, cluster_apart: Cluster) -> Killed:
     return Killed(found, runs, readers)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster_apart: Cluster, killed: Killed) -> None:
     assert max(Counter(killed.dealt).values()) == 1
     assert set(killed.dealt) <= set(range(ROWS))

@@ -37,7 +37,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_beside_threads_that_read_do_not_hang(url: str) -> None:
     done = run_python("-W", "ignore", "-c", _READ, url, "20")
     assert done.stdout == "done\n", done.stderr
@@ -68,7 +68,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_collects_nothing_that_it_inherited(url: str) -> None:
     """In a fork, deleting TensorFlow's iterators hangs, because their threads are not there."""
     pytest.importorskip("tensorflow")

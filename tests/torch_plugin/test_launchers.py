@@ -49,6 +49,7 @@ def test_torchrun_gives_each_row_once_in_equal_steps(whole: tuple[list[str], Pat
     assert said(lines, "epoch 1") == ends(2, 1, 2 * steps)
 
 
+@pytest.mark.nightly
 def test_one_rank_continues_an_epoch_of_two(url: str, tmp_path: Path) -> None:
     """In the example, three continue."""
     torchrun(2, SCRIPT, url, tmp_path / "checkpoint", STOPS_AFTER)
@@ -60,6 +61,7 @@ def test_one_rank_continues_an_epoch_of_two(url: str, tmp_path: Path) -> None:
     assert said(lines, "epoch 0") == ends(1, 0, STOPS_AFTER + (TILES - int(seen.sum())) // BATCH)
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_no_row(
     url: str, whole: tuple[list[str], Path], tmp_path: Path
 ) -> None:
@@ -73,6 +75,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_no_row(
     assert restarted["rows"] == expected["rows"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("launcher", OTHERS)
 def test_other_launchers_give_each_row_once_in_equal_steps(url: str, tmp_path: Path, launcher: str) -> None:
     """Their programs need a cluster, so two processes get the variables that they set."""

@@ -18,6 +18,7 @@ STEPS = STOPS_AFTER + (TILES - STOPS_AFTER * BATCH * DATA_RANKS) // BATCH
 LINE = re.compile(r"dp (\d), tp (\d): steps (\d+ to \d+), tiles (\[.*\])\n")
 
 
+@pytest.mark.nightly
 def test_ranks_of_one_model_train_on_the_same_rows_and_models_on_each_row_once(tmp_path: Path) -> None:
     said = run_python(SCRIPT, env=environment(TMPDIR=tmp_path), check=True).stdout
     runs: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(dict)
