@@ -55,8 +55,9 @@ VENV_AUDIT := .venv-audit
 # TensorFlow versions whose op the wheels include: every release that parquetry supports.
 TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
 # Two test processes per processor, because tests often wait for their own processes; PYTEST="-n 0" runs them in one.
-JOBS := $(shell $(PYTHON) -c "import os; print(min(2 * (os.cpu_count() or 1), 32))")
-PYTEST ?= -n $(JOBS) --dist worksteal
+PROCESSORS := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() or 1, 16))")
+GROUP_PYTEST := $(or $(PYTEST),-n $(PROCESSORS) --dist worksteal)
+PYTEST ?= -n $(shell expr 2 \* $(PROCESSORS)) --dist worksteal
 CORE := $(wildcard common/native/*.cc common/native/*.h) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
@@ -69,10 +70,21 @@ demo: $(VENV)/.demo-built
 # The three circles of tests: docs/development.md.
 FAST := not slow and not nightly
 test: $(VENV)/.built
-	$(call run_groups,$(VENV)/bin/python -m pytest $(PYTEST) -m "$(FAST)")
+	+$(call run_groups,$(FAST))
 
 test-slow: $(VENV)/.built
-	$(call run_groups,$(VENV)/bin/python -m pytest $(PYTEST) -m "slow and not nightly")
+	+$(call run_groups,slow and not nightly)
+
+# Two groups at a time, each in processes of its own, which collect and import less: those of common import no framework, those of
+# a plug-in only its own. A group's output comes when it ends. A group that fails does not stop the others.
+run_groups = $(MAKE) --no-print-directory --keep-going -j2 --output-sync=target $(addprefix group-,engine torch tensorflow rooms others) MARKS="$(1)"
+group-engine: TESTS := $(addprefix tests/common/,engine pipeline stages)
+group-rooms: TESTS := tests/common $(addprefix --ignore=tests/common/,engine pipeline stages)
+group-torch: TESTS := tests/torch_plugin
+group-tensorflow: TESTS := tests/tf_plugin
+group-others: TESTS := tests $(addprefix --ignore=tests/,common torch_plugin tf_plugin)
+group-%:
+	$(VENV)/bin/python -m pytest $(GROUP_PYTEST) -m "$(MARKS)" $(TESTS)
 
 # Old and new versions run what depends on versions, with the first examples of each property test.
 VERSIONS := PARQUETRY_EXAMPLES=$${PARQUETRY_EXAMPLES:-0.4}
@@ -164,7 +176,7 @@ test-trainers: $(VENV_TRAINERS)/.installed
 
 # Everything, however long it takes.
 nightly: check $(VENV)/.built environments
-	$(call run_groups,$(VENV)/bin/python -m pytest $(PYTEST))
+	+$(call run_groups,)
 	$(MAKE) test-oldest test-newest test-bare VERSIONS= OF_VERSIONS=versions OF_OLD_SPARK=
 	$(MAKE) test-trainers OF_TRAINERS=
 	$(MAKE) sanitize docs demo faults
@@ -192,7 +204,7 @@ build/tensorflow-%/.op: pure-dist
 	$(UV) pip install --quiet --python $(@D) --reinstall --no-deps dist/*-py3-none-any.whl
 	cd build && tensorflow-$*/bin/python -m parquetry.tf_plugin.build ops  # not here, where parquetry/ is a folder
 
-check-dist:
+check-dist: | $(UV)
 	for version in $(TENSORFLOWS); do \
 	    folder=build/tensorflow-$$version; \
 	    $(UV) pip install --quiet --python $$folder --reinstall --no-deps dist/*manylinux*.whl && \
@@ -262,8 +274,6 @@ $(VENV)/.built: $(VENV)/.installed $(VENV)/.demo-built
 	$(call build_libraries,$(@D))
 	touch $@
 
-
-
 # $(call new_environment,PYTHON,FOLDER,PINS,EXTRAS)
 define new_environment
 $(UV) venv --quiet --allow-existing --python $(1) $(2)
@@ -276,17 +286,6 @@ $(1)/bin/python -m compileall -q parquetry common tf_plugin torch_plugin
 $(1)/bin/python -m parquetry.common.native.build & core=$$!; \
 if $(1)/bin/python -c "from importlib.util import find_spec; exit(not find_spec('tensorflow'))"; then $(1)/bin/python -m parquetry.tf_plugin.build || exit 1; fi; \
 wait $$core || true
-endef
-
-# Runs a command on each group of tests, in processes of its own: those of the rooms import no framework, those of a plug-in
-# only its own. A group that fails does not stop the others.
-define run_groups
-status=0; \
-$(1) tests/common || status=1; \
-$(1) tests/torch_plugin || status=1; \
-$(1) tests/tf_plugin || status=1; \
-$(1) tests --ignore=tests/common --ignore=tests/torch_plugin --ignore=tests/tf_plugin || status=1; \
-exit $$status
 endef
 
 # An environment with the packages of .venv, and parquetry installed as for a user: not editable.

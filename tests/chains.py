@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build
@@ -224,6 +223,8 @@ def _double_plain(row: dict[str, Any]) -> dict[str, Any]:
 
 def _double_or_null(row: dict[str, Any]) -> dict[str, Any]:
     """Like `_double`, with nulls as in a row, or as in a batch: a mask over numbers that must not show through."""
+    import pandas as pd  # not where tests are collected: it takes longer than all modules of the rooms
+
     ids = np.asarray(row["id"])
     if ids.ndim == 0:
         return {**row, "double": [2 * ids, None, pd.NA][int(ids) % 3]}

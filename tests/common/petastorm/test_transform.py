@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from builders import write_table
@@ -62,6 +61,8 @@ def test_a_function_may_return_its_own_memory_again(pool: str) -> None:
 
 
 def test_a_frame_may_be_returned_again(tmp_path: Path) -> None:
+    import pandas as pd
+
     url = write_table(tmp_path, pa.table({"id": range(40)}), row_group_size=5)
     own = pd.DataFrame({"id": np.zeros(5, np.int64)})
 

@@ -34,7 +34,6 @@ def _sidecar_of(iterator: Any) -> psutil.Process:
     return psutil.Process(iterator._steps._source._client._process.pid)
 
 
-@pytest.mark.slow
 class Clock:
     """A clock that stands still until a test sets it."""
 
