@@ -128,7 +128,7 @@ def test_another_process_without_credentials_says_which_are_missing(store: S3Ser
     assert SECRET not in found.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_graph_holds_the_secrets_if_you_ask_for_that(
     store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

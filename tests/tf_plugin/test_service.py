@@ -246,6 +246,7 @@ def test_where_nothing_is_dealt_the_worker_that_lives_and_the_new_one_give_every
     assert len(begun) <= 1
 
 
+@pytest.mark.nightly
 def test_a_reader_that_dies_before_it_deals_is_replaced(
     url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

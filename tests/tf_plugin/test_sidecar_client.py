@@ -79,7 +79,7 @@ def request_of(fake_request: Callable[..., str], output: Any) -> Callable[..., s
     return lambda **options: fake_request((output("id"),), **options)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_forked_child_leaves_its_parents_sidecars_alone(
     run: Callable[..., str], request_of: Callable[..., str]
 ) -> None:

@@ -142,7 +142,7 @@ MAP_LOADERS: dict[str, dict[str, Any]] = {
     "forked": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
 }
-SPAWNED = pytest.param({"num_workers": 1, "multiprocessing_context": "spawn"}, id="spawned", marks=pytest.mark.slow)
+SPAWNED = pytest.param({"num_workers": 1, "multiprocessing_context": "spawn"}, id="spawned", marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize("options", [*(pytest.param(each, id=name) for name, each in MAP_LOADERS.items()), SPAWNED])

@@ -72,6 +72,7 @@ def test_rows_without_a_length_are_as_if_they_were_not_stored(data: st.DataObjec
     run_unmeasured(data, [*FACES, *FACES, *LOADERS])
 
 
+@pytest.mark.nightly
 @examples(15)
 @given(st.data())
 def test_files_that_change_between_epochs_are_noticed_and_a_new_equal_dataset_reads_them(

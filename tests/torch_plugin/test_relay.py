@@ -109,7 +109,7 @@ def test_a_subclass_that_changes_batches_gets_the_batches_themselves(many: str) 
     assert found == [2 * number for number in range(ROWS)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_started_workers_meet_too(many: str, context: str, decoded: list[int]) -> None:
     assert ids(loader(batches_of(many), multiprocessing_context=context)) == ids(loader(batches_of(many), 0))

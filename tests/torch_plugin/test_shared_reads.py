@@ -160,7 +160,7 @@ def test_a_small_limit_shares_what_fits(url: str, reads: Callable[[], int]) -> N
     assert reads() <= 3 * ROWS // GROUP
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_spawned_workers_share_too(url: str) -> None:
     data = ParquetIterable(url, ["id", "x1"]).batch(BATCH)
     assert ids(loader_of(data, 2, multiprocessing_context="spawn")) == list(range(ROWS))

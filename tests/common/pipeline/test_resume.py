@@ -27,7 +27,7 @@ from parquetry.common.testing import assert_resumable
 built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
-@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("executor", ["threads", pytest.param("sidecar", marks=pytest.mark.nightly)])
 @every_case("name", CASES)
 def test_every_stage_resumes_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
     assert_resumable(lambda: iter(CASES[name](built.pipeline(executor=executor, workers=1))))

@@ -171,7 +171,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_loader_workers_that_a_spawned_trainer_spawns_run_its_program(built: Built, tmp_path: Path) -> None:
     program = tmp_path / "loading.py"
