@@ -17,10 +17,10 @@ import cloudpickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import in_own_process
 
 from parquetry.common import CompressedImageCodec
 from parquetry.common.process.dataclass import dataclass
-from parquetry.common.schema import codec
 
 pytestmark = pytest.mark.versions
 
@@ -193,13 +193,15 @@ def test_a_class_is_compiled_when_it_is_first_made() -> None:
     assert typing.get_type_hints(_Base.__init__) == {"first": int, "parts": list[int], "return": type(None)}
 
 
-def test_classes_can_be_pickled_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "_REGISTRY", {**codec._REGISTRY})  # the copy of the class registers itself
-    images = sys.modules[CompressedImageCodec.__module__]
-    cloudpickle.register_pickle_by_value(images)
-    try:
-        made = pickle.loads(cloudpickle.dumps(CompressedImageCodec("jpeg", quality=70)))
-    finally:
-        cloudpickle.unregister_pickle_by_value(images)
-    assert repr(made) == repr(CompressedImageCodec("jpeg", quality=70))
+def reprs_before_and_after_pickling_by_value() -> list[str]:
+    codec = CompressedImageCodec("jpeg", quality=70)
+    cloudpickle.register_pickle_by_value(sys.modules[CompressedImageCodec.__module__])
+    before = repr(codec)
+    return [before, repr(pickle.loads(cloudpickle.dumps(codec)))]
+
+
+def test_classes_can_be_pickled_by_value() -> None:
+    # In a process of its own, because cloudpickle gives the class methods that see copies of its module's names.
+    before, after = in_own_process(reprs_before_and_after_pickling_by_value)
+    assert before == after == repr(CompressedImageCodec("jpeg", quality=70))
     assert copy.deepcopy(CompressedImageCodec.__dataclass_params__).frozen
