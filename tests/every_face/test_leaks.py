@@ -101,10 +101,17 @@ LOOPS: list[tuple[Callable[[Built], Any], str, int]] = [
     (loader_workers, "torch", 4),
     (node, "torch", 60),
 ]
+OF_EACH_KIND = (threads, sidecar, sidecar_workers, tensorflow, loader, loader_workers)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "needs", "epochs"), LOOPS, ids=[make.__name__ for make, *_ in LOOPS])
+@pytest.mark.parametrize(
+    ("make", "needs", "epochs"),
+    [
+        pytest.param(*loop, id=loop[0].__name__, marks=() if loop[0] in OF_EACH_KIND else pytest.mark.nightly)
+        for loop in LOOPS
+    ],
+)
 def test_short_epochs_leave_nothing_behind(
     make: Callable[[Built], Any], needs: str, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

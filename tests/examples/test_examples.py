@@ -78,8 +78,14 @@ ALONE = {
     "trainers/checkpointed_loop.py",  # its loader stays in the memory of torch.distributed.checkpoint
 }
 
-# Each takes minutes of processor time.
-WHOLE_TRAININGS = {"trainers/multi_worker.py", "trainers/pretraining_loop.py", "trainers/ray_train.py"}
+# Each takes long, and other tests run what it uses.
+WHOLE_TRAININGS = {
+    "trainers/data_service.py",
+    "trainers/launched_loop.py",
+    "trainers/multi_worker.py",
+    "trainers/pretraining_loop.py",
+    "trainers/ray_train.py",
+}
 
 
 @pytest.mark.filterwarnings("default")  # the libraries that they use warn of their own code

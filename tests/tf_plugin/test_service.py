@@ -239,6 +239,7 @@ def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster_apart: Clu
     assert Counter(ids(served(ParquetDataset(url).batch(1), cluster_apart, "DYNAMIC"))) == dict.fromkeys(range(ROWS), 1)
 
 
+@pytest.mark.nightly
 def test_where_nothing_is_dealt_the_worker_that_lives_and_the_new_one_give_every_row_once(killed: Killed) -> None:
     *begun, lives, new = sorted(killed.runs.values(), key=len)
     assert lives == new == list(range(ROWS))

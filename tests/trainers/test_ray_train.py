@@ -91,6 +91,7 @@ def remove_the_lost_node(cluster: Any, nodes: list[Any], notes: Path) -> None:
     cluster.remove_node(lost, allow_graceful=False)
 
 
+@pytest.mark.nightly
 def test_a_lost_node_loses_and_repeats_no_row(built: Built, tmp_path: Path, cluster: Any) -> None:
     notes, storage = tmp_path / "notes", tmp_path / "storage"
     notes.mkdir()
