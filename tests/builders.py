@@ -249,6 +249,38 @@ def write_table(directory: Path, table: pa.Table, name: str = "part.parquet", **
     return str(directory)
 
 
+def write_int96(path: Path, table: pa.Table, *, created_by: str | None = None, **options: Any) -> str:
+    """Writes columns of ``pa.binary(12)`` as INT96, so that it stores what any writer might; returns the directory.
+
+    Args:
+        created_by: replaces pyarrow's name, and must not be longer.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, write_statistics=False, store_schema=False, **options)
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[start:].replace(b"\x15\x0e\x15\x18\x15", b"\x15\x06\x15\x18\x15")  # in the schema
+    footer = footer.replace(b"\x1c\x15\x0e\x19", b"\x1c\x15\x06\x19")  # in the row groups
+    if created_by is not None:
+        name = pq.read_metadata(path).created_by.encode()
+        assert len(created_by) <= len(name)
+        footer = footer.replace(name, created_by.encode().ljust(len(name)))
+    path.write_bytes(content[:start] + footer)
+    return str(path.parent)
+
+
+def int96(counts: Sequence[int | None], unit: str = "us") -> pa.Array:
+    """Returns the bytes of INT96 for counts since 1970, for `write_int96`."""
+    per_day = 86_400 * {"us": 10**6, "ns": 10**9}[unit]
+    return pa.array([None if n is None else int96_bytes(*divmod(n, per_day), unit) for n in counts], pa.binary(12))
+
+
+def int96_bytes(day: int, time: int, unit: str = "ns") -> bytes:
+    """Returns an INT96 value of a day since 1970 and a time of that day."""
+    nanoseconds = time * {"us": 1000, "ns": 1}[unit]
+    return nanoseconds.to_bytes(8, "little", signed=True) + (day + 2_440_588).to_bytes(4, "little", signed=True)
+
+
 def delivered(schema: Unischema, row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a row in the plain form a reader returns: times as int64, decimals as text, arrays as lists."""
     return {field.name: _delivered(field, row[field.name]) for field in schema}

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError
+from ..errors import DatasetError, DecodeError
 from ..memory.recent import RecentValues
 from ..process.forks import cached_property
 from ..urls import clean_cause
@@ -24,6 +24,7 @@ from .checksums import require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .core_read import Leaves, leaves_of, read_by_core
 from .footers import CLEANED, REMOVED, remedy, why
+from .int96 import bytes_footer, decode_int96, with_int96
 from .nested import as_stored, has_extensions, stored_schema, with_whole_extensions
 from .retries import is_local, retry_if_damaged, with_retries
 from .row_groups import StoredFiles, describe_row_group, most_bytes_of_many
@@ -63,7 +64,7 @@ def read_group(
     """Reads some columns of one row group.
 
     Args:
-        choose: returns the column names to read, given the file's `stored_schema`. Struct members have dotted names.
+        choose: returns the column names to read, given the file's `footer_schema`. Struct members have dotted names.
         pre_buffer: whether Arrow fetches all columns of a local file at once.
         advice: tells the user what to do about an unreadable file; ends the error message.
         room_bytes: the memory for the columns; ``None`` = no limit.
@@ -82,7 +83,7 @@ def read_group(
                 raise TooLargeError
             table = _read_table(dataset, opened, place)
             check_counts(table, int(dataset.row_groups.rows[row_group]), place)
-            return as_stored(table)
+            return _as_described(opened, table, place)
 
     return retry_if_damaged(dataset.filesystem, read, place)
 
@@ -141,7 +142,8 @@ def read_slices(
         if not wanted:
             yield from ((min(_SLICE_ROWS, rows - first), pa.table({})) for first in range(0, rows, _SLICE_ROWS))
             return
-        _check_size(dataset, opened, wanted, describe_row_group(dataset, row_group))
+        place = describe_row_group(dataset, row_group)
+        _check_size(dataset, opened, wanted, place)
         leaves = _leaves(reader.metadata, wanted)
         count = slice_rows(opened.source, reader, group, leaves, slice_bytes=slice_bytes)
         most, size = most_bytes_of_many(dataset.max_value_bytes), 0
@@ -149,12 +151,18 @@ def read_slices(
             found += batch.num_rows
             size += sum(map(expanded_bytes, batch.columns))
             if size > most and size > (most := _most_grown(opened, wanted, most)):
-                raise _grown(describe_row_group(dataset, row_group), most)
-            yield batch.num_rows, as_stored(pa.Table.from_batches([batch]))
+                raise _grown(place, most)
+            yield batch.num_rows, _as_described(opened, pa.Table.from_batches([batch]), place, found - batch.num_rows)
         if found != rows:  # Arrow stops at the end of the shortest column
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
-            raise _short(describe_row_group(dataset, row_group), name, rows, min(found, counts[name]))
+            raise _short(place, name, rows, min(found, counts[name]))
+
+
+def _as_described(opened: _OpenGroup, table: pa.Table, place: str, first_row: int = 0) -> pa.Table:
+    """Returns columns that Arrow read with the types of `_OpenGroup.stored`."""
+    table = as_stored(table)
+    return decode_int96(table, opened.stored, place, first_row) if opened.has_int96 else table
 
 
 def count_rows(dataset: StoredFiles, row_group: int, *, advice: str) -> int:
@@ -177,7 +185,8 @@ class _OpenGroup:
         group: the number of the row group in that footer.
         path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
-        schema, stored, leaves: the Arrow schema of the file, its `stored_schema`, and its `leaves_of`.
+        schema, stored, leaves: the Arrow schema of the file, its `footer_schema`, and its `leaves_of`.
+        has_int96: whether the file has INT96 timestamps. Arrow's reader gives them as bytes.
         columns: the columns to read.
     """
 
@@ -198,30 +207,33 @@ class _OpenGroup:
         self.path = path
         self.key = f"{file_key}\0{group_in_file}"
         self.columns: Sequence[str] = ()
+        self._footer_key = file_key if footer.num_row_groups != 1 else self.key
         self._options = options
-        found = _schemas_of((file_key, *options.items()), footer, lambda: self.reader.schema_arrow)
-        self.schema, self.stored, self.leaves = found
+        self.schema, self.stored, self.leaves, self.has_int96 = _schemas_of(file_key, footer)
 
     @cached_property
     def reader(self) -> pq.ParquetFile:
         """Arrow's reader. It need not be closed, because it does not own the file."""
-        return pq.ParquetFile(self.source, metadata=self.footer, **self._options)
+        footer = bytes_footer(self.footer, self._footer_key) if self.has_int96 else self.footer
+        return pq.ParquetFile(self.source, metadata=footer, **self._options)
 
 
-_Schemas = tuple[pa.Schema, pa.Schema, Leaves]
-_schemas: RecentValues[tuple[Any, ...], _Schemas] = RecentValues(_MOST_SCHEMAS)
+_Schemas = tuple[pa.Schema, pa.Schema, Leaves, bool]
+_schemas: RecentValues[str, _Schemas] = RecentValues(_MOST_SCHEMAS)
 
 
-def _schemas_of(key: tuple[Any, ...], footer: pq.FileMetaData, arrow: Callable[[], pa.Schema]) -> _Schemas:
-    """Returns the Arrow schema of a file, its `stored_schema`, and its `leaves_of`.
+def _schemas_of(key: str, footer: pq.FileMetaData) -> _Schemas:
+    """Returns the Arrow schema of a file, its `footer_schema`, its `leaves_of`, and whether it has INT96 timestamps.
 
     They are kept, unless they depend on the extension types that this process has registered so far.
     """
     known = _schemas.get(key)
     if known is not None:
         return known
-    schema = arrow()
-    schemas = schema, stored_schema(schema), leaves_of(footer, schema)
+    schema = footer.schema.to_arrow_schema()
+    plain = stored_schema(schema)
+    stored = with_int96(plain, footer)
+    schemas = schema, stored, leaves_of(footer, schema), stored is not plain
     if not any(map(has_extensions, schema)):
         _schemas.keep(key, schemas)
     return schemas
@@ -271,13 +283,13 @@ def _opened_group(
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
                 yield opened
-            except (DatasetError, TooLargeError):
+            except (DatasetError, DecodeError, TooLargeError):
                 raise
             except DAMAGE:
                 wanted = [_damaged(opened.reader, group, wanted)]
                 stored = _storage(footer, group, wanted)
                 raise
-    except (DatasetError, TooLargeError):
+    except (DatasetError, DecodeError, TooLargeError):
         raise
     except StoreError as error:
         raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from clean_cause(error)

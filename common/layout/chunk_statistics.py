@@ -21,7 +21,7 @@ from ..process.forks import pc
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order
 from .footer_check import Trusted, has_no_known_bounds, trusted_bounds
-from .spark_files import footer_schema
+from .int96 import footer_schema
 
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
 

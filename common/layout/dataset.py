@@ -37,13 +37,13 @@ from .filesystem import resolve
 from .footers import REMOVED, footer_digest, parse_footer, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
+from .int96 import footer_schema
 from .nested import usual_type, wide
 from .opening import check_used, opened
 from .partitions import partition_columns
 from .patterns import Pattern
 from .retries import is_local, with_retries
 from .row_groups import MAX_VALUE_BYTES, RowGroups, describe_row_group
-from .spark_files import footer_schema
 from .store_answers import StoreError
 from .stores import ForkSafeFileSystem
 from .table import Table, TableColumn

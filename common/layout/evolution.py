@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
+from .int96 import footer_schema
 from .nested import is_bytes, is_list, wide, widened
-from .spark_files import footer_schema
 
 _ARROW_KEY = b"ARROW:schema"
 

@@ -83,24 +83,54 @@ def _stored(array: pa.Array) -> pa.Array:
         return array
     if isinstance(array, pa.ExtensionArray):
         return _stored(array.storage)
-    missing = array.is_null() if array.null_count else None
-    if pa.types.is_struct(kind):
-        members = [_stored(array.field(number)) for number in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(members, fields=list(stored), mask=missing)
-    if pa.types.is_map(kind):
-        parts = [_stored(array.keys), _stored(array.items)]
-        inside = pa.StructArray.from_arrays(parts, fields=[stored.key_field, stored.item_field])
-        return pa.Array.from_buffers(stored, len(array), array.buffers()[:2], array.null_count, array.offset, [inside])
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         sizes = np.where(as_numpy(array.is_valid()), as_numpy(array.sizes), 0)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(
             np.int64 if pa.types.is_large_list(stored) else np.int32
         )
         made = pa.LargeListArray if pa.types.is_large_list(stored) else pa.ListArray
+        missing = array.is_null() if array.null_count else None
         return made.from_arrays(as_arrow(offsets), _stored(array.flatten()), type=stored, mask=missing)
+    return with_member_arrays(array, [_stored(member) for member in member_arrays(array)])
+
+
+def members(kind: pa.DataType) -> list[pa.Field]:
+    """The fields in a nested type: the members of a struct, the keys and values of a map, the values of a list."""
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def with_members(kind: pa.DataType, types: Sequence[pa.DataType]) -> pa.DataType:
+    """Returns a nested type with other types of its `members`."""
+    inside = [member.with_type(other) for member, other in zip(members(kind), types, strict=True)]
+    if pa.types.is_struct(kind):
+        return pa.struct(inside)
+    if pa.types.is_map(kind):
+        return pa.map_(*inside, keys_sorted=kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inside[0], kind.list_size)
+    large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
+    return pa.large_list(inside[0]) if large else pa.list_(inside[0])
+
+
+def member_arrays(array: pa.Array) -> list[pa.Array]:
+    """The values of the `members` of a nested array's type."""
+    if pa.types.is_struct(array.type):
+        return [array.field(number) for number in range(array.type.num_fields)]
+    return [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+
+
+def with_member_arrays(array: pa.Array, inside: Sequence[pa.Array]) -> pa.Array:
+    """Returns a nested array with other `member_arrays`."""
+    kind = with_members(array.type, [member.type for member in inside])
+    if pa.types.is_struct(kind):
+        missing = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(inside, fields=list(kind), mask=missing)
     own = 1 if pa.types.is_fixed_size_list(kind) else 2
-    inside = _stored(array.values)
-    return pa.Array.from_buffers(stored, len(array), array.buffers()[:own], array.null_count, array.offset, [inside])
+    if pa.types.is_map(kind):
+        inside = [pa.StructArray.from_arrays(inside, fields=[kind.key_field, kind.item_field])]
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:own], array.null_count, array.offset, inside)
 
 
 def _stored_types(arrow: pa.Schema) -> list[tuple[int, pa.DataType]]:

@@ -1,20 +1,15 @@
-"""Handles the peculiarities of Parquet files written by Apache Spark: INT96 timestamps, and dates in the old calendar.
+"""`refuse_old_calendar`: an error for dates and times that Apache Spark wrote in its old calendar.
 
-For a footer, it returns the Arrow schema that represents every value and the options for reading it, and it raises an
-error where values would be wrong. Spark timestamps have microsecond precision, so Spark's INT96 columns are read as
-microseconds, which cover the years 1 to 9999. Arrow reads INT96 as nanoseconds, which overflow outside 1677 to 2262.
+Spark's INT96 timestamps are like those of other writers; see `int96`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DecodeError
 from ..process.forks import pc
-from .nested import stored_schema
 
 _VERSION_KEY = b"org.apache.spark.version"
 _ROW_KEY = b"org.apache.spark.sql.parquet.row.metadata"
@@ -24,24 +19,6 @@ _GREGORIAN_DAY = -141_427  # 1582-10-15; for earlier dates, Spark 2 and the LEGA
 _SECONDS = 86_400
 _STANDARD_TIME_DAY = -25_567  # 1900-01-01; for earlier times, these modes and java.time disagree on zone offsets
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-
-
-def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
-    """The `stored_schema` of a file, with INT96 columns of Spark as microseconds."""
-    schema = stored_schema(footer.schema.to_arrow_schema())
-    if read_options(footer):
-        columns = [column.with_type(_in_microseconds(column.type)) for column in schema]
-        return pa.schema(columns, metadata=schema.metadata)
-    return schema
-
-
-def read_options(footer: pq.FileMetaData) -> dict[str, Any]:
-    """The arguments for ``pyarrow.parquet.ParquetFile`` that match `footer_schema`."""
-    if not _by_spark(footer) or not any(
-        footer.schema.column(number).physical_type == "INT96" for number in range(len(footer.schema))
-    ):
-        return {}
-    return {"coerce_int96_timestamp_unit": "us"}
 
 
 def refuse_old_calendar(footer: pq.FileMetaData, column: pa.ChunkedArray, name: str) -> None:
@@ -98,19 +75,3 @@ def _has_old_calendar(footer: pq.FileMetaData) -> bool:
         return False
     major = metadata.get(_VERSION_KEY, b"2").split(b".")[0]  # Spark before 2.4.5 omits its version
     return major.isdigit() and int(major) < 3
-
-
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """Replaces nanoseconds with microseconds in a type. In Spark's files, only INT96 is read as nanoseconds."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_struct(kind):
-        return pa.struct([child.with_type(_in_microseconds(child.type)) for child in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_in_microseconds(kind.key_type)),
-            kind.item_field.with_type(_in_microseconds(kind.item_type)),
-        )
-    return kind

@@ -15,8 +15,8 @@ from ..schema.infer import infer_field
 from .file_versions import FileVersion, current_version
 from .files import DataFile, FileListing
 from .filesystem import resolve
+from .int96 import footer_schema
 from .row_groups import StoredFiles
-from .spark_files import footer_schema
 from .stores import store_of
 from .table import Table, TableColumn
 from .table_read import locate, parse_values

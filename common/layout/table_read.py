@@ -7,7 +7,6 @@ the table. A column that the file lacks gets the table's value for it. A value t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -132,15 +131,12 @@ def column_slices(
                     chosen.add(_any_leaf(around, arrow))
         return sorted(map(".".join, chosen))
 
-    options: dict[str, Any] = {
-        "advice": "The file is damaged. Write it again, or use another version of the table.",
-        "coerce_int96_timestamp_unit": "us",  # as in tables; nanoseconds would overflow outside 1677 to 2262
-    }
+    advice = "The file is damaged. Write it again, or use another version of the table."
     if slice_bytes is None:
-        whole = read_group(dataset, row_group, choose, pre_buffer=True, room_bytes=room_bytes, **options)
+        whole = read_group(dataset, row_group, choose, pre_buffer=True, room_bytes=room_bytes, advice=advice)
         slices: Iterable[tuple[int, pa.Table]] = [(int(groups.rows[row_group]), whole)]
     else:
-        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
+        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, advice=advice)
     for rows, held in slices:
         for name, path in beside.items():
             _check_embedded(held, name, path, first_row, place)

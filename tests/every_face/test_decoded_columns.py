@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from builders import int96, write_int96
 from faces import Face, installed_faces
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
@@ -92,3 +94,13 @@ def test_a_masked_null_is_empty_along_variable_axes_only(tmp_path: Path, name: s
     wanted = [{"x": row.tolist(), "x__valid": valid} for row, valid in ((value, True), (empty, False))]
     assert face.elements(pipeline) == wanted
     assert face.elements(pipeline.batch(1)) == [[row] for row in wanted]
+
+
+@pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
+def test_int96_timestamps_of_other_writers_are_exact(tmp_path: Path, face: Face) -> None:
+    stamps = [-62_135_596_800_000_000, -1, 0, 2**55, 253_402_300_799_999_999]
+    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(5), "at": int96(stamps)}), created_by="impala 2.0")
+    pipeline = Pipeline(url)
+    assert face.elements(pipeline) == [{"id": n, "at": stamp} for n, stamp in enumerate(stamps)]
+    later = pipeline.where([("at", ">=", np.datetime64("2500-01-01"))])
+    assert [row["id"] for row in face.elements(later)] == [3, 4]

@@ -15,7 +15,7 @@ from ...layout.arrow_read import read_group, read_slices
 from ...layout.dataset import StoredDataset
 from ...layout.nested import child, without_rare_types
 from ...layout.row_groups import describe_row_group
-from ...layout.spark_files import read_options, refuse_old_calendar
+from ...layout.spark_files import refuse_old_calendar
 from ...layout.table_read import column_slices
 from ...memory.arrow_views import is_number
 from ...schema.field import UnischemaField
@@ -65,7 +65,7 @@ def row_group_slices(
         return
     footer, group = dataset.group_footer(row_group)
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
-    options = {**read_options(footer), "advice": _ADVICE}
+    options = {"advice": _ADVICE}
 
     def choose(arrow: pa.Schema) -> list[str]:
         top = set(arrow.names)

@@ -27,8 +27,8 @@ from ..evolution import unify_schemas
 from ..file_versions import look
 from ..files import FileListing, is_data_name, list_files
 from ..footers import read_footers
+from ..int96 import footer_schema
 from ..retries import with_retries
-from ..spark_files import footer_schema
 from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
 from .huggingface_splits import files_of
 

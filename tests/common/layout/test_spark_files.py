@@ -1,36 +1,22 @@
-"""INT96 timestamps and the old calendar, in files with Spark's footers."""
+"""The old calendar, in files with Spark's footers."""
 
 from __future__ import annotations
 
 import datetime
-import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DecodeError
-from parquetry.common.layout.spark_files import footer_schema, read_options
 
 pytestmark = pytest.mark.versions
 
 SPARK3 = {b"org.apache.spark.version": b"3.5.0"}
 OLD = {**SPARK3, b"org.apache.spark.legacyDateTime": b""}
-
-
-def _writes_before_1970() -> bool:
-    before = pa.table({"at": pa.array([-1], pa.timestamp("us"))})
-    file = io.BytesIO()
-    pq.write_table(before, file, use_deprecated_int96_timestamps=True)
-    return bool(pq.read_table(file, coerce_int96_timestamp_unit="us").equals(before))
-
-
-# Older releases write a negative time of day; Spark never does.
-as_spark_writes = pytest.mark.skipif(not _writes_before_1970(), reason="this pyarrow writes other INT96 than Spark")
 
 
 def write(directory: Path, columns: dict[str, pa.Array], metadata: dict[bytes, bytes], *, int96: bool = True) -> str:
@@ -49,33 +35,6 @@ def stamps(*values: int) -> pa.Array:
 
 def dates(*values: str) -> pa.Array:
     return pa.array([datetime.date.fromisoformat(value) for value in values])
-
-
-@as_spark_writes
-def test_int96_of_spark_is_read_in_microseconds_wherever_it_stands(tmp_path: Path) -> None:
-    far = stamps(-(2**55), 2**55)  # beyond the range of nanoseconds
-    nested = pa.StructArray.from_arrays([far], ["at"])
-    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), far)
-    mapped = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["a", "b"]), far)
-    url = write(tmp_path, {"at": far, "st": nested, "all": lists, "m": mapped}, SPARK3)
-    rows = list(Pipeline(url))
-    assert [row["at"] for row in rows] == [-(2**55), 2**55]
-    assert [row["st.at"] for row in rows] == [-(2**55), 2**55]
-    assert [row["all"].tolist() for row in rows] == [[-(2**55)], [2**55]]
-    assert [row["m.value"].tolist() for row in rows] == [[-(2**55)], [2**55]]
-    assert Pipeline(url).schema["at"].dtype == np.dtype("datetime64[us]")
-
-
-def test_int96_of_others_keeps_its_nanoseconds(tmp_path: Path) -> None:
-    url = write(tmp_path, {"at": pa.array([1_234_567_891], pa.timestamp("ns"))}, {})
-    assert [row["at"] for row in Pipeline(url)] == [1_234_567_891]
-
-
-def test_nothing_changes_for_a_file_without_int96(tmp_path: Path) -> None:
-    write(tmp_path, {"at": stamps(5)}, SPARK3, int96=False)
-    footer = pq.read_metadata(tmp_path / "part.parquet")
-    assert read_options(footer) == {}
-    assert footer_schema(footer) == footer.schema.to_arrow_schema()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +75,6 @@ def test_dates_since_the_gregorian_calendar_are_read_in_old_files(tmp_path: Path
     assert (row["day"], row["at"], row["none"]) == (-141427, -2_208_988_800_000_000, None)
 
 
-@as_spark_writes
 @pytest.mark.parametrize(("zone", "is_read"), [(b"UTC", True), (b"Europe/Paris", False)])
 def test_time_stamps_before_1900_depend_on_the_zone_of_the_old_file(tmp_path: Path, zone: bytes, is_read: bool) -> None:
     url = write(tmp_path, {"at": stamps(-2_208_988_800_000_001)}, {**OLD, b"org.apache.spark.timeZone": zone})

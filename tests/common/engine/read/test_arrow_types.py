@@ -330,7 +330,7 @@ def test_files_of_every_form_read_the_same(tmp_path: Path, options: dict[str, An
     ]
 
 
-def test_spark_files_with_int96_time_stamps_read_as_nanoseconds(tmp_path: Path) -> None:
+def test_spark_files_with_int96_time_stamps_read_as_microseconds(tmp_path: Path) -> None:
     url = write_table(
         tmp_path, everyday(), "part-00000-c000.snappy.parquet", flavor="spark", use_deprecated_int96_timestamps=True,
         row_group_size=20, store_schema=False, compression="snappy",
@@ -338,8 +338,8 @@ def test_spark_files_with_int96_time_stamps_read_as_nanoseconds(tmp_path: Path) 
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / "._SUCCESS.crc").write_bytes(b"crc")
     pipeline = Pipeline(url, executor="threads")
-    assert pipeline.schema["at"].dtype == np.dtype("datetime64[ns]")
-    assert THREADS.elements(pipeline) == expected_everyday(at_unit=1000)
+    assert pipeline.schema["at"].dtype == np.dtype("datetime64[us]")
+    assert THREADS.elements(pipeline) == expected_everyday()
     windows = pipeline.ngram({0: ["id"], 1: ["at"]}, timestamp="at", max_gap=datetime.timedelta(seconds=1))
     assert len(windows) == 49
     assert len(pipeline.ngram({0: ["id"], 1: ["at"]}, timestamp="at", max_gap=np.timedelta64(999, "ms"))) == 0

@@ -541,9 +541,9 @@ def test_old_time_stamps_of_other_engines_are_read_in_their_unit(tmp_path: Path)
     path = tmp_path / "a.parquet"
     table = pa.table({"id": range(3), "at": pa.array(stamps, pa.timestamp("us"))})
     pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
-    assert reader(path).schema["at"].dtype == np.dtype("datetime64[ns]")
+    assert reader(path).schema["at"].dtype == np.dtype("datetime64[us]")
     assert [row["at"] for row in THREADS.elements(reader(path))] == [
-        None if stamp is None else int(np.datetime64(stamp, "ns").astype(np.int64)) for stamp in stamps
+        None if stamp is None else int(np.datetime64(stamp, "us").astype(np.int64)) for stamp in stamps
     ]
     wanted = pc.field("at") > datetime.datetime(2000, 1, 1)
     assert ids(reader(path).where(wanted)) == [2]
