@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from ..engine.steps.returned_values import to_array
 from ..errors import TransformError
 from ..schema.codec import fits_shape
+from ..schema.dtypes import float_holds
 from ..schema.ragged import object_array
 from ..stages.functions import lock_of
 from .codecs import Value
@@ -130,7 +132,7 @@ def _checked(field: UnischemaField, value: Value) -> Value:
     if dtype is decimal.Decimal or dtype is None or np.dtype(dtype).kind in "USO":
         _check_shape(field, np.shape(value))
         return value
-    array = np.asarray(value)
+    array = to_array(value, lambda: f"TransformSpec, field '{field.name}'")
     _check_shape(field, array.shape)
     made = _cast(field, array)
     return made[()] if not field.shape else made
@@ -143,6 +145,8 @@ def _cast(field: UnischemaField, array: np.ndarray) -> np.ndarray:
     integers = array.dtype.kind in "iu" and wanted.kind in "iu"
     fits = integers or (np.can_cast(array.dtype, wanted, "same_kind") and array.dtype.kind != "b" != wanted.kind)
     made = array.astype(wanted) if fits else array
+    if fits and wanted.kind == "f" and array.dtype.kind in "iu":
+        fits = bool(float_holds(array, made).all())
     if not fits or (integers and not np.array_equal(made, array)):
         raise TransformError(
             f"TransformSpec, field '{field.name}': expected dtype {wanted}, got {array.dtype}. "

@@ -310,7 +310,9 @@ class FieldVerbs:
         Args:
             fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
                 ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
-            output: fields that the function adds or changes, with dtype and shape; returned values are checked.
+            output: fields that the function adds or changes, with dtype and shape; returned values are checked. Numpy
+                arrays must have the dtype. Python numbers, tensors and Arrow columns are converted: floats may be
+                rounded, but a number that would become another is refused.
             remove: fields to remove.
             drops: whether ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
 

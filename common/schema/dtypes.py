@@ -106,3 +106,18 @@ def decimal_text(value: decimal.Decimal) -> str:
     """
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def float_holds(integers: np.ndarray, floats: np.ndarray) -> np.ndarray:
+    """Returns which integers (or bools) equal the floats that they were converted to. Nothing is rounded on the way.
+
+    >>> float_holds(np.array([2**24, 2**24 + 1, 2**24 + 2]), np.array([2**24, 2**24 + 1, 2**24 + 2], np.float32))
+    array([ True, False,  True])
+    """
+    digits = np.finfo(floats.dtype).nmant + 1
+    sizes = integers.astype(np.uint64)
+    if integers.dtype.kind == "i":
+        sizes = np.where(integers < 0, 0 - sizes, sizes)
+    lowest_bit = np.maximum(sizes & (0 - sizes), 1)
+    holds: np.ndarray = (sizes // lowest_bit < 2**digits) & np.isfinite(floats)
+    return holds

@@ -21,13 +21,14 @@ from parquetry.common import Pipeline
 from parquetry.common import cu_seqlens as common_cu_seqlens
 from parquetry.common.engine.columns.batch import Dense, Ragged, Strings
 from parquetry.common.engine.run.step_run import split_columns
-from parquetry.common.errors import NullValueError
+from parquetry.common.errors import NullValueError, TransformError
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField
 from parquetry.torch_plugin import ParquetPipe, cu_seqlens, to_list
 from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, parts_to_torch, split_for_torch
 
+F32 = UnischemaField("x", np.float32, (1,))
 SCALARS = {
     "id": torch.int64,
     "half": torch.float16,
@@ -320,3 +321,17 @@ def test_tensors_of_torch_are_described_by_their_own_dtypes() -> None:
     jagged = torch.nested.nested_tensor([torch.zeros(1, 3), torch.ones(2, 3)], layout=torch.jagged)
     found = describe({"x": torch.zeros(2, 3, dtype=torch.bfloat16), "j": jagged}).fields
     assert [(field.dtype, field.shape) for field in found] == [("bfloat16", "(2, 3)"), ("float32", "(2, None, 3)")]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "wanted"),
+    [
+        (torch.tensor([2**24 + 1]), "expected values that float32 can hold, got 16777217"),
+        (torch.ones(1, requires_grad=True), "got Tensor: Can't call numpy.* on Tensor that requires grad"),
+        (torch.ones(1, dtype=torch.bfloat16), "got Tensor: Got unsupported ScalarType BFloat16"),
+    ],
+)
+def test_a_tensor_that_a_function_returns_is_stored_exactly_or_refused(url: str, tensor: Any, wanted: str) -> None:
+    pipeline = ParquetPipe(url, ["id"]).transform(lambda row: {"x": tensor}, F32, remove=("id",))
+    with pytest.raises(TransformError, match=rf"transform .*, field 'x', file .*, row 0: .*{wanted}"):
+        next(iter(pipeline))

@@ -29,6 +29,7 @@ from ...stages.where import WhereFunction
 from ..columns.batch import Column, rows_of, to_numpy
 from ..columns.protocols import Describe
 from ..read.fetch import Fetcher, fetch_threads
+from ..steps.returned_values import to_array
 from ..steps.source import BatchSource
 from ..steps.transform import call_with
 from .block import LoadedBlock
@@ -136,7 +137,8 @@ def _tested_batch(
     batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
     with lock_of(step.function.function):
         answer = call_with(step.function, batch, called, lambda: describe(0))
-        mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
+        filled = np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer
+        mask = np.array(to_array(filled, lambda: f"{called}, the batch that begins at {describe(0)}"))
     if mask.shape != (rows,) or mask.dtype != bool:
         raise TransformError(f"{called}: expected a bool array of shape ({rows},), got {mask.dtype} {mask.shape}.")
     return mask

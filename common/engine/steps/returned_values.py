@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse, pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import TransformError
 from ...schema.codec import fits_shape
-from ...schema.dtypes import delivered_dtype
+from ...schema.dtypes import delivered_dtype, float_holds
 from ...schema.element import OutputField
 from ...schema.plain import is_utf_8
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
@@ -113,7 +113,7 @@ class NestedCollector:
         """Adds the value of the next row."""
         window = self._field.window
         try:
-            steps = (value,) if window is None else tuple(_as_list(value))
+            steps = (value,) if window is None else tuple(_as_list(value, self._where))
             if window is not None and len(steps) != window:
                 raise TypeError
             for step in map(self._leaves[-1].unmasked, steps):
@@ -139,14 +139,16 @@ class NestedCollector:
         valid = None if parts[0].valid is None else parts[0].valid.reshape(lead)
         return Compound(tuple(replace(part, lead=lead, valid=valid) for part in parts))
 
+    def _where(self) -> str:
+        return f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
+
     def _error(self, expected: str, found: str) -> TransformError:
-        where = f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
-        return TransformError(f"{where}: expected {expected}, got {found}.")
+        return TransformError(f"{self._where()}: expected {expected}, got {found}.")
 
     def _taken_apart(self, value: object) -> list[Any]:
         """Returns the lengths of the lists at each level except the first, and the values, end to end."""
         levels, shape = self._field.levels, self._field.shape
-        lists, lengths = [_as_list(value)], []
+        lists, lengths = [_as_list(value, self._where)], []
         for level in range(levels):
             if level and isinstance(value, NestedArray) and len(value.offsets) == levels - 1:
                 if level == 1:
@@ -182,7 +184,7 @@ class NestedCollector:
         unmasked = self._leaves[-1].unmasked(part)
         if unmasked is None:
             raise self._null_inside(level + 1)
-        return _as_list(unmasked)
+        return _as_list(unmasked, self._where)
 
     def _null_inside(self, level: int) -> TransformError:
         return self._error(f"no null inside a list (level {level})", "one. Remove it, or replace it with a value")
@@ -203,11 +205,12 @@ class NestedCollector:
             items = [part for item in items if isinstance(item, list | tuple) for part in item]
 
 
-def _as_list(value: object) -> Any:
+def _as_list(value: object, where: Callable[[], str]) -> Any:
     """Returns a list as it is, and anything array-like as an array.
 
     Raises:
         TypeError: the value is not a list.
+        TransformError: see `to_array`.
     """
     if isinstance(value, NestedArray):
         return _spanning(value)
@@ -215,7 +218,7 @@ def _as_list(value: object) -> Any:
         return value
     if not hasattr(value, "__array__") or not np.ndim(value):
         raise TypeError
-    return np.asanyarray(value)
+    return value if isinstance(value, np.ndarray) else to_array(value, where)
 
 
 def _spanning(nested: NestedArray) -> NestedArray:
@@ -323,12 +326,12 @@ class ValueCollector:
 
     def _checked(self, value: object) -> np.ndarray:
         try:
-            array = np.asarray(value)
+            array = to_array(value, self._where)
         except ValueError as error:
             raise TransformError(
-                f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected an "
-                f"array, got lists of different lengths in one value ({error}). Declare the field with None for each "
-                f"such axis in output=[...], and write .nested('{self._field.path[-1]}') after the function."
+                f"{self._where()}: expected an array, got lists of different lengths in one value ({error}). Declare "
+                "the field with None for each such axis in output=[...], and write "
+                f".nested('{self._field.path[-1]}') after the function."
             ) from None
         _check_value_shape(self._step, self._field, array.shape, self._rows, self._describe)
         if isinstance(value, np.ndarray | np.generic) or array.dtype.kind in "mM":
@@ -336,25 +339,45 @@ class ValueCollector:
             return _as_delivered(self._step, self._field, array, self._rows, self._describe)
         return _converted(self._step, self._field, array, self._rows, self._describe)
 
+    def _where(self) -> str:
+        return f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
+
     def _copied(self, value: object) -> np.ndarray:
         if self._field.kind == "dense":
             return np.zeros(self._zero, self._field.dtype) if value is None else np.array(self._checked(value))
         kind: type = str if self._field.kind == "text" else bytes
-        array = np.full(self._zero, kind(), dtype=object) if value is None else np.array(value, dtype=object)
+        array = np.full(self._zero, kind(), dtype=object)
+        if value is not None:
+            array = np.array(to_array(value, self._where) if hasattr(value, "__array__") else value, dtype=object)
         _check_value_shape(self._step, self._field, array.shape, self._rows, self._describe)
         wrong = [item for item in array.reshape(-1).tolist() if not isinstance(item, kind)]
         if wrong:
-            raise TransformError(
-                f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected "
-                f"{kind.__name__}, got {type(wrong[0]).__name__}."
-            )
+            raise TransformError(f"{self._where()}: expected {kind.__name__}, got {type(wrong[0]).__name__}.")
         if kind is str and (broken := next(filterfalse(is_utf_8, array.reshape(-1).tolist()), None)):
             raise TransformError(
-                f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected text "
-                f"that UTF-8 can hold, got {broken!r:.80}. text.encode(errors='replace').decode() replaces what it "
-                "cannot hold."
+                f"{self._where()}: expected text that UTF-8 can hold, got {broken!r:.80}. "
+                "text.encode(errors='replace').decode() replaces what it cannot hold."
             )
         return array
+
+
+def to_array(value: object, where: Callable[[], str]) -> np.ndarray:
+    """Returns a value that a user function returned as an array.
+
+    Args:
+        where: describes the value's place, for the error.
+
+    Raises:
+        TransformError: numpy cannot convert a tensor: it has gradients, a dtype that numpy lacks, or another device.
+        ValueError: the value consists of lists of different lengths.
+    """
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError) as error:
+        raise TransformError(
+            f"{where()}: expected a value that numpy can convert, got {type(value).__name__}: "
+            f"{str(error).rstrip('.')}. Return a numpy array, such as tensor.detach().float().cpu().numpy()."
+        ) from error
 
 
 def is_null(value: object) -> bool:
@@ -377,10 +400,10 @@ def _check_null(step: TransformStep, field: OutputField, row: int, describe: Des
 def _converted(
     step: TransformStep, field: OutputField, array: np.ndarray, number: int, describe: Describe
 ) -> np.ndarray:
-    """Converts Python numbers, which have no dtype, to the declared dtype.
+    """Converts Python numbers, which have no dtype, and tensors to the declared dtype. Floats may be rounded.
 
     Raises:
-        TransformError: the dtype cannot hold a number.
+        TransformError: the dtype cannot hold an integer exactly, or a float at all.
     """
     if array.size == 0:
         return array.astype(field.dtype)
@@ -388,7 +411,10 @@ def _converted(
         _check_dtype(step, field, array.dtype, number, describe)
     with np.errstate(over="ignore"):
         result = array.astype(field.dtype)
-    exact = np.isfinite(result) | ~np.isfinite(array) if field.dtype.kind == "f" else result == array
+    if field.dtype.kind != "f":
+        exact = result == array
+    else:
+        exact = np.isfinite(result) | ~np.isfinite(array) if array.dtype.kind == "f" else float_holds(array, result)
     if not exact.all():
         raise TransformError(
             f"transform {step.name}, field '{field.name}', {describe(number)}: expected values that {field.dtype} can "

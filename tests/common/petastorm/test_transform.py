@@ -105,6 +105,7 @@ def test_values_that_are_not_declared_pass_as_they_are() -> None:
     [
         (1.5, ("new", np.float32, (), False), np.float32(1.5)),
         (7, ("new", np.uint8, (), False), np.uint8(7)),
+        (2**24 + 2, ("new", np.float32, (), False), np.float32(2**24 + 2)),
         (True, ("new", np.bool_, (), False), np.bool_(True)),
         (None, ("new", np.int32, (), True), None),
         ("text", ("new", np.str_, (), False), "text"),
@@ -124,6 +125,7 @@ def test_declared_fields_have_the_declared_dtype(value: Any, field: Any, expecte
         (1.5, ("new", np.int32, (), False), "field 'new': expected dtype int32, got float64"),
         (300, ("new", np.uint8, (), False), "field 'new': expected dtype uint8, got int64"),
         (True, ("new", np.int32, (), False), "field 'new': expected dtype int32, got bool"),
+        (2**24 + 1, ("new", np.float32, (), False), "field 'new': expected dtype float32, got int64"),
         (None, ("new", np.int32, (), False), "field 'new': expected a value, got None"),
         (np.zeros(3), ("new", np.float64, (), False), r"field 'new': expected shape \(\), got \(3,\)"),
         (np.zeros((2, 5)), ("new", np.float64, (None, 4), False), r"field 'new': expected shape \(None, 4\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import threading
@@ -377,3 +378,99 @@ def test_a_closed_iterator_calls_a_function_no_more(built: Built) -> None:
         go_on.release()
     consumer.join()
     assert len(rows) == 1
+
+
+class Tensor:
+    """Converts to an array, or raises the error that torch raises."""
+
+    def __init__(self, value: Any, error: Exception | None = None) -> None:
+        self._value = np.asarray(value)
+        self._error = error
+        self.ndim = self._value.ndim
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+    def __getitem__(self, place: int) -> Tensor:
+        return Tensor(self._value[place], self._error)
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+ODD = 2**24 + 1
+"""The least positive integer that float32 cannot hold."""
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, Tensor, lambda values: [np.int64(each) for each in values]])
+@pytest.mark.parametrize("shape", [(2,), (None,)])
+@pytest.mark.parametrize("batched", [False, True])
+def test_integers_that_a_float_field_would_change_are_refused(
+    built: Built, wrap: Any, shape: Any, batched: bool
+) -> None:
+    def returning(*values: int) -> Pipeline:
+        def function(item: dict[str, Any]) -> dict[str, Any]:
+            return {"x": [wrap(values)] * len(item["id"]) if batched else wrap(values)}
+
+        fields = [UnischemaField("x", np.float32, shape)]
+        return Pipeline(built.url, ["id"]).transform(function, output=fields, remove=("id",), batched=batched)
+
+    assert next(iter(returning(ODD - 1, ODD + 1)))["x"].tolist() == [ODD - 1, ODD + 1]
+    wanted = r"transform .*, field 'x', file .*, row 0: expected values that float32 can hold, got 16777217\."
+    with pytest.raises(TransformError, match=wanted):
+        next(iter(returning(0, ODD)))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(ODD, np.float32), (-ODD, np.float32), (2**11 + 1, np.float16), (2**53 + 1, np.float64),
+                         (-(2**63) + 1, np.float64), (2**64 - 1, np.float64)],
+)  # fmt: skip
+def test_an_integer_is_refused_just_where_the_float_differs(built: Built, value: int, dtype: Any) -> None:
+    def returning(number: int) -> Pipeline:
+        field = UnischemaField("x", dtype)
+        return Pipeline(built.url, ["id"]).transform(lambda row: {"x": number}, output=[field], remove=("id",))
+
+    even = value // 2**12 * 2**12
+    assert next(iter(returning(even)))["x"] == even
+    with pytest.raises(TransformError, match=f"got {value}"):
+        next(iter(returning(value)))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Can't call numpy()"), TypeError("unsupported ScalarType BFloat16")])
+@pytest.mark.parametrize(
+    "field",
+    [
+        UnischemaField("x", np.float32, (2,)),
+        UnischemaField("x", np.float32, (None,)),
+        UnischemaField("x", np.str_, (2,)),
+        "nested",
+    ],
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_tensor_that_numpy_cannot_convert_is_an_error_with_its_place(
+    built: Built, error: Exception, field: Any, batched: bool
+) -> None:
+    def function(item: dict[str, Any]) -> dict[str, Any]:
+        tensor = Tensor([[1.0, 2.0]] if field == "nested" else [1.0, 2.0], error)
+        return {"x": [tensor] * len(item["id"]) if batched else tensor}
+
+    declared = UnischemaField("x", np.float32, (None, None)) if field == "nested" else field
+    pipeline = Pipeline(built.url, ["id"]).transform(function, output=[declared], remove=("id",), batched=batched)
+    if field == "nested":
+        pipeline = pipeline.nested("x")
+    wanted = (
+        rf"transform .*function, field 'x', file .*, row 0: .* convert, got Tensor: {re.escape(str(error))}\. Return"
+    )
+    with pytest.raises(TransformError, match=wanted):
+        next(iter(pipeline))
+
+
+def test_a_mask_that_numpy_cannot_convert_is_an_error_of_the_function(built: Built) -> None:
+    error = TypeError("can't convert cuda:0 device type tensor to numpy")
+    pipeline = Pipeline(built.url).where(lambda batch: Tensor([True], error), fields=["id"], batched=True)
+    with pytest.raises(
+        TransformError, match=r"where\(.*\), the batch that begins at file .*: .*got Tensor: can't conv"
+    ):
+        len(pipeline)
