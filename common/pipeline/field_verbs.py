@@ -239,7 +239,8 @@ class FieldVerbs:
         return self._with_stage(Permute(required_names("permute", names), dims))  # type: ignore[arg-type]  # converted there
 
     def decimals(self, form: str, *names: FieldNames) -> Self:
-        """Sets how decimal fields are delivered: as exact ``"text"`` (default), ``"float64"``, or ``"scaled"`` int64.
+        """Sets how decimal fields are delivered: as exact ``"text"`` (default), ``"float64"`` (the nearest number), or
+        ``"scaled"`` int64.
 
             >>> [int(row["price"]) for row in drive.decimals("scaled", "price").take(3)]  # in hundredths
             [0, 25, 50]

@@ -24,6 +24,8 @@ from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 
 _MOST_SHOWN = 40
+_EXACT_DIGITS = 2**53  # float64 holds all integers up to this one,
+_EXACT_POWERS = 22  # and all powers of ten up to this exponent
 _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
 """The type with 32-bit offsets for each type with 64-bit offsets."""
 
@@ -182,7 +184,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     if pa.types.is_decimal(array.type) and dtype.kind in "iu":
         return array.cast(pa.from_numpy_dtype(dtype))  # floats would lose digits
     if pa.types.is_decimal(array.type):
-        return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
+        return _decimal_floats(array).cast(pa.from_numpy_dtype(dtype))
     return _cast(array, pa.from_numpy_dtype(dtype))
 
 
@@ -203,12 +205,32 @@ def _is_utf8(text: pa.Array) -> bool:
     return True
 
 
+def _decimal_floats(array: pa.Array) -> pa.Array:
+    """Returns decimals as float64, each the nearest to its value. Arrow's own cast multiplies by an inexact 0.01."""
+    scale = array.type.scale
+    if abs(scale) > _EXACT_POWERS or array.type.bit_width > 128:
+        return array.cast(pa.large_string()).cast(pa.float64())
+    low, high = _words(array)
+    floats, power = low.astype(np.float64), float(10 ** abs(scale))
+    floats = floats / power if scale > 0 else floats * power  # rounds once, because both numbers are exact
+    valid = as_numpy(array.is_valid())
+    large = valid & ((high != low >> 63) | (low > _EXACT_DIGITS) | (low < -_EXACT_DIGITS))
+    if large.any():
+        floats[large] = as_numpy(array.filter(pa.array(large)).cast(pa.large_string()).cast(pa.float64()))
+    return as_arrow(floats, valid if array.null_count else None)
+
+
+def _words(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the unscaled digits of decimals: the low and the high words (int64)."""
+    wide = array if array.type.bit_width == 128 else array.cast(pa.decimal128(38, array.type.scale))
+    words = np.frombuffer(wide.buffers()[1] or b"", "<i8")[2 * wide.offset :][: 2 * len(wide)].reshape(-1, 2)
+    return words[:, 0], words[:, 1]
+
+
 def _unscaled(array: pa.Array) -> pa.Array:
     """Returns the unscaled digits of decimals as int64."""
-    wide = array.cast(pa.decimal128(38, array.type.scale))
-    words = np.frombuffer(wide.buffers()[1] or b"", "<i8")[2 * wide.offset :][: 2 * len(wide)].reshape(-1, 2)
-    low, high = words[:, 0], words[:, 1]
-    valid = as_numpy(wide.is_valid())
+    low, high = _words(array)
+    valid = as_numpy(array.is_valid())
     too_large = valid & (high != low >> 63)
     if too_large.any():
         raise pa.ArrowInvalid(f"a decimal whose digits need more than 64 bits: {array[int(np.argmax(too_large))]}")

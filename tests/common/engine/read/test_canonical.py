@@ -55,6 +55,28 @@ def test_decimals_are_exact_whatever_comes_with_them(values: list[decimal.Decima
     assert not any("E" in text or (text.endswith("0") and "." in text) for text in found if text is not None)
 
 
+@given(
+    st.lists(st.none() | st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-(2**54), 2**54), max_size=8),
+    st.integers(-5, 38),
+    st.booleans(),
+)
+def test_decimals_become_the_nearest_float(digits: list[int | None], scale: int, wide: bool) -> None:
+    (field,) = Unischema("rows", [UnischemaField("value", np.float64, nullable=True)]).fields.values()
+    with decimal.localcontext(decimal.Context(prec=80)):
+        values = [None if n is None else decimal.Decimal(n).scaleb(-scale) for n in digits]
+        kind = pa.decimal256(70, scale) if wide else pa.decimal128(38, scale)
+        array = pa.array([None, *values, None], kind).slice(1, len(values))
+    found = to_canonical(field, array).to_pylist()
+    assert found == [None if value is None else float(value) for value in values]
+
+
+def test_every_price_becomes_the_float_that_python_reads() -> None:
+    (field,) = Unischema("rows", [UnischemaField("value", np.float64)]).fields.values()
+    prices = [f"{cents // 100}.{cents % 100:02}" for cents in range(1, 2000)]
+    array = pa.array(map(decimal.Decimal, prices), pa.decimal128(9, 2))
+    assert to_canonical(field, array).to_pylist() == [float(price) for price in prices]
+
+
 def test_a_tensor_with_permuted_axes_is_refused() -> None:
     (field,) = Unischema("rows", [UnischemaField("value", np.int32, (3, 2))]).fields.values()
     turned = np.arange(12, dtype=np.int32).reshape(2, 2, 3).transpose(0, 2, 1)
