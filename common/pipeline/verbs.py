@@ -96,7 +96,8 @@ class Verbs(ImageVerbs):
 
         Args:
             predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
-                (`contains`, `hash_split`), or a function.
+                (`contains`, `hash_split`), or a function. pyarrow takes plain integers above ``2**63 - 1`` in tuples
+                alone; in an expression, write ``pa.scalar(2**63, pa.uint64())``.
             fields: for a function, the fields that it reads; only these are loaded and decoded.
             batched: whether the function takes a dict of arrays, up to 8,192 rows at a time, and returns a bool array.
 

@@ -1,11 +1,12 @@
 """`row_mask` finds the rows of a table for which an expression is true. Null does not count as true.
 
-The table's columns have the schema's dotted names. Extension types, unsigned integers, dictionaries and members of
-structs are compared by value, also where Arrow's functions do not take them.
+The table's columns have the schema's dotted names. Extension types, unsigned integers, dictionaries, half floats, texts
+of different types and members of structs are compared by value, also where Arrow's functions do not take them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,11 @@ def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> 
         try:
             found = _evaluate_unsigned(source, expression)
         except pa.ArrowNotImplementedError:  # comparisons take dictionaries, but few other functions do
-            decoded = _without_dictionaries(table)
-            if decoded is table:
+            usual, other = _with_usual_types(table), _with_literals(expression, _usual_type)
+            if usual is table and other is expression:
                 raise
-            source = decoded if isinstance(node, Opaque) else _nested_columns(decoded, node)
-            found = _evaluate_unsigned(source, expression)
+            source = usual if isinstance(node, Opaque) else _nested_columns(usual, node)
+            found = _evaluate_unsigned(source, other)
         if condition and not pa.types.is_boolean(found.type):
             raise pa.ArrowTypeError(f"a value of type {found.type}, not a condition")
         return found
@@ -85,12 +86,25 @@ def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> 
         ) from error
 
 
-def _without_dictionaries(table: pa.Table) -> pa.Table:
+def _with_usual_types(table: pa.Table) -> pa.Table:
+    """Returns the table with columns of the `_usual_type`, which more functions take, and take beside each other."""
     for number, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            chunks = [widened(chunk) for chunk in table.column(number).chunks]
-            table = table.set_column(number, field.name, pa.chunked_array(chunks, wide(field.type)))
+        kind = _usual_type(field.type)
+        if kind != field.type:
+            chunks = [widened(chunk).cast(kind) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field.name, pa.chunked_array(chunks, kind))
     return table
+
+
+def _usual_type(kind: pa.DataType) -> pa.DataType:
+    """The type for the same values that most functions take: no dictionary, no half floats, 64-bit offsets of text."""
+    if pa.types.is_dictionary(kind):
+        return _usual_type(kind.value_type)
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_list(kind):  # a set of values
+        return pa.list_(_usual_type(kind.value_type))
+    return wide(kind) if pa.types.is_string(kind) or pa.types.is_binary(kind) else kind
 
 
 def _is_bool8(kind: pa.DataType) -> bool:
@@ -127,13 +141,30 @@ def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
 
     Literals of string and binary views become plain ones, as few of Arrow's functions take views.
     """
+    return _with_literals(expression, _stored_type)
+
+
+def _with_literals(expression: pc.Expression, type_of: Callable[[pa.DataType], pa.DataType]) -> pc.Expression:
+    """Returns the expression with its literals and sets of values in other types."""
     if isinstance(parse_expression(expression), Opaque):
         return expression
     batch = pa.ipc.open_file(serialized(expression)).get_batch(0)
-    if all(_stored_type(kind) == kind for kind in batch.schema.types):
+    pairs = metadata_pairs(batch.schema)
+    literals = {int(value) for kind, value in pairs if kind == "literal"}
+    types = [
+        type_of(kind) if number in literals else _options_type(kind, type_of)
+        for number, kind in enumerate(batch.schema.types)
+    ]
+    if types == batch.schema.types:
         return expression
-    columns = [column.cast(_stored_type(column.type)) for column in batch.columns]
-    return deserialized(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), metadata_pairs(batch.schema))
+    columns = [column.cast(kind) for column, kind in zip(batch.columns, types, strict=True)]
+    return deserialized(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), pairs)
+
+
+def _options_type(kind: pa.DataType, type_of: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type of a function's options with another type for its set of values."""
+    members = [(member.name, type_of(member.type) if member.name == "value_set" else member.type) for member in kind]
+    return pa.struct(members)
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:

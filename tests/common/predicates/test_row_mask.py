@@ -119,6 +119,12 @@ def test_a_missing_column_is_refused() -> None:
 
 # The mask against plain Python: a case is an expression and a function of a row with the values True, False and None.
 
+
+def half(value: float) -> float:
+    """Rounds a number to float16."""
+    return float(np.float16(value))
+
+
 ROWS = st.fixed_dictionaries(
     {
         "i": st.none() | st.integers(-3, 3),
@@ -126,11 +132,21 @@ ROWS = st.fixed_dictionaries(
         "s": st.none() | st.sampled_from(["", "a", "ab", "b", "\u00e9"]),
         "b": st.none() | st.booleans(),
         "u": st.none() | st.sampled_from([0, 3, 2**63 - 1, 2**63, 2**64 - 1]),
+        "h": st.none() | st.sampled_from([-math.inf, -1.5, -0.0, 0.0, 2**-24, 0.1, 2.5, 65504.0, math.nan]).map(half),
     }
 )
 
 
-TYPES = pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string()), ("b", pa.bool_()), ("u", pa.uint64())])
+TYPES = pa.schema(
+    [
+        ("i", pa.int32()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("b", pa.bool_()),
+        ("u", pa.uint64()),
+        ("h", pa.float16()),
+    ]
+)
 
 
 SIGNS = {
@@ -202,6 +218,9 @@ LEAVES = st.one_of(
         from_tuple, st.just("u"), st.sampled_from(OPERATORS), st.sampled_from([0, 2, 2**63 - 1, 2**63, 2**64 - 1])
     ),
     st.builds(is_in, st.just("u"), st.lists(st.none() | st.sampled_from([0, 3, 2**63]), max_size=3)),
+    st.builds(compare, st.just("h"), st.sampled_from(OPERATORS), st.sampled_from([0.1, 1, 2.5, -1.5, 2**-24, 70_000])),
+    st.builds(from_tuple, st.just("h"), st.sampled_from(OPERATORS), st.sampled_from([0.1, 1, np.float16(2.5)])),
+    st.builds(is_in, st.just("h"), st.lists(st.none() | st.sampled_from([0.0, 2.5, -1.5]), max_size=3)),
     st.builds(is_null, st.sampled_from(TYPES.names)),
     st.builds(flag),
 )
@@ -311,6 +330,23 @@ def test_functions_without_a_form_for_dictionaries_see_their_values(
 ) -> None:
     column = pa.chunked_array([["apple", None], [], ["bear", "apple"]], kind).dictionary_encode()
     assert np.flatnonzero(row_mask(pa.table({"d": column, "s.d": column}), expression)).tolist() == rows
+
+
+@every_case("first", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@every_case("second", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.large_string())])
+def test_texts_of_different_types_are_joined(first: pa.DataType, second: pa.DataType) -> None:
+    def column(kind: pa.DataType, *values: str | None) -> pa.Array:
+        plain = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        return plain.cast(kind)
+
+    table = pa.table({"x": column(first, "a", None, "c"), "y": column(second, "d", "e", "f")})
+    for expression, rows in (
+        (pc.binary_join_element_wise(pc.field("x"), pc.field("y"), "-") == "c-f", [2]),
+        (pc.binary_join_element_wise(pc.field("x"), pc.field("y"), "-").isin(["a-d", "x"]), [0]),
+        (pc.binary_join_element_wise(pc.field("x"), "-", null_handling="replace", null_replacement="?") == "?", [1]),
+        (pc.match_substring(pc.binary_join_element_wise(pc.scalar("<"), pc.field("y"), ""), "<e"), [1]),
+    ):
+        assert np.flatnonzero(row_mask(table, expression)).tolist() == rows
 
 
 @every_case("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])

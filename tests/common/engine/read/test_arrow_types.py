@@ -254,6 +254,12 @@ def test_a_struct_with_dots_in_its_members_is_read(tmp_path: Path) -> None:
     assert rows[0] == {"id": 0, "x.b.c": 1, "x.b.d": 2}
 
 
+def test_half_floats_are_filtered_by_expressions_and_tuples(tmp_path: Path) -> None:
+    pipeline = reader(tmp_path, pa.array(np.array([1, 1.5, 2, 2.5], np.float16)))
+    for predicate in [("x", ">", 1.5)], pc.field("x") > 1.5, [("x", "in", [2, 2.5])], pc.field("x") >= np.float16(2):
+        assert [row["id"] for row in THREADS.elements(pipeline.where(predicate))] == [2, 3]
+
+
 @every_case("kind", [pa.decimal128(9, 2), pa.decimal128(38, 2), pa.decimal256(60, 2)], ids=str)
 def test_decimals_of_any_width_can_be_scaled_integers_or_floats(tmp_path: Path, kind: pa.DataType) -> None:
     values = [Decimal("1.50"), None, Decimal("-100.01"), Decimal(0)]
