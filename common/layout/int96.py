@@ -19,7 +19,7 @@ from ..errors import DecodeError
 from ..memory.arrow_views import as_arrow, as_numpy
 from ..memory.recent import RecentValues
 from .nested import member_arrays, members, stored_schema, with_member_arrays, with_members
-from .thrift import list_head, struct_places
+from .thrift import field_places, struct_places
 
 _BYTES = pa.binary(12)
 _VALUE = np.dtype([("nanoseconds", "<i8"), ("day", "<i4")])
@@ -97,24 +97,14 @@ def _with_bytes(footer: pq.FileMetaData) -> pq.FileMetaData:
     whole = sink.getvalue().to_pybytes()
     stored = whole[len(whole) - 8 - int.from_bytes(whole[-8:-4], "little") : -8]
     parts, end = list[bytes](), 0
-    for begin, places, stop in _elements(stored):
-        values = {number: stored[slice(*place)] for number, place in places.items()}
+    for begin, stop in struct_places(stored, field_places(stored, 0)[_SCHEMA][0]):
+        values = {number: stored[slice(*place)] for number, place in field_places(stored, begin).items()}
         if values.get(_TYPE) == _INT96:  # without annotations, which a byte string might not have
             repetition, name = _NEXT_NUMBER + values[_REPETITION], _NEXT_TEXT + values[_NAME]
             parts += [stored[end:begin], _FIXED_12, repetition, name, _STOP]
             end = stop
     made = b"".join([*parts, stored[end:]])
     return pq.read_metadata(pa.BufferReader(b"PAR1" + made + len(made).to_bytes(4, "little") + b"PAR1"))
-
-
-def _elements(footer: bytes) -> Iterator[tuple[int, dict[int, tuple[int, int]], int]]:
-    """Yields each element of the schema: where it begins, the places of its fields, and where it ends."""
-    _, count, at = list_head(footer, struct_places(footer, 0)[_SCHEMA][0])
-    for _ in range(count):
-        places = struct_places(footer, at)
-        end = max(stop for _, stop in places.values()) + 1
-        yield at, places, end
-        at = end
 
 
 def decode_int96(table: pa.Table, arrow: pa.Schema, place: str, first_row: int = 0) -> pa.Table:

@@ -6,6 +6,7 @@ Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-pr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 _STOP, _BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
@@ -53,26 +54,6 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
             found[number], position = _skip(data, position, kind, depth)
 
 
-def struct_places(data: bytes, position: int) -> dict[int, tuple[int, int]]:
-    """Returns where the value of each field of a struct begins and ends, by the field's number.
-
-    Raises:
-        ValueError, IndexError: as `parse_struct`.
-    """
-    places: dict[int, tuple[int, int]] = {}
-    number = 0
-    while data[position] & 15 != _STOP:
-        head, begin = data[position], position + 1
-        if head > 15:
-            number += head >> 4
-        else:
-            value, begin = unsigned(data, begin)
-            number = (value >> 1) ^ -(value & 1)
-        position = _skip(data, begin, head & 15, 0)[1]
-        places[number] = begin, position
-    return places
-
-
 def _wanted(
     data: bytes | memoryview, position: int, kind: int, wanted: Wanted | list[Wanted], depth: int
 ) -> tuple[dict[int, Any] | list[dict[int, Any]], int]:
@@ -82,7 +63,7 @@ def _wanted(
         return parse_struct(data, position, wanted, depth + 1)
     if kind not in _LISTS:
         raise ValueError(f"a value of type {kind} where a list should be")
-    kind, size, position = list_head(data, position)
+    kind, size, position = _list_head(data, position)
     if kind != _STRUCT:
         raise ValueError("a list of values that are not structs")
     found = []
@@ -111,14 +92,13 @@ def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tup
         return None, parse_struct(data, position, {}, depth + 1)[1]
     if kind not in _LISTS:
         raise ValueError(f"a value of type {kind}, which the compact protocol does not have")
-    inner, size, position = list_head(data, position)
+    inner, size, position = _list_head(data, position)
     for _ in range(size):
         position = position + 1 if inner in _BOOLS else _skip(data, position, inner, depth + 1)[1]
     return range(size), position
 
 
-def list_head(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
-    """Parses the head of a list. Returns the type of its values, their number, and where they begin."""
+def _list_head(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
     head = data[position]
     size, position = (head >> 4, position + 1) if head < 240 else unsigned(data, position + 1)
     if size > len(data):
@@ -142,3 +122,36 @@ def unsigned(data: bytes | memoryview, position: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise ValueError("a number of more than 64 bits")
+
+
+def field_places(data: bytes, position: int) -> dict[int, tuple[int, int]]:
+    """Returns where the value of each field of a struct begins and ends, by the field's number.
+
+    Raises:
+        ValueError, IndexError: as `parse_struct`.
+    """
+    places: dict[int, tuple[int, int]] = {}
+    number = 0
+    while data[position] & 15 != _STOP:
+        head, begin = data[position], position + 1
+        if head > 15:
+            number += head >> 4
+        else:
+            value, begin = unsigned(data, begin)
+            number = (value >> 1) ^ -(value & 1)
+        position = _skip(data, begin, head & 15, 0)[1]
+        places[number] = begin, position
+    return places
+
+
+def struct_places(data: bytes, position: int) -> list[tuple[int, int]]:
+    """Returns where each struct of a list begins and ends.
+
+    Raises:
+        ValueError, IndexError: as `parse_struct`.
+    """
+    _, count, position = _list_head(data, position)
+    ends = [position]
+    for _ in range(count):
+        ends.append(_skip(data, ends[-1], _STRUCT, 0)[1])
+    return [*pairwise(ends)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parquetry.common.layout.page_header import DataPage, data_page
-from parquetry.common.layout.thrift import parse_struct
+from parquetry.common.layout.thrift import field_places, parse_struct, struct_places
 
 HEAD = bytes.fromhex("1500 1528")  # a data page of 20 bytes
 REST = bytes.fromhex("2c 1508 1500 1506 1506 00 00")  # four values, plain
@@ -57,3 +57,14 @@ def test_an_empty_text_is_no_encoding() -> None:
 def test_lengths_are_known() -> None:
     fields, end = parse_struct(bytes.fromhex("1803 616263 1922 0102 11 00"), 0, {})
     assert [len(fields[1]), len(fields[2]), fields[3], end] == [3, 2, True, 11]
+
+
+def test_the_places_of_fields_and_structs_are_known() -> None:
+    data = bytes.fromhex("1502 2c150400 05 c801 06 00")  # fields 1, 3 (a struct) and 100
+    assert {number: data[slice(*place)].hex() for number, place in field_places(data, 0).items()} == {
+        1: "02",
+        3: "150400",
+        100: "06",
+    }
+    structs = bytes.fromhex("3c 00 150200 1803616263 00")
+    assert [structs[begin:end].hex() for begin, end in struct_places(structs, 0)] == ["00", "150200", "180361626300"]
