@@ -181,7 +181,7 @@ def build(
         names: the fields, from `KINDS`.
         partition: a text field stored in the directory names; it must have one value per file.
         change: applied to each row before it is written.
-        narrow: numbers of the files that store the values in the types of `NARROWER`.
+        narrow: numbers of the files that store the values in the types of `NARROWER`, and times as INT96.
     """
     schema = Unischema("built", [KINDS[name].field for name in names])
     stored: list[StoredRow] = []
@@ -198,7 +198,8 @@ def build(
             # The number keeps the files in the order they are written.
             place = directory / f"{position:03d}" / f"{partition}={value}" / "part.parquet"
         without = () if partition is None else (partition,)
-        write_groups(place, schema, rows, groups, without=without, types=NARROWER if position in narrow else {})
+        types, old = (NARROWER, True) if position in narrow else ({}, False)
+        write_groups(place, schema, rows, groups, without=without, types=types, int96=old)
         at = 0
         for size in groups:
             stored += [StoredRow(delivered(schema, row), str(place), row_group) for row in rows[at : at + size]]
@@ -225,8 +226,13 @@ def write_groups(
     *,
     without: Sequence[str] = (),
     types: Mapping[str, pa.DataType] | None = None,
+    int96: bool = False,
 ) -> None:
-    """Writes a file with row groups of exactly these sizes (zero too); ``types`` overrides the schema's types."""
+    """Writes a file with row groups of exactly these sizes (zero too); ``types`` overrides the schema's types.
+
+    Args:
+        int96: whether timestamps are INT96.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = encode_rows(schema, rows)
     stored = arrow_schema(schema, without=without)
@@ -235,7 +241,7 @@ def write_groups(
         kind = (types or {}).get(field.name, field.type)
         stored = stored.set(number, field.with_type(kind))
         table = table.set_column(number, stored.field(number), table.column(number).cast(kind))
-    with pq.ParquetWriter(path, stored) as writer:
+    with pq.ParquetWriter(path, stored, use_deprecated_int96_timestamps=int96) as writer:
         at = 0
         for size in groups:
             writer.write_table(table.slice(at, size), row_group_size=max(size, 1))
@@ -269,7 +275,7 @@ def write_int96(path: Path, table: pa.Table, *, created_by: str | None = None, *
     return str(path.parent)
 
 
-def int96(counts: Sequence[int | None], unit: str = "us") -> pa.Array:
+def int96_column(counts: Sequence[int | None], unit: str = "us") -> pa.Array:
     """Returns the bytes of INT96 for counts since 1970, for `write_int96`."""
     per_day = 86_400 * {"us": 10**6, "ns": 10**9}[unit]
     return pa.array([None if n is None else int96_bytes(*divmod(n, per_day), unit) for n in counts], pa.binary(12))

@@ -359,6 +359,11 @@ class Chain:
                     model=lambda row: not (row["odd"] != "nan" and row["odd"] > 3),
                 )
             )
+        if "half" in self.stored:
+            options.append(call("where", [(self.now("half"), ">", number / 4)], model=lambda row: row["id"] > number))
+        if "when" in self.stored:
+            later = pc.field(self.now("when")) > KINDS["when"].value(number)
+            options.append(call("where", later, model=lambda row: row["when"] is not None and row["id"] > number))
         if "label" in self.stored:
             options.append(call("where", pc.field(self.now("label")).is_null(), model=lambda row: row["label"] is None))
         if "codes" in self.stored:

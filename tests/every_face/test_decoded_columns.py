@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import int96, write_int96
+from builders import int96_column, write_int96
 from faces import Face, installed_faces
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
@@ -99,7 +99,9 @@ def test_a_masked_null_is_empty_along_variable_axes_only(tmp_path: Path, name: s
 @pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
 def test_int96_timestamps_of_other_writers_are_exact(tmp_path: Path, face: Face) -> None:
     stamps = [-62_135_596_800_000_000, -1, 0, 2**55, 253_402_300_799_999_999]
-    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(5), "at": int96(stamps)}), created_by="impala 2.0")
+    url = write_int96(
+        tmp_path / "a.parquet", pa.table({"id": range(5), "at": int96_column(stamps)}), created_by="impala 2.0"
+    )
     pipeline = Pipeline(url)
     assert face.elements(pipeline) == [{"id": n, "at": stamp} for n, stamp in enumerate(stamps)]
     later = pipeline.where([("at", ">=", np.datetime64("2500-01-01"))])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from builders import int96, int96_bytes, write_int96, write_table
+from builders import int96_bytes, int96_column, write_int96, write_table
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DecodeError
@@ -27,7 +27,7 @@ KINDS = pa.timestamp("us")
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_writer_s_values_are_exact(tmp_path: Path, writer: str | None) -> None:
-    url = write_int96(tmp_path / "a.parquet", pa.table({"at": int96(FAR)}), created_by=writer)
+    url = write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column(FAR)}), created_by=writer)
     assert pq.read_metadata(tmp_path / "a.parquet").schema.column(0).physical_type == "INT96"
     pipeline = Pipeline(url)
     assert pipeline.schema["at"].dtype == np.dtype("datetime64[us]")
@@ -36,7 +36,7 @@ def test_every_writer_s_values_are_exact(tmp_path: Path, writer: str | None) -> 
 
 def test_members_lists_and_maps_are_exact(tmp_path: Path) -> None:
     some = [value for value in FAR if value is not None]
-    far, steps = int96(some), pa.array(range(len(some) + 1), pa.int32())
+    far, steps = int96_column(some), pa.array(range(len(some) + 1), pa.int32())
     table = pa.table(
         {
             "st": pa.StructArray.from_arrays([pa.array(some), far], ["n", "at"]),
@@ -78,14 +78,14 @@ def test_a_day_that_int64_cannot_count_is_an_error_that_names_the_row(tmp_path: 
 
 @pytest.mark.parametrize("members", [False, True])
 def test_nanoseconds_are_refused_and_never_cut_off(tmp_path: Path, members: bool) -> None:
-    stamps = int96([5_000, 1_234_567_891], "ns")
+    stamps = int96_column([5_000, 1_234_567_891], "ns")
     column = pa.StructArray.from_arrays([stamps], ["at"]) if members else stamps
     with pytest.raises(DecodeError, match=r"a\.parquet, row group 0: .* would lose data: 1234567891"):
         list(Pipeline(write_int96(tmp_path / "a.parquet", pa.table({"at": column}))))
 
 
 def test_nanoseconds_beside_years_that_they_cannot_count_are_an_error(tmp_path: Path) -> None:
-    values = pa.concat_arrays([int96([1], "ns"), int96(FAR[:1])])
+    values = pa.concat_arrays([int96_column([1], "ns"), int96_column(FAR[:1])])
     with pytest.raises(
         DecodeError, match=r"row 1: .* in nanoseconds, because some have such digits, got Julian day 1721"
     ):
@@ -94,8 +94,8 @@ def test_nanoseconds_beside_years_that_they_cannot_count_are_an_error(tmp_path: 
 
 def test_files_of_several_writers_are_one_column(tmp_path: Path) -> None:
     spark = {b"org.apache.spark.version": b"3.5.0"}
-    write_int96(tmp_path / "a.parquet", pa.table({"at": int96(FAR[:3])}).replace_schema_metadata(spark))
-    write_int96(tmp_path / "b.parquet", pa.table({"at": int96(FAR[3:6])}), created_by="impala version 2.0")
+    write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column(FAR[:3])}).replace_schema_metadata(spark))
+    write_int96(tmp_path / "b.parquet", pa.table({"at": int96_column(FAR[3:6])}), created_by="impala version 2.0")
     write_table(tmp_path, pa.table({"at": pa.array(FAR[6:], KINDS)}), "c.parquet")
     pipeline = Pipeline(str(tmp_path))
     assert pipeline.schema["at"].dtype == np.dtype("datetime64[us]")
@@ -110,7 +110,7 @@ def _model(value: int | None, operator: str, literal: int) -> bool:
 
 @pytest.mark.parametrize("operator", ["<", "<=", "==", "!=", ">=", ">"])
 def test_filters_compare_the_true_values(tmp_path: Path, operator: str) -> None:
-    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(len(FAR)), "at": int96(FAR)}))
+    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(len(FAR)), "at": int96_column(FAR)}))
     for literal in FAR:
         if literal is None:
             continue
@@ -120,7 +120,7 @@ def test_filters_compare_the_true_values(tmp_path: Path, operator: str) -> None:
 
 
 def test_an_expression_finds_the_values_of_a_set(tmp_path: Path) -> None:
-    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(len(FAR)), "at": int96(FAR)}))
+    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(len(FAR)), "at": int96_column(FAR)}))
     years = [datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)]
     rows = Pipeline(url, ["id"]).where(pc.field("at").isin(pa.array(years, KINDS)))
     assert [row["id"] for row in rows] == [0, len(FAR) - 1]
@@ -129,7 +129,7 @@ def test_an_expression_finds_the_values_of_a_set(tmp_path: Path) -> None:
 def test_windows_end_at_gaps_of_centuries(tmp_path: Path) -> None:
     day = 86_400_000_000
     starts = [value + step * day for value in (FAR[0], FAR[-1] - 2 * day) for step in range(3)]
-    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(6), "at": int96(starts)}))
+    url = write_int96(tmp_path / "a.parquet", pa.table({"id": range(6), "at": int96_column(starts)}))
     windows = Pipeline(url).ngram({0: ["id"], 1: ["id", "at"]}, timestamp="at", max_gap=datetime.timedelta(days=1))
     assert [(window[0]["id"], window[1]["id"], window[1]["at"]) for window in windows] == [
         (n, n + 1, starts[n + 1]) for n in (0, 1, 3, 4)
@@ -138,7 +138,7 @@ def test_windows_end_at_gaps_of_centuries(tmp_path: Path) -> None:
 
 def test_the_footer_for_arrow_differs_in_these_columns_alone(tmp_path: Path) -> None:
     names = ["a" * 200, "b", "c"]
-    table = pa.table({names[0]: int96([0]), "b": pa.array([1]), "c": int96([2])})
+    table = pa.table({names[0]: int96_column([0]), "b": pa.array([1]), "c": int96_column([2])})
     write_int96(tmp_path / "a.parquet", table, created_by="x")
     footer = pq.read_metadata(tmp_path / "a.parquet")
     made = bytes_footer(footer, f"test {tmp_path}")
@@ -149,8 +149,10 @@ def test_the_footer_for_arrow_differs_in_these_columns_alone(tmp_path: Path) -> 
 
 def test_slices_are_exact_and_name_the_row_of_the_row_group(tmp_path: Path) -> None:
     values = [n * 10**15 for n in range(-300, 300)]
-    wrong = pa.concat_arrays([int96(values[:456]), pa.array([b"\x7f" * 12], pa.binary(12)), int96(values[457:])])
-    write_int96(tmp_path / "a.parquet", pa.table({"right": int96(values), "wrong": wrong}))
+    wrong = pa.concat_arrays(
+        [int96_column(values[:456]), pa.array([b"\x7f" * 12], pa.binary(12)), int96_column(values[457:])]
+    )
+    write_int96(tmp_path / "a.parquet", pa.table({"right": int96_column(values), "wrong": wrong}))
     dataset = Pipeline(str(tmp_path)).dataset
 
     def slices(name: str) -> list[pa.Table]:
@@ -165,6 +167,6 @@ def test_slices_are_exact_and_name_the_row_of_the_row_group(tmp_path: Path) -> N
 
 def test_each_of_many_row_groups_is_exact(tmp_path: Path) -> None:
     values = [n * 10**16 for n in range(-40, 40)]
-    write_int96(tmp_path / "a.parquet", pa.table({"at": int96(values)}), row_group_size=1)
+    write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column(values)}), row_group_size=1)
     assert [Pipeline(str(tmp_path))[n]["at"] for n in (79, 0, 40)] == [values[79], values[0], values[40]]
     assert [row["at"] for row in Pipeline(str(tmp_path)).shard(2, 1)] == values[40:]

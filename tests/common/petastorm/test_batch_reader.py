@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builders import int96, write_int96
+from builders import int96_column, write_int96
 
 from parquetry.common.errors import PipelineError, TransformError
 from parquetry.common.petastorm import TransformSpec, make_batch_reader
@@ -326,7 +326,7 @@ def test_a_function_without_pandas_says_what_to_install(url: str, monkeypatch: p
 
 def test_int96_timestamps_are_exact_and_filtered_by_their_true_values(tmp_path: Path) -> None:
     stamps = [-62_135_596_800_000_000, -1, 2**55, 253_402_300_799_999_999]
-    table = pa.table({"id": range(4), "at": int96(stamps)})
+    table = pa.table({"id": range(4), "at": int96_column(stamps)})
     url = f"file://{write_int96(tmp_path / 'a.parquet', table, created_by='impala version 2.0')}"
     (batch,) = batches(url)
     assert batch.at.dtype == np.dtype("datetime64[us]")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builders import build, int96, int96_bytes, write_int96, write_table
+from builders import build, int96_bytes, int96_column, write_int96, write_table
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.layout.index import write_index
@@ -161,8 +161,8 @@ def test_text_that_is_not_utf8_is_found_once_per_row_group(tmp_path: Path, index
 
 
 def test_int96_timestamps_that_int64_cannot_hold_are_found(tmp_path: Path) -> None:
-    write_int96(tmp_path / "a.parquet", pa.table({"at": int96([-(2**55), 2**55])}))
-    write_int96(tmp_path / "b.parquet", pa.table({"at": int96([1], "ns")}))
+    write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column([-(2**55), 2**55])}))
+    write_int96(tmp_path / "b.parquet", pa.table({"at": int96_column([1], "ns")}))
     write_int96(tmp_path / "c.parquet", pa.table({"at": pa.array([int96_bytes(10**9, 0)], pa.binary(12))}))
     damages = verify(str(tmp_path)).damages
     assert [(damage.check, Path(damage.file or "").name) for damage in damages] == [
