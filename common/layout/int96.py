@@ -22,6 +22,7 @@ from .nested import member_arrays, members, stored_schema, with_member_arrays, w
 from .thrift import field_places, struct_places
 
 _BYTES = pa.binary(12)
+_TIMESTAMP = pa.timestamp("ns").id
 _VALUE = np.dtype([("nanoseconds", "<i8"), ("day", "<i4")])
 _EPOCH_DAY = 2_440_588  # the Julian day of 1970-01-01
 _DAY_US = 86_400_000_000
@@ -29,7 +30,7 @@ _MOST_DAYS = 106_600_000  # before or after 1970: whatever the time of day says,
 _MOST_US = 2**63 // 1000 - 1  # before or after 1970: int64 holds the nanoseconds
 _SCHEMA, _TYPE, _REPETITION, _NAME = 2, 1, 3, 4  # the numbers of fields in parquet.thrift
 _INT96 = b"\x06"
-_FIXED_12 = b"\x15\x0e\x15\x18"  # type: FIXED_LEN_BYTE_ARRAY, type_length: 12
+_FIXED_12 = b"\x15\x0e\x15\x18"  # the type FIXED_LEN_BYTE_ARRAY, and the length 12
 _NEXT_NUMBER, _NEXT_TEXT, _STOP = b"\x15", b"\x18", b"\0"
 _MOST_KEPT_BYTES = 16 << 20
 
@@ -69,11 +70,11 @@ def with_int96(arrow: pa.Schema, footer: pq.FileMetaData) -> pa.Schema:
 
 
 def _has_nanoseconds(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_nanoseconds(kind.storage_type)
     if kind.num_fields:
         return any(_has_nanoseconds(kind.field(number).type) for number in range(kind.num_fields))
-    return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_nanoseconds(kind.storage_type)
+    return bool(kind.id == _TIMESTAMP and kind.unit == "ns")
 
 
 def _in_microseconds(kind: pa.DataType, leaves: Iterator[bool]) -> pa.DataType:
@@ -82,7 +83,7 @@ def _in_microseconds(kind: pa.DataType, leaves: Iterator[bool]) -> pa.DataType:
         _in_microseconds(kind.storage_type, leaves)
         return kind
     if not kind.num_fields:
-        return pa.timestamp("us", kind.tz) if next(leaves) else kind
+        return pa.timestamp("us", kind.tz) if next(leaves, False) else kind
     return with_members(kind, [_in_microseconds(member.type, leaves) for member in members(kind)])
 
 

@@ -26,7 +26,7 @@ from ...layout.row_groups import describe_row_group
 from ...layout.temporary import NoRoomError
 from ...memory.arrow_views import as_arrow
 from ...plan.plan import BasePlan, Plan
-from ...process.forks import reading
+from ...process.forks import cached_property, reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
@@ -437,7 +437,15 @@ class Fetcher:
             names += "\0" + self._dataset.table.digest
         if self._dataset.verify != VERIFY[0]:  # entries were checked as `verify` required
             names += f"\0{self._dataset.verify}"
+        if not self._microseconds.isdisjoint(field.name for field in fields):
+            names += "\0exact"  # entries without this word may hold INT96 that wrapped around as nanoseconds
         return f"{file.version.key}\0{groups.group[row_group]}\0{names}"
+
+    @cached_property
+    def _microseconds(self) -> frozenset[str]:
+        """The fields of timestamps in microseconds, as INT96 is read."""
+        types = self._dataset.types
+        return frozenset(field.name for field in self._stored if "timestamp[us" in str(types.get(field.name)))
 
 
 def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:

@@ -13,6 +13,7 @@ import pytest
 from builders import int96_bytes, int96_column, write_int96, write_table
 
 from parquetry.common import Pipeline
+from parquetry.common.engine.read import fetch
 from parquetry.common.errors import DecodeError
 from parquetry.common.layout.arrow_read import read_slices
 from parquetry.common.layout.int96 import bytes_footer, footer_schema
@@ -170,3 +171,14 @@ def test_each_of_many_row_groups_is_exact(tmp_path: Path) -> None:
     write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column(values)}), row_group_size=1)
     assert [Pipeline(str(tmp_path))[n]["at"] for n in (79, 0, 40)] == [values[79], values[0], values[40]]
     assert [row["at"] for row in Pipeline(str(tmp_path)).shard(2, 1)] == values[40:]
+
+
+def test_columns_that_an_earlier_version_cached_are_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(write_int96(tmp_path / "data" / "a.parquet", pa.table({"at": int96_column(FAR[:1])})))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(fetch.Fetcher, "_microseconds", frozenset())
+        earlier.setattr(fetch, "read_row_group", lambda *_: pa.table({"at": pa.array([7000], pa.timestamp("ns"))}))
+        assert [row["at"] for row in pipeline.cache(tmp_path / "cache")] == [7]
+    assert [row["at"] for row in pipeline.cache(tmp_path / "cache")] == FAR[:1]
