@@ -81,7 +81,9 @@ def test_a_day_that_int64_cannot_count_is_an_error_that_names_the_row(tmp_path: 
 def test_nanoseconds_are_refused_and_never_cut_off(tmp_path: Path, members: bool) -> None:
     stamps = int96_column([5_000, 1_234_567_891], "ns")
     column = pa.StructArray.from_arrays([stamps], ["at"]) if members else stamps
-    with pytest.raises(DecodeError, match=r"a\.parquet, row group 0: .* would lose data: 1234567891"):
+    with pytest.raises(
+        DecodeError, match=r"a\.parquet, row group 0: field '[a-z.]+'.*timestamp\[us\].*timestamp\[ns\]"
+    ):
         list(Pipeline(write_int96(tmp_path / "a.parquet", pa.table({"at": column}))))
 
 
