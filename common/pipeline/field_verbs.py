@@ -113,10 +113,16 @@ class FieldVerbs:
             ([0, 0, 1, 1], [[], [1], [1, 0], []])
 
         A code is a value's index in the vocabulary. If you give no vocabulary, it is learned: the sorted distinct
-        values of the stored field in the rows that the pipeline selects (after all filters, but for all ranks and
-        epochs). It is learned once, when iteration begins, stored on disk, and the same on every rank;
-        ``Pipeline.vocabulary(field)`` returns it. Every pipeline learns its own, so pass the vocabulary of the training
-        pipeline to the one for validation. Nulls stay nulls.
+        values of the stored field in the rows that the pipeline selects up to this call, for all ranks and epochs. So
+        call it before the verbs that split rows, and every part has the same codes:
+
+            >>> coded = drive.encode("drive")
+            >>> [len(coded.hash_split("id", [0.8, 0.2], part).vocabulary("drive")) for part in (0, 1)]
+            [2, 2]
+
+        Called after ``where``, ``hash_split``, ``take`` or ``skip``, it learns from the rows that these keep. Then pass
+        the vocabulary of the training pipeline to the one for validation. A vocabulary is learned once, when iteration
+        begins, and stored on disk; ``Pipeline.vocabulary(field)`` returns it. Nulls stay nulls.
 
         Args:
             vocabulary: the values in the order of their codes, each once. A set has no order and is refused.

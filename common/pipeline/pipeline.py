@@ -409,8 +409,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def vocabulary(self, field: str) -> list[Any]:
         """Returns the values of a field in the order of their codes: the vocabulary passed to or learned by `encode`.
 
-        For a field that is not encoded, it is the vocabulary that would be learned: the sorted distinct values in the
-        rows that the pipeline selects.
+        For a field that is not encoded, it is the vocabulary that ``encode`` would learn if it were called now: the
+        sorted distinct values in the rows that the pipeline selects.
 
         Raises:
             FieldNotFoundError: there is no such field.

@@ -387,8 +387,8 @@ class Plan(BasePlan):
     def __init__(self, dataset: StoredDataset, stages: Sequence[Stage], select: Select) -> None:
         self.dataset = dataset
         self._select = select
-        self.vocabularies: dict[str, Vocabulary] = {}
-        """The vocabularies learned from stored fields, by name."""
+        self.vocabularies: dict[tuple[str, tuple[Stage, ...]], Vocabulary] = {}
+        """The vocabularies learned so far, by stored field and the stages that selected the rows."""
         self.stages = tuple(stages)
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
@@ -404,7 +404,8 @@ class Plan(BasePlan):
         """How rows become elements."""
         program = build_program(self.order.fields, self.resolve, self.seed)
         join = [] if self.order.join is None else [self.order.join]
-        for stage in (*self.order.selection, *join, *self.order.learning):
+        learning = [each.stage for each in self.order.learning]
+        for stage in (*self.order.selection, *join, *learning):
             stage.check_fields(self.resolve)
         limit = self.dataset.max_value_bytes
         for field in program.fields:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from itertools import takewhile
 
 from ..errors import PipelineError
 from ..process.dataclass import dataclass
@@ -36,6 +37,26 @@ _NOT_ON_A_MIX = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """A stage that learns from the rows which the stages before it select.
+
+    Stages after it do not count, so all parts of a later split learn the same.
+
+    Attributes:
+        stage: the stage, using the stored names of fields.
+        selection: the stages before it that select rows, without the part of a rank.
+    """
+
+    stage: Stage
+    selection: tuple[Stage, ...]
+
+    @property
+    def field(self) -> str:
+        """The stored field whose values it learns."""
+        return self.stage.reads[0]
+
+
 @dataclass(kw_only=True)
 class StageOrder:
     """The stages, sorted by what they decide.
@@ -50,7 +71,7 @@ class StageOrder:
         stored: all stages in call order; filters and windows use the stored names of fields.
         fields: all stages in call order; each defines what it does to fields.
         declared: how stored fields are decoded, by name, where a stage says so.
-        learning: the stages that learn a vocabulary, using the stored names of fields.
+        learning: the stages that learn a vocabulary, each with the rows that it learns from, in call order.
         join: the only stage that forms items from several rows or draws rows by weight; it needs a measure of each row.
         batch: the only batch.
         cache: the last ``cache``.
@@ -66,7 +87,7 @@ class StageOrder:
     stored: list[Stage] = field(default_factory=list)
     fields: list[Stage] = field(default_factory=list)
     declared: dict[str, UnischemaField] = field(default_factory=dict)
-    learning: list[Stage] = field(default_factory=list)
+    learning: list[Learning] = field(default_factory=list)
     join: Stage | None = None
     batch: Batch | None = None
     cache: Cache | None = None
@@ -90,7 +111,7 @@ class StageOrder:
                     f"{stage.verb}: expected a vocabulary on a mix, whose sources would each learn their own. Give "
                     "vocabulary=[...]; a pipeline's vocabulary() returns one."
                 )
-            self.learning.append(self._as_stored(stage))
+            self.learning.append(Learning(stage=self._as_stored(stage), selection=tuple(self.shared_selection)))
         match stage.decides:
             case Decision.ITEMS:
                 self._add_filter(stage)
@@ -195,6 +216,11 @@ class StageOrder:
         """The stages of the selection, followed by the measure of the selected rows."""
         measure = None if self.join is None else self.join.measure
         return self.selection if measure is None else [*self.selection, measure]
+
+    @property
+    def shared_selection(self) -> list[Stage]:
+        """The stages of the selection whose rows all ranks share: those before a shard of row groups."""
+        return list(takewhile(lambda stage: stage.decides is not Decision.ROW_GROUPS, self.selection))
 
     def _select(self, stage: Stage) -> None:
         """Adds a filter or window to the selection, before a shard of row groups, which divides the filtered rows."""

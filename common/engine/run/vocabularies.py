@@ -1,4 +1,4 @@
-"""The vocabularies that ``encode`` learns: the sorted distinct values of a field in the rows that a plan selects.
+"""The vocabularies that ``encode`` learns: the sorted distinct values of a field in the rows selected before it.
 
 A vocabulary is learned once and stored on disk under the dataset's version, the stages of the selection, and the field,
 so that every rank, worker and restart uses the same one. If the selection cannot be stored (see `selection.store`),
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,7 @@ from ...schema.element import output_of
 from ...schema.vocabulary import Vocabulary
 from ...selection.rows import RowSet
 from ...selection.store import kept_key
-from ...stages.base import Decision
+from ...stages.base import Stage
 from ...stages.encode import EncodeStep, encoded_as
 from ...stages.steps import Step
 from ..read.fetch import Fetcher, fetch_threads
@@ -42,7 +41,7 @@ def ready_program(plan: BasePlan) -> ElementProgram | MixedProgram:
     if not isinstance(plan, Plan) or not plan.order.learning:
         return program
     assert isinstance(program, ElementProgram)
-    learned = [learned_vocabulary(plan, stage.reads[0]) for stage in plan.order.learning]
+    learned = [learned_vocabulary(plan, each.field, each.selection) for each in plan.order.learning]
 
     def with_vocabularies(steps: Sequence[Step]) -> tuple[Step, ...]:
         return tuple(
@@ -66,25 +65,28 @@ def vocabulary_of(plan: Plan, name: str) -> Vocabulary:
     if given is not None:
         return given
     (field,) = plan.resolve([stored])
-    return learned_vocabulary(plan, field.name)
+    selections = (each.selection for each in plan.order.learning if each.field == field.name)
+    return learned_vocabulary(plan, field.name, next(selections, tuple(plan.order.shared_selection)))
 
 
-def learned_vocabulary(plan: Plan, name: str) -> Vocabulary:
-    """Returns the vocabulary of a stored field in all rows that the plan selects, not only in those of this rank.
+def learned_vocabulary(plan: Plan, name: str, stages: tuple[Stage, ...]) -> Vocabulary:
+    """Returns the vocabulary of a stored field in all rows that the stages select, not only in those of this rank.
+
+    Args:
+        stages: the first stages of the plan's selection.
 
     Raises:
         PipelineError: the field does not hold texts, byte strings or integers, or is stored encoded.
     """
-    if name not in plan.vocabularies:
-        stages = list(takewhile(lambda stage: stage.decides is not Decision.ROW_GROUPS, plan.order.selection))
+    if (name, stages) not in plan.vocabularies:
         key = kept_key(plan.dataset, stages, "vocabulary", json.dumps(plan.resolve([name])[0].to_json()))
         found = None if key is None else user_cache("vocabularies").load(key, read_vocabulary)
         if found is None:
             found = _learn(plan, name, plan.rows_of(stages))
             if key is not None:
                 user_cache("vocabularies").save(key, _written(found))
-        plan.vocabularies[name] = found
-    return plan.vocabularies[name]
+        plan.vocabularies[name, stages] = found
+    return plan.vocabularies[name, stages]
 
 
 def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:

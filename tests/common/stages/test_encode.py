@@ -55,14 +55,14 @@ def test_codes_are_places_in_the_vocabulary_and_nulls_stay(drive: Pipeline) -> N
     early=st.booleans(),
     field=st.sampled_from(["name", "drive", "tags", "id"]),
 )
-def test_a_learned_vocabulary_is_the_sorted_values_of_the_selected_rows_on_every_rank(
+def test_a_learned_vocabulary_is_the_sorted_values_of_the_rows_selected_before_it_on_every_rank(
     drive: Pipeline, filters: list[Any], ranks: int, early: bool, field: str
 ) -> None:
-    rows = [row for row in ROWS if all(model(row) for _, model in filters)]
+    first = early and field == "name"  # filters on a field must come before encoding it
+    rows = [row for row in ROWS if first or all(model(row) for _, model in filters)]
     listed = [value for row in rows for value in (row["tags"] if field == "tags" else [row[field]])]
     wanted = sorted({value for value in listed if value is not None})
     for rank in range(ranks):
-        first = early and field == "name"  # filters on a field apply before encoding
         pipeline = drive.encode(field) if first else drive
         for predicate, _ in filters:
             pipeline = pipeline.where(predicate)
@@ -75,6 +75,30 @@ def test_a_learned_vocabulary_is_the_sorted_values_of_the_selected_rows_on_every
                 assert [wanted[code] for code in value] == stored
             elif field != "id":
                 assert (None if value is None else wanted[int(value)]) == stored
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda rows, part: rows.hash_split("id", [0.5, 0.5], part),
+        lambda rows, part: rows.skip(3) if part else rows.take(3),
+        lambda rows, part: rows.where(pc.field("id") >= 3 if part else pc.field("id") < 3),
+        lambda rows, part: rows.nulls("drop", "late" if part else "early"),
+        lambda rows, part: rows.where(lambda row: (row["id"] < 3) != bool(part), fields=["id"]),
+    ],
+    ids=["hash_split", "take and skip", "where", "nulls", "function"],
+)
+def test_codes_learned_before_a_split_are_the_same_in_all_of_its_parts(tmp_path: Path, split: Any) -> None:
+    values = ["d", "c", "b", "a", "b", "a"]
+    rows = table(tmp_path, id=range(6), c=values, early=[1, 1, 1, None, None, 1], late=[None, None, None, 1, 1, 1])
+    for coded in (rows.encode("c"), rows.rename({"c": "d"}).encode("d").rename({"d": "c"})):
+        for part in (0, 1):
+            pipeline = split(coded, part)
+            assert pipeline.vocabulary("c") == ["a", "b", "c", "d"]
+            found = [(int(row["id"]), int(row["c"])) for row in pipeline]
+            assert 0 < len(found) < 6
+            assert found == [(number, "abcd".index(values[number])) for number, _ in found]
+    assert split(rows, 1).encode("c").vocabulary("c") == sorted({values[int(row["id"])] for row in split(rows, 1)})
 
 
 def test_parts_by_row_groups_learn_what_all_of_them_have(drive: Pipeline) -> None:
