@@ -587,6 +587,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         order = order_stages(stages, mixed=self.mixture is not None)
         if stage.decides in (Decision.PART, Decision.ORDER, Decision.WEIGHTS):
             _warn_of_drawn_seed(order, self.mixture)
+        if stage.decides is Decision.CUT:
+            _warn_of_changing_cut(stage.verb, order, self.mixture)
         return self._replace(stages=stages)
 
     def _replace(self, **changes: Any) -> Pipeline[Given]:
@@ -691,6 +693,41 @@ def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
         _warn("shuffle", order.shuffle.seed)
     elif order.shuffle is None and order.join is not None and order.join.drawn_seed is not None:
         _warn(order.join.verb, order.join.drawn_seed)
+
+
+def _warn_of_changing_cut(verb: str, order: StageOrder, mixture: Mixture | None) -> None:
+    """Warns of the first ``take`` or ``skip`` of an order that changes: two such parts are no split of the rows.
+
+    After ``repeat``, it sets the length of an epoch, which is no split either.
+    """
+    changed = _changed_order(order, mixture)
+    if changed is not None and sum(view.decides is Decision.CUT for view in order.views) == 1:
+        cause, often = changed
+        _LOGGER.warning(
+            "%s() after %s() keeps other rows in each %s. As a split, it would train on rows that validate: write "
+            'hash_split("id", [0.8, 0.2], 0) for one part and the same with 1 for the other, where "id" identifies a '
+            "row. To keep the same rows, call %s() before %s()%s.",
+            verb,
+            cause,
+            often,
+            verb,
+            cause,
+            ", or give it a seed and reshuffle_each_iteration=False" if cause == "shuffle" else "",
+        )
+
+
+def _changed_order(order: StageOrder, mixture: Mixture | None) -> tuple[str, str] | None:
+    """The verb that orders the rows, and how often it gives them another order; ``None`` = it does not, or never."""
+    if any(view.decides is Decision.PASSES for view in order.views):
+        return None
+    if order.shuffle is not None:
+        often = "epoch" if order.shuffle.reshuffle_each_iteration else "run" if order.shuffle.drawn else None
+        return None if often is None else ("shuffle", often)
+    if order.join is not None and order.join.decides is Decision.WEIGHTS:
+        return order.join.verb, "epoch"
+    sources = () if mixture is None else mixture.sources
+    changes = (_changed_order(order_stages(s.stages, mixed=s.mixture is not None), s.mixture) for s in sources)
+    return next((change for change in changes if change is not None), None)
 
 
 def _warn(verb: str, seed: int | None) -> None:

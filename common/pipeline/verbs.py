@@ -284,6 +284,9 @@ class Verbs(ImageVerbs):
             >>> [int(row["id"]) for row in drive.take(3)]
             [0, 1, 2]
 
+        After ``shuffle()``, these are other rows in each epoch, and a warning says so: ``take`` and ``skip`` there are
+        no train/validation split. Use `hash_split`.
+
         Raises:
             PipelineError: the number is below 0.
         """
@@ -294,6 +297,8 @@ class Verbs(ImageVerbs):
 
             >>> [int(row["id"]) for row in drive.skip(37)]
             [37, 38, 39]
+
+        After ``shuffle()``, it skips other rows in each epoch; see `take`.
 
         Raises:
             PipelineError: the number is below 0.

@@ -13,7 +13,7 @@ import pytest
 from builders import build
 from drive_rows import write_drive
 
-from parquetry.common import Pipeline, UnischemaField
+from parquetry.common import Pipeline, UnischemaField, mix
 
 
 def double(row: dict[str, Any]) -> dict[str, Any]:
@@ -59,3 +59,29 @@ def test_explain_tells_of_blocks_beyond_the_memory_limit(
     assert (
         "and is read into memory, which takes up to three times as much, because cache() keeps whole row groups" in kept
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p.shuffle(4, seed=1).take(8), "take() after shuffle() keeps other rows in each epoch"),
+        (lambda p: p.shuffle(4, seed=1).shard(2, 0).batch(2).skip(1).take(1), "skip() after shuffle()"),
+        (lambda p: p.shuffle(4, reshuffle_each_iteration=False).take(8), "keeps other rows in each run"),
+        (lambda p: p.weigh("id").skip(8), "skip() after weigh() keeps other rows in each epoch"),
+        (lambda p: mix([p.shuffle(4, seed=1), p], seed=1).take(8), "take() after shuffle()"),
+        (lambda p: p.shuffle(4, seed=1, reshuffle_each_iteration=False).take(8), None),
+        (lambda p: p.take(8).shuffle(4), None),
+        (lambda p: p.shard(2, 0).take(4).shuffle(4, seed=1), None),
+        (lambda p: p.shuffle(4).repeat().take(8), None),
+        (lambda p: mix([p.shuffle(4, seed=1).repeat(), p.repeat()], seed=1).take(8), None),
+        (lambda p: p.batch(2).take(2), None),
+    ],
+)
+def test_a_cut_of_an_order_that_changes_warns_that_it_is_no_split(
+    make: Any, message: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = make(Pipeline("/data"))
+    assert Pipeline.from_json(made.to_json()).stages == made.stages  # other processes say nothing
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (message is not None)
+    assert all(str(message) in each and 'hash_split("id", [0.8, 0.2], 0)' in each for each in messages)
