@@ -180,7 +180,8 @@ class Sources:
             path: a local folder, or a URL. Images may be in subfolders of their class folder; names that begin with
                 ``.`` are ignored.
             classes: names of the classes, in label order; ``None`` = the sorted folder names. For other splits, pass
-                the classes of the training set, because a split may lack some classes.
+                the classes of the training set: a split may lack some classes, which shifts the labels of those after
+                them. A warning says so where this process numbered a class differently before.
             image_shape: the shape of the field ``image``.
             convert: whether to convert images with a different number of channels; see `CompressedImageCodec`.
             filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.

@@ -45,6 +45,8 @@ _DIMS = ("H", "W", "C")
 _ROW_GROUP_ROWS = 128
 _MOST_BYTES = 4 << 30
 _KEPT_S = 24 * 3600
+_MOST_SHOWN = 10
+_numbered: dict[str, tuple[str, int]] = {}  # class -> the folder that this process last gave labels, and its number
 _VERSION = 2  # manifests of version 1 said less about local files, and their names did not depend on the store
 
 
@@ -70,6 +72,9 @@ def open_image_folder(
     found, root = resolve(url, filesystem=filesystem, storage_options=options)
     images = _images(what, found, root)
     names = _class_names(what, images, classes)
+    if classes is None:
+        _warn_of_other_numbers(what, names)
+    _numbered.update({name: (what, number) for number, name in enumerate(names)})
     labels = [names.index(relative[0]) for relative, _ in images]
     field = _image_field({_format(relative[-1]) for relative, _ in images}, image_shape, convert)
     store = store_of(found)
@@ -171,6 +176,25 @@ def _class_names(
             + (f"Add {unknown}." if unknown else "Name each folder once.")
         )
     return [str(name) for name in names]
+
+
+def _warn_of_other_numbers(what: str, names: Sequence[str]) -> None:
+    """Warns if this process gave a class another number in another folder, as when a split lacks some classes."""
+    for number, name in enumerate(names):
+        other, before = _numbered.get(name, (what, number))
+        if before != number and other != what:
+            _LOGGER.warning(
+                "%s: numbers its own folders %s, so class '%s' is label %d here and label %d in %s. Give both the same "
+                "numbers: from_image_folder(..., classes=class_names(train)['label']), with "
+                "parquetry.common.tables.class_names.",
+                what,
+                list(names[:_MOST_SHOWN]) + ["..."] * (len(names) > _MOST_SHOWN),
+                name,
+                number,
+                before,
+                other,
+            )
+            break
 
 
 def _keep(

@@ -20,6 +20,7 @@ from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, DecodeError, SchemaError
+from parquetry.common.layout.tables import image_folder
 from parquetry.common.selection.statistics import decoded_bytes
 from parquetry.common.selection.store import kept_key
 from parquetry.common.tables import class_names
@@ -101,6 +102,26 @@ def test_fields_classes_and_shapes_can_be_chosen(folder: Path) -> None:
     assert Pipeline.from_image_folder(folder, [field]).element.outputs[0].shape == (4, 5, 3)
     with pytest.raises(SchemaError, match=r"expected shape \(H, W\)"):
         Pipeline.from_image_folder(folder, image_shape=(4,))
+
+
+def test_a_split_that_numbers_a_class_differently_warns_and_says_what_to_write(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_folder, "_numbered", {})
+    valid, later = folder.parent / "valid", folder.parent / "later"
+    for name in ("dog", "zebra"):
+        put(valid, f"{name}/0.png", picture("png"))
+    for name in ("cat", "dog"):  # without the last class, the others keep their numbers
+        put(later, f"{name}/0.png", picture("png"))
+    names = class_names(Pipeline.from_image_folder(folder))["label"]
+    assert listed(Pipeline.from_image_folder(valid, classes=names)) == [("dog/0.png", 1), ("zebra/0.png", 2)]
+    for other in (folder, later):
+        Pipeline.from_image_folder(other)
+    assert not caplog.records
+    assert listed(Pipeline.from_image_folder(valid)) == [("dog/0.png", 0), ("zebra/0.png", 1)]
+    (record,) = caplog.records
+    assert f"class 'dog' is label 0 here and label 1 in image folder '{later}'" in record.getMessage()
+    assert "classes=class_names(train)['label']" in record.getMessage()
 
 
 def test_every_format_has_every_shape(tmp_path: Path) -> None:
