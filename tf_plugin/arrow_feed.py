@@ -62,14 +62,10 @@ class ArrowFeed:
             )
         self._endpoint.start_next_at(cursor)
 
-    def progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
+    def progress(self, elements: int) -> tuple[dict[str, Any], int]:
         """Returns the state after ``elements`` elements of the latest iterator.
 
         Also returns how many elements that iterator still had ahead of it when it began.
-
-        Args:
-            since_restart: whether ``elements`` counts from where the latest iterator began, and not
-                from the start of the iteration.
 
         Raises:
             tf.errors.FailedPreconditionError: no iterator has begun, or its elements cannot be
@@ -81,8 +77,8 @@ class ArrowFeed:
             raise tf.errors.FailedPreconditionError(
                 None, None, f"state_dict: expected an iterator that has begun, got {got}."
             )
-        consumed = elements + (latest.start if since_restart else 0)
-        state = state_of(plan, Cursor(iteration=latest.iteration, origin=latest.origin, start=consumed))
+        after = Cursor(iteration=latest.iteration, origin=latest.origin, start=latest.start + elements)
+        state = state_of(plan, after)
         length = plan.length if latest.origin == START else plan.elements_from(latest.origin)
         left = plan.cardinality_of(None if length is None else max(0, length - latest.start))
         return json.loads(state.to_json()), left

@@ -281,26 +281,30 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         """Returns the values of a field, indexed by code; see `Pipeline.vocabulary`."""
         return self.pipeline.vocabulary(field)
 
-    def state_dict(self, elements: int, *, since_restart: bool = False) -> dict[str, Any]:
+    def state_dict(self, elements: int) -> dict[str, Any]:
         """Returns the state after ``elements`` elements of the latest iterator.
+
+            >>> dataset = ParquetDataset(url).shuffle(10_000, seed=7).batch(64).load_state_dict(state)  # doctest: +SKIP
+            >>> for taken, batch in enumerate(dataset.prefetch(2), 1):  # doctest: +SKIP
+            ...     train(batch)
+            ...     state = dataset.state_dict(taken)
 
         Any dataset class can resume from it (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). You pass the count
         because tf.data reads ahead and cannot know how many elements you used. A `tf.train.Checkpoint` of the iterator
         stores the elements that were read ahead instead.
 
         Args:
-            elements: the number of elements used, counted from the start of the iteration, not from a restart.
-            since_restart: count from the start of the latest iterator instead, which may be a loaded state. If a
-                function drops rows, this is the only count that is known after a restart.
+            elements: the number of elements that you took from the iterator, also if it began at a loaded state. This is
+                the count of `ParquetIterable.state_after`, too.
 
         Raises:
-            tf.errors.FailedPreconditionError: no iterator has returned an element yet and ``elements`` is not 0, or
-                the element is too far back.
+            tf.errors.FailedPreconditionError: no iterator has returned an element since the state was loaded and
+                ``elements`` is not 0, or the element is too far back.
             PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("state_dict")
         try:
-            return self._progress(elements, since_restart=since_restart)[0]
+            return self._progress(elements)[0]
         except tf.errors.FailedPreconditionError as error:
             if elements or "an iterator that has begun, got none" not in error.message:
                 raise
@@ -359,13 +363,13 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         )
         self._begins_at = text
 
-    def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
+    def _progress(self, elements: int) -> tuple[dict[str, Any], int]:
         """Returns the state, and the elements the latest iterator had left at its start (-1 endless, -2 unknown)."""
         self._dataset()
         if self._feed is not None:
-            return self._feed.progress(elements, since_restart=since_restart)
+            return self._feed.progress(elements)
         state, remaining = load_ops().parquetry_parquet_dataset_state(
-            dataset_key=self._dataset_key, elements=elements, since_restart=since_restart
+            dataset_key=self._dataset_key, elements=elements
         )
         return json.loads(state.numpy()), int(remaining)
 

@@ -171,7 +171,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras has no types
         """Counts the batch, and saves if a save is due."""
         self._elements += batch - self._batch
         if self._remaining is None:
-            self._remaining = self._dataset._progress(0, since_restart=True)[1]
+            self._remaining = self._dataset._progress(0)[1]
         self._unsaved += batch - self._batch
         self._batch = batch
         if self._save_every is not None and self._unsaved >= self._save_every:
@@ -193,7 +193,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras has no types
 
     def _now(self) -> tuple[dict[str, Any], int | None]:
         """Returns the state after the used batches, and how many are left: ``None`` = unknown, -1 = endless."""
-        state, remaining = self._dataset._progress(self._elements, since_restart=True)
+        state, remaining = self._dataset._progress(self._elements)
         if remaining < 0:
             return state, -1 if remaining == tf.data.INFINITE_CARDINALITY else None
         return state, max(0, remaining - self._elements)

@@ -46,14 +46,14 @@ class StreamEndpoint:
 
     @property
     def latest(self) -> Cursor | None:
-        """The position at which the latest stream started; ``None`` before the first."""
+        """The position at which the latest stream started; ``None`` before the first, and before one that was moved."""
         with self._lock:
             return self._latest
 
     def start_next_at(self, cursor: Cursor) -> None:
         """Starts the next stream at ``cursor``; later connections get the epochs after it."""
         with self._lock:
-            self._next = cursor
+            self._next, self._latest = cursor, None
 
     def close(self) -> None:
         """Stops accepting readers; current readers can finish. Idempotent."""

@@ -47,7 +47,7 @@ class ReaderEndpoint:
 
     @property
     def latest(self) -> Cursor | None:
-        """The position at which the latest stream started; ``None`` before the first."""
+        """The position at which the latest stream started; ``None`` before the first, and before one that was moved."""
         if self._relay is not None:
             return self._relay.latest
         latest = self._connection.ask({"do": "progress"})["latest"]

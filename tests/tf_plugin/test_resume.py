@@ -26,7 +26,6 @@ class ByState:
     def __init__(self, dataset: ParquetDataset) -> None:
         self._dataset = dataset
         self._iterator: Iterator[Any] | None = None
-        self._loaded: dict[str, Any] | None = None
         self._taken = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -40,13 +39,11 @@ class ByState:
         return element
 
     def state_dict(self) -> dict[str, Any]:
-        if not self._taken and self._loaded is not None:
-            return self._loaded
-        return self._dataset.state_dict(self._taken, since_restart=True)
+        return self._dataset.state_dict(self._taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._dataset.start_next_at(state)
-        self._iterator, self._loaded, self._taken = None, state, 0
+        self._iterator, self._taken = None, 0
 
 
 class ByCheckpoint:

@@ -154,6 +154,8 @@ void DatasetRegistry::SetNextState(const std::string& key, const std::string& st
   Entry& entry = entries_[key];
   entry.next_iteration = iteration + 1;
   entry.next_state = state;
+  entry.latest.reset();
+  ++entry.starts;
 }
 
 std::optional<std::string> DatasetRegistry::TakeNextState(const std::string& key) {

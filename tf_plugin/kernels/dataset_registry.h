@@ -103,7 +103,8 @@ class DatasetRegistry {
   // See `Progress::EndStates`. Does nothing once another iteration has begun.
   void EndStates(const std::string& key, int64_t start, StateEnd end);
 
-  // Returns the latest iteration, whichever iterator it belongs to.
+  // Returns the latest iteration, whichever iterator it belongs to; nothing if a state waits for the
+  // next one.
   std::optional<Progress> Latest(const std::string& key);
 
   // The next new iterator begins at this state of this iteration. Iterators after it continue from

@@ -18,13 +18,11 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
-// Returns the state after a number of elements, for the iteration of the dataset's latest iterator.
-// Also returns how many elements the iteration had left when it began; -1: endless, -2: unknown.
+// Returns the state after a number of elements of the dataset's latest iterator. Also returns how many
+// elements the iteration had left when that iterator began; -1: endless, -2: unknown.
 class DatasetStateOp : public OpKernel {
  public:
-  explicit DatasetStateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("since_restart", &since_restart_));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor *key, *elements;
@@ -34,8 +32,7 @@ class DatasetStateOp : public OpKernel {
     OP_REQUIRES(ctx, latest.has_value(),
                 absl::FailedPreconditionError("state of a Parquet dataset: expected an iterator that has begun, got "
                                               "none. Take the state after the first element."));
-    const Started& started = latest->started();
-    const int64_t given = elements->scalar<int64_t>()() - (since_restart_ ? 0 : started.consumed);
+    const int64_t given = elements->scalar<int64_t>()();
     const std::optional<int64_t> position = latest->PositionAfter(given);
     const std::optional<std::string> text = position ? latest->StateAt(*position) : std::nullopt;
     OP_REQUIRES(ctx, text.has_value(),
@@ -46,11 +43,8 @@ class DatasetStateOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &state));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tensorflow::TensorShape({}), &remaining));
     state->scalar<tstring>()() = *text;
-    remaining->scalar<int64_t>()() = started.remaining;
+    remaining->scalar<int64_t>()() = latest->started().remaining;
   }
-
- private:
-  bool since_restart_ = false;
 };
 
 // Makes the next new iterator of a dataset begin at this state and continue the iteration that the
@@ -100,7 +94,6 @@ REGISTER_OP("Parquetry>ParquetDatasetCounters")
 REGISTER_OP("Parquetry>ParquetDatasetState")
     .Input("dataset_key: string")
     .Input("elements: int64")
-    .Attr("since_restart: bool = false")
     .Output("state: string")
     .Output("remaining: int64")
     .SetIsStateful()
