@@ -368,9 +368,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         self._dataset()
         if self._feed is not None:
             return self._feed.progress(elements)
-        state, remaining = load_ops().parquetry_parquet_dataset_state(
-            dataset_key=self._dataset_key, elements=elements
-        )
+        state, remaining = load_ops().parquetry_parquet_dataset_state(dataset_key=self._dataset_key, elements=elements)
         return json.loads(state.numpy()), int(remaining)
 
     def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:

@@ -66,6 +66,10 @@ class _Elementwise(ElementwiseVerbs):
         """Returns the number of elements a ``DataLoader`` on this rank gives."""
         return int(self.datapipe.length_in_loader())
 
+    def batches_in_loader(self, batch_size: int, workers: int, *, drop_last: bool) -> int:
+        """Returns the number of batches of a ``DataLoader`` whose workers collate elements."""
+        return int(self.datapipe.batches_in_loader(batch_size, workers, drop_last=drop_last))
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the source's state."""
         return dict(self.datapipe.state_dict())

@@ -200,6 +200,21 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._check_that_batches_are_full(at)
         return self._length(at)
 
+    def batches_in_loader(self, batch_size: int, workers: int, *, drop_last: bool) -> int:
+        """Returns the number of batches of a ``DataLoader`` whose workers collate elements, each those of its own part.
+
+        Raises:
+            TypeError: as for `__len__`; also if ``on_error="skip"`` may leave elements out of any worker's part.
+        """
+        if self._part(replace(self._placement(), worker=0, workers=1)).plan().loses_elements:
+            raise TypeError(
+                "len(): unknown, because with on_error='skip' it is unknown which loader worker leaves rows out of its "
+                "batches. Use num_workers=1, or batch() in the dataset and batch_size=None in the loader."
+            )
+        elements = self.length_in_loader()
+        parts = (-(-(elements - worker) // workers) for worker in range(workers))
+        return sum(part // batch_size if drop_last else -(-part // batch_size) for part in parts)
+
     def _check_that_batches_are_full(self, at: Placement) -> None:
         plan = self._part(at).plan()
         if plan.loses_elements and plan.element.batched:

@@ -143,6 +143,7 @@ def install() -> None:
         if (parallel := _parallel()) is not None:
             parallel._process_data = _keeping(parallel._process_data)
         worker_failures.install()
+        DataLoader.__len__ = _counting(DataLoader.__len__)  # type: ignore[method-assign]
         base.__next__ = _timed_next(_unlabelled(base.__next__))
 
 
@@ -162,6 +163,29 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return start
+
+
+def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], int]:
+    """Returns torch's ``__len__``, but with the batches that several workers make: each collates its own rows."""
+
+    @functools.wraps(original)
+    def length(self: DataLoader) -> int:
+        result = original(self)  # also notes the number of elements, for a warning while it iterates
+        if self.batch_size is None or self.num_workers < 2 or not isinstance(self.dataset, IterableDataset):
+            return result
+        own: Any = _own(self.dataset)
+        if hasattr(type(own), "batches_in_loader"):
+            if trainer_sharding_of(self) is not None:  # it deals whole batches to the workers
+                return result
+            return int(own.batches_in_loader(self.batch_size, self.num_workers, drop_last=self.drop_last))
+        if type(own).__module__.startswith("torch.utils.data.") and next(announced_in(own), None) is not None:
+            raise TypeError(
+                f"len(): unknown, because each of {self.num_workers} loader workers makes batches of its own part of "
+                f"{type(own).__name__}. Use batch() in the dataset and batch_size=None in the loader."
+            )
+        return result
+
+    return length
 
 
 class _Fetcher(Protocol):

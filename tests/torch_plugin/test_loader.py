@@ -13,12 +13,15 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from builders import write_table
+from hypothesis import given
+from hypothesis import strategies as st
 from ids import epoch_of, flat
 from ids import ids_by_element as ids
-from torch.utils.data import DataLoader, IterableDataset, dataloader
+from oracle import examples
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset, dataloader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common import NdarrayCodec, UnischemaField
+from parquetry.common import NdarrayCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
 from parquetry.torch_plugin.loader_passes import _unlabelled
@@ -61,14 +64,61 @@ def test_an_epoch_that_is_broken_off_is_followed_by_the_next(url: str, options: 
 def test_rows_are_collated_by_the_loader_and_each_comes_once(url: str, options: dict[str, Any]) -> None:
     pipe = make(url)
     loader = DataLoader(pipe, batch_size=7, **options)
-    assert len(loader) == 9
     orders = []
     for _ in range(2):
         batches = ids(loader)
         orders.append(flat(batches))
+        assert len(loader) == len(batches)
         assert sorted(orders[-1]) == list(range(60))
         assert max(len(batch) for batch in batches) == 7
     assert orders[0] != orders[1]
+
+
+@examples(30)
+@given(
+    rows=st.integers(1, 40),
+    batch_size=st.integers(1, 9),
+    workers=st.integers(0, 5),
+    drop_last=st.booleans(),
+    batched=st.sampled_from([None, 1, 4]),
+    kind=st.sampled_from([DataLoader, StatefulDataLoader]),
+    form=st.sampled_from(
+        [ParquetIterable.from_pipeline, ParquetPipe.from_pipeline, lambda p: ParquetPipe.from_pipeline(p).map(id_only)]
+    ),
+)
+def test_a_loader_counts_the_batches_that_each_worker_makes_of_its_own_part(
+    url: str, rows: int, batch_size: int, workers: int, drop_last: bool, batched: int | None, kind: Any, form: Any
+) -> None:
+    pipeline = Pipeline(url, ["id"]).take(rows)
+    pipeline = pipeline if batched is None else pipeline.batch(batched)
+    dataset, numbers = form(pipeline), list(range(len(pipeline)))
+    parts = [numbers[worker :: max(workers, 1)] for worker in range(max(workers, 1))]
+    made = [part[at : at + batch_size] for part in parts for at in range(0, len(part), batch_size)]
+    made = [batch for batch in made if len(batch) == batch_size or not drop_last]
+    assert len(kind(dataset, batch_size=batch_size, num_workers=workers, drop_last=drop_last)) == len(made)
+
+
+@pytest.mark.parametrize(("count", "batch_size", "drop_last"), [(30, 16, True), (33, 16, False), (60, 7, False)])
+def test_the_length_of_a_loader_whose_workers_collate_rows_is_that_of_its_passes(
+    url: str, count: int, batch_size: int, drop_last: bool
+) -> None:
+    loader: Any = DataLoader(
+        ParquetIterable(url, ["id"]).take(count), batch_size=batch_size, num_workers=4, drop_last=drop_last
+    )
+    assert len(loader) == len(list(loader))
+
+
+def test_a_loader_whose_batches_cannot_be_counted_has_no_length(url: str) -> None:
+    skipping = ParquetIterable(url, ["id"], on_error="skip")
+    list(skipping)  # so that its rows are counted
+    for dataset, message in (
+        (skipping, "which loader worker leaves rows out"),
+        (ParquetPipe(url, ["id"]).zip(ParquetPipe(url, ["id"])), "2 loader workers makes batches of its own part"),
+        (ChainDataset([ParquetIterable(url, ["id"])]), "its own part of ChainDataset"),
+    ):
+        assert len(DataLoader(dataset, batch_size=7)) == 9
+        with pytest.raises(TypeError, match=message):
+            len(DataLoader(dataset, batch_size=7, num_workers=2))
 
 
 def test_a_worker_gives_every_second_row_of_the_epoch(url: str) -> None:
