@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -26,6 +27,7 @@ from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.order.mixing import Stop, Weights
 from parquetry.common.pipeline.iteration import sidecar_request
+from parquetry.common.pipeline.resumes import warn_of_lost_rest
 from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.pipeline.verbs import Verbs
@@ -187,7 +189,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if self._transport == "arrow":  # its map can be tuned
             return EagerIterator(self)
         if self._untuned is None:
-            self._untuned = Untuned(self._dataset(), read_ahead=True)
+            self._untuned = Untuned(self._dataset(), read_ahead=True, begun=self._warner)
         return iter(self._untuned)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -294,8 +296,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         stores the elements that were read ahead instead.
 
         Args:
-            elements: the number of elements that you took from the iterator, also if it began at a loaded state. This is
-                the count of `ParquetIterable.state_after`, too.
+            elements: the number of elements that you took from the iterator, also if it began at a loaded state. It
+                is the same count as that of `ParquetIterable.state_after`.
 
         Raises:
             tf.errors.FailedPreconditionError: no iterator has returned an element since the state was loaded and
@@ -303,6 +305,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("state_dict")
+        self._dataset()
+        self._warner()  # tf.data's own iterators, as in Keras, say nothing when they begin
         try:
             return self._progress(elements)[0]
         except tf.errors.FailedPreconditionError as error:
@@ -336,6 +340,14 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         finally:
             os.close(descriptor)
         return LoaderStats.of(counters.totals(), chain_of(self._pipeline), skipped_rows(self._pipeline, counters))
+
+    @property
+    def _warner(self) -> Callable[[], None]:
+        """A function that warns if the latest iterator began although the one that took a state was not at its end.
+
+        It does not keep the dataset alive.
+        """
+        return partial(_warn_of_lost_rest, "" if self._made_again or self._feed is not None else self._dataset_key)
 
     def _fresh_state(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(state_of(self._pipeline.plan(), Cursor()).to_json())
@@ -381,6 +393,8 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("load_state_dict")
+        if self._built is not None:
+            self._warner()
         text = read_state(state).to_json()
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
@@ -565,7 +579,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         size = static(buffer_size, "prefetch", "buffer_size")
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self
-        return Untuned(prefetched, read_ahead=False) if fixed else prefetched
+        return Untuned(prefetched, read_ahead=False, begun=self._warner) if fixed else prefetched
 
 
 def mix(
@@ -597,6 +611,12 @@ def _is_part(pipeline: Pipeline) -> bool:
     sources = () if pipeline.mixture is None else pipeline.mixture.sources
     own = (getattr(stage, "num_shards", 1) for stage in pipeline.stages)
     return any(shards > 1 for shards in own) or any(map(_is_part, sources))
+
+
+def _warn_of_lost_rest(dataset_key: str) -> None:
+    """Warns if a resumed iteration was left before its end, and another one has begun. An empty key = no dataset."""
+    if dataset_key and bool(load_ops().parquetry_parquet_dataset_lost_rest(dataset_key=dataset_key)):
+        warn_of_lost_rest(None)
 
 
 def _carrying(cls: type[ParquetDataset], pipeline: Pipeline, **settings: Any) -> ParquetDataset:

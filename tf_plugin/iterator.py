@@ -28,10 +28,12 @@ class EagerIterator(OwnedIterator):
 
     Args:
         dataset: any dataset; its elements may be nested dicts, tuples and lists.
+        begun: called once, after the first element.
     """
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
+    def __init__(self, dataset: tf.data.Dataset, begun: Callable[[], None] | None = None) -> None:
         super().__init__(dataset)
+        self._begun = begun
         self._pack = _packer(self.element_spec, count())
         self._wanted = {
             "iterator": self._iterator_resource,
@@ -41,9 +43,13 @@ class EagerIterator(OwnedIterator):
 
     def __next__(self) -> Any:
         try:
-            return super().__next__()
+            element = super().__next__()
         except tf.errors.OpError as error:
             raise _plain(error) from None
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            begun()
+        return element
 
     def get_next(self) -> Any:
         """Returns the next element. Raises `tf.errors.OutOfRangeError` at the end."""

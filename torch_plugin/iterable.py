@@ -26,6 +26,7 @@ from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.iteration import Given
+from parquetry.common.pipeline.resumes import Count, ResumeWatch, elements_at_end
 from parquetry.common.plan.state import (
     canonical_shards_of,
     check_position,
@@ -120,6 +121,9 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._warned_of_batches = False
         self._read_by_workers = False  # workers read the latest pass, so this process does not know their progress
         self._mixed_by_workers = False  # each batch of the latest pass has the rows of one worker
+        self._resumes = ResumeWatch()
+        self._at_once = 1  # how many elements the loader of the latest pass makes one batch of
+        self._in_workers: Count | None = None  # what the loop has taken of a pass that loader workers resumed
         self._counting = PassCounters()
         self._sharing = SharedReads()
         self._meeting = Meeting()
@@ -135,7 +139,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if in_loader:
             end_with_trainer()
         elif not self._epochs.is_awaited:
-            self._trainer_sharding = None
+            self._trainer_sharding, self._at_once = None, 1
         self._agree_on_seed()
         placement = self._placement()
         self._warn_of_what_nobody_said(placement)
@@ -260,6 +264,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def _waited(self, begin: float, end: float) -> None:
         """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
+        if self._in_workers is not None:
+            self._in_workers.consumed += self._at_once
 
     def _position(self) -> LoaderPosition | None:
         progress = self._progress
@@ -273,6 +279,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def _ended(self) -> None:
         """Called in the training process when a loader's pass has ended."""
         self._counting.ended(url_without_secrets(self._pipeline.urls[0]))
+        if self._in_workers is not None:
+            self._in_workers.finished = True
 
     # --- state ---
 
@@ -349,6 +357,32 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         seed = progress.pipeline.drawn_seed
         self._adopt(seed)
         self._epochs.resumed(progress.cursor.iteration, seed, tell=self._resume is None)
+        if progress is self._progress:
+            self._begun = copy.copy(progress)
+        if get_worker_info() is None:
+            total = elements_at_end(progress.pipeline.plan(), progress.cursor)
+            self._resumes.took_state(progress, total, at_once=self._at_once)
+
+    def begins(self, progress: Progress) -> None:
+        """Called when an iterator gives its first element: warns if a state was used up by another one."""
+        if get_worker_info() is None:
+            self._resumes.begins(progress)
+
+    def _begins_in_workers(self, begun: Pass) -> None:
+        """Does what `begins` does for a pass that loader workers read."""
+        taken = Count()
+        states = [read_state(state) for state in begun.restored or ([] if self._resume is None else [self._resume])]
+        if not states:
+            self._resumes.begins(taken)
+            return
+        at = self._placement()
+        plan = self._part(at).plan()
+        known = states[0].shards[1] == at.num_shards or self._is_fixed
+        taken.consumed = sum(state.consumed for state in states)
+        taken.finished = not known  # what other ranks left is not counted here
+        total = elements_at_end(plan, states[0].cursor(0, 1))
+        self._resumes.took_state(taken, total, at_once=begun.at_once * begun.workers)
+        self._in_workers = taken
 
     def _beginning(self) -> dict[str, Any]:
         """Returns the state before the first element of the next epoch, or of the epoch that loader workers read."""
@@ -405,7 +439,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._adopt(self._epochs.announce(begun))
         self._begun = None
         self._read_by_workers = begun.workers > 0
-        self._mixed_by_workers = begun.workers > 1 and begun.stacks
+        self._mixed_by_workers = begun.workers > 1 and begun.at_once > 1
         self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)
@@ -417,6 +451,9 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if self._resume_announced:
             self._resume = None
         self._resume_announced = self._resume is not None
+        self._at_once, self._in_workers = begun.at_once, None
+        if begun.workers:
+            self._begins_in_workers(begun)
         self._agree_on_seed(begun.seed)
         self._warn_of_batches_of_batches(begun)
         with suppress(Exception):  # errors are raised where elements are read
@@ -568,7 +605,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         return result
 
     def __getstate__(self) -> Any:
-        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}}
+        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}, "_resumes": ResumeWatch()}
         return {**self.__dict__, **fresh, "_sent_ranks": self._ranks()}
 
 

@@ -76,6 +76,9 @@ class Resumer(Protocol):
     def resumed(self, progress: Progress) -> None:
         """Called when an iterator was restored."""
 
+    def begins(self, progress: Progress) -> None:
+        """Called when an iterator is about to give its first element."""
+
 
 class ElementIterator(Generic[Given]):
     """One pass over a pipeline, as torch elements. Threads may share it: each element is returned to one of them.
@@ -84,7 +87,7 @@ class ElementIterator(Generic[Given]):
         pipeline: what to iterate.
         iteration: counted from 0; decides the epoch of the shuffle.
         worker, workers: a loader worker's part: every ``workers``-th element from ``worker``.
-        resumer: notified when a state is loaded.
+        resumer: notified when a state is loaded, and when iteration begins.
         sent: elements are sent to another process (by a loader), which maps their memory.
         by_rows: the pipeline makes batches whose rows are handed out one at a time; a state lies between batches.
         counters: the counters of the pass; new ones unless given.
@@ -140,7 +143,10 @@ class ElementIterator(Generic[Given]):
             batch = self._relayed(self._relay_plan)
             if batch is not None:
                 return cast(Given, batch)
-        self.begun = True
+        if not self.begun:
+            self.begun = True
+            if self._resumer is not None:
+                self._resumer.begins(self.progress)
         row = next(self._rows, None)
         while row is None:
             element = self._steps.element

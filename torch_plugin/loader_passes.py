@@ -28,7 +28,7 @@ from parquetry.common.process.dataclass import dataclass
 
 from . import worker_failures
 from .collation import as_is, convert
-from .loader_state import check_dealt_state_of, check_state_of
+from .loader_state import check_dealt_state_of, check_state_of, restored_by
 from .runs import Lanes, Run
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
@@ -61,7 +61,8 @@ class Pass:
         dispatched: whether a trainer reads on one rank, and sends what it reads to the others.
         trainer: the epoch of the trainer that iterates the loader, if known.
         samplers: the loader's samplers, if they choose rows by number.
-        stacks: whether the loader makes batches of several elements.
+        at_once: how many elements the loader makes one batch of; 1 if it makes none.
+        restored: the positions of the dataset that the loader restores, of each worker, to continue within a pass.
         untouched: whether workers pass on the elements of the dataset as they are.
         alone: whether the loader's processes do nothing but the work of the dataset.
         in_runs: whether the workers may send `Run`s.
@@ -76,7 +77,8 @@ class Pass:
     dispatched: bool = False
     trainer: TrainerEpoch | None = None
     samplers: tuple[Any, ...] = ()
-    stacks: bool = False
+    at_once: int = 1
+    restored: tuple[dict[str, Any], ...] = ()
     untouched: bool = False
     alone: bool = False
     in_runs: bool = False
@@ -341,7 +343,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 dispatched=dealt is not None and dealt.dispatches,
                 trainer=trainer,
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
-                stacks=loader.batch_size is not None and loader.batch_size > 1,
+                at_once=loader.batch_size or 1,
+                restored=tuple(restored_by(loader)),
                 untouched=untouched,
                 alone=passed_on and not loader.pin_memory,
                 in_runs=untouched and iterator._parquetry_in_runs,

@@ -87,6 +87,12 @@ def check_dealt_state_of(loader: DataLoader) -> None:
         )
 
 
+def restored_by(loader: DataLoader) -> list[dict[str, Any]]:
+    """Returns the positions within a pass that a ``StatefulDataLoader`` is about to restore, if any."""
+    state = getattr(loader, "next_iter_state", None) or {}
+    return [] if state.get("_iterator_finished") else positions_in(state)
+
+
 def positions_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the positions of a dataset of this package that a ``StatefulDataLoader``'s state holds."""
     parts: list[Mapping[str, Any]] = [*_workers_in(state)] or [state]

@@ -26,6 +26,7 @@ from ..schema.element import Element, OutputField
 from ..tracebacks import shorten
 from ..transport.sidecar.request import open_request
 from ..transport.source import usable_processors
+from .resumes import Count, elements_at_end
 from .step_iterator import Iterated, IterationCounter, StepIterator
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class PipelineIterator(Generic[Given]):
         converter = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
         self._steps = StepIterator(pipeline, iteration, strict_nulls=False, converter=converter)
         self._rows: Iterator[Given] = iter(())
-        self._consumed = 0
+        self._taken = Count()
+        self._has_begun = False
         self._lock = ForkLock()
 
     def __iter__(self) -> PipelineIterator[Given]:
@@ -57,7 +59,7 @@ class PipelineIterator(Generic[Given]):
     def __next__(self) -> Given:
         row = next(self._rows, None)
         if row is not None:
-            self._consumed += 1
+            self._taken.consumed += 1
             return row
         try:
             with self._lock:  # one thread takes the next step, and the others its rows
@@ -68,26 +70,32 @@ class PipelineIterator(Generic[Given]):
 
     def _of_next_step(self) -> Given:
         element = self._steps.element
+        if not self._has_begun:
+            self._has_begun = True
+            self._iterations.resumes.begins(self._taken)
         while True:
             row = next(self._rows, None)
             if row is not None:
-                self._consumed += 1
+                self._taken.consumed += 1
                 return row
             try:
                 count, step = next(self._steps)
             except ELEMENT_ERRORS:
-                self._consumed = self._steps.position
+                self._taken.consumed = self._steps.position
+                raise
+            except StopIteration:
+                self._taken.finished = self._steps.ended  # not if it was closed
                 raise
             if element.batched:
-                self._consumed = self._steps.position
+                self._taken.consumed = self._steps.position
                 return cast(Given, step)
-            self._consumed = self._steps.position - count
+            self._taken.consumed = self._steps.position - count
             self._rows = rows_to_numpy(element, step)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this iterator, as a small JSON-serializable dict."""
         # A rank that has ended may be a step behind others, and reports the position where all ranks have ended.
-        consumed = max(self._consumed, self._steps.longest) if self._steps.ended else self._consumed
+        consumed = max(self._taken.consumed, self._steps.longest) if self._steps.ended else self._taken.consumed
         result: dict[str, Any] = json.loads(self._steps.state(consumed))
         return result
 
@@ -99,8 +107,10 @@ class PipelineIterator(Generic[Given]):
         Raises:
             StateError: iteration has begun, or the state belongs to another dataset or pipeline.
         """
-        self._consumed = self._steps.restore(state, strict=strict)
-        self._iterations.go_on_after(self._steps.cursor.iteration)
+        self._taken.consumed = self._steps.restore(state, strict=strict)
+        cursor, plan = self._steps.cursor, self._steps.pipeline.plan()
+        self._iterations.go_on_after(cursor.iteration)
+        self._iterations.resumes.took_state(self._taken, elements_at_end(plan, cursor))
         return self
 
     def stats(self) -> LoaderStats:

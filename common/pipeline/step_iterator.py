@@ -30,6 +30,7 @@ from ..transport.open import open_source
 from ..transport.served.address import ServerAddress
 from ..transport.sidecar.channel import memory_file
 from ..transport.source import StepRequest, StepSource, usable_processors
+from .resumes import ResumeWatch
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -40,10 +41,15 @@ else:
 
 
 class IterationCounter:
-    """Counts the iterators made of one pipeline; each is the next epoch of its shuffle."""
+    """Counts the iterators made of one pipeline; each is the next epoch of its shuffle.
+
+    Attributes:
+        resumes: notices when the rest of a resumed epoch is lost.
+    """
 
     def __init__(self) -> None:
         self._next = 0
+        self.resumes = ResumeWatch()
 
     def take(self) -> int:
         """Returns the next number."""

@@ -128,8 +128,21 @@ int64_t DatasetRegistry::SetStarted(const std::string& key, const Started& start
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = entries_[key];
   if (restored || started.iteration >= entry.next_iteration) entry.next_iteration = started.iteration + 1;
+  if (entry.is_resumed && !restored) entry.lost_rest = true;
+  entry.is_resumed = restored;
   entry.latest.emplace(started);
   return ++entry.starts;
+}
+
+void DatasetRegistry::SetEnded(const std::string& key, int64_t start) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[key];
+  if (entry.starts == start) entry.is_resumed = false;
+}
+
+bool DatasetRegistry::TakeLostRest(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(entries_[key].lost_rest, false);
 }
 
 void DatasetRegistry::Jump(const std::string& key, int64_t start, int64_t given, int64_t first) {
@@ -155,6 +168,7 @@ void DatasetRegistry::SetNextState(const std::string& key, const std::string& st
   entry.next_iteration = iteration + 1;
   entry.next_state = state;
   entry.latest.reset();
+  entry.is_resumed = false;
   ++entry.starts;
 }
 

@@ -113,6 +113,13 @@ class DatasetRegistry {
 
   std::optional<std::string> TakeNextState(const std::string& key);
 
+  // Call this at the end of an iteration.
+  void SetEnded(const std::string& key, int64_t start);
+
+  // Returns whether an iteration began while one that a state began was not at its end. Answers each
+  // of them once.
+  bool TakeLostRest(const std::string& key);
+
  private:
   struct Entry {
     int64_t next_iteration = 0;
@@ -120,6 +127,8 @@ class DatasetRegistry {
     int64_t starts = 0;
     std::optional<Progress> latest;
     std::optional<std::string> next_state;
+    bool is_resumed = false;  // the latest iteration began at a state, and has not ended
+    bool lost_rest = false;
   };
 
   void Forget(const std::string& key);

@@ -273,6 +273,7 @@ absl::Status ParquetIterator::BeginAgain(Error error) {
 
 absl::Status ParquetIterator::End() {
   ended_ = true;
+  if (splits_ == nullptr) DatasetRegistry::Get().SetEnded(key_, start_);
   EndIteration();
   return absl::OkStatus();
 }

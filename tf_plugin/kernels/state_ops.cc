@@ -63,6 +63,20 @@ class DatasetSetStateOp : public OpKernel {
   }
 };
 
+// Returns whether the rest of a resumed iteration was lost; see `DatasetRegistry::TakeLostRest`.
+class DatasetLostRestOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor* key;
+    OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
+    Tensor* lost = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &lost));
+    lost->scalar<bool>()() = DatasetRegistry::Get().TakeLostRest(key->scalar<tstring>()());
+  }
+};
+
 // Returns a descriptor for the counters of a dataset's latest iteration, which the caller must
 // close; -1 if there is none.
 class DatasetCountersOp : public OpKernel {
@@ -80,6 +94,7 @@ class DatasetCountersOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetCounters").Device(tensorflow::DEVICE_CPU), DatasetCountersOp);
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetLostRest").Device(tensorflow::DEVICE_CPU), DatasetLostRestOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetState").Device(tensorflow::DEVICE_CPU), DatasetStateOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetSetState").Device(tensorflow::DEVICE_CPU), DatasetSetStateOp);
 
@@ -88,6 +103,12 @@ REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetSetState").Device(tensorfl
 REGISTER_OP("Parquetry>ParquetDatasetCounters")
     .Input("dataset_key: string")
     .Output("descriptor: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
+
+REGISTER_OP("Parquetry>ParquetDatasetLostRest")
+    .Input("dataset_key: string")
+    .Output("lost: bool")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 

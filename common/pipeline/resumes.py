@@ -1,0 +1,74 @@
+"""`ResumeWatch`: warns when the rest of a resumed epoch is lost, because another iterator begins before its end.
+
+A loaded state belongs to one iterator. If you look at one batch of it, and then loop over another iterator, that one is
+in the next epoch. Each dataset has one watch. TensorFlow's is in its op, because tf.data begins iterators unseen.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from ..order.cursor import Cursor
+from ..plan.plan import BasePlan
+from ..process.dataclass import dataclass
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Taken(Protocol):
+    """How much of an iterator was taken. It outlives the iterator, and holds no data."""
+
+    consumed: int
+    finished: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Count:
+    """A `Taken` that is no more than that."""
+
+    consumed: int = 0
+    finished: bool = False
+
+
+class ResumeWatch:
+    """Knows the latest iterator that took a loaded state."""
+
+    def __init__(self) -> None:
+        self._resumed: tuple[Taken, int | None, int] | None = None
+
+    def took_state(self, taken: Taken, total: int | None, *, at_once: int = 1) -> None:
+        """Call this when an iterator took a loaded state.
+
+        Args:
+            taken: what is taken of it, in elements from the same beginning as ``total``.
+            total: the number of elements at its end; ``None`` = unknown, or endless.
+            at_once: fewer elements than this may be left at its end.
+        """
+        self._resumed = taken, total, at_once
+
+    def begins(self, taken: Taken) -> None:
+        """Call this when an iterator gives its first element; warns if the one that took a state is not at its end."""
+        if self._resumed is None or self._resumed[0] is taken:
+            return
+        (before, total, at_once), self._resumed = self._resumed, None
+        left = None if total is None else total - before.consumed
+        if not before.finished and (left is None or left >= at_once):
+            warn_of_lost_rest(left)
+
+
+def warn_of_lost_rest(left: int | None) -> None:
+    """Warns that an iterator left elements of a resumed epoch unread; ``None`` = an unknown number of them."""
+    _LOGGER.warning(
+        "The iterator that took a loaded state was left before its end%s. This one is another epoch, so the rest of "
+        "the resumed one is not read. Load the state again before this loop, load_state_dict(state), or go on with the "
+        "same iterator. To look at a batch, write pipeline.head(1), which takes no state.",
+        "" if left is None else f", with {left} elements to come",
+    )
+
+
+def elements_at_end(plan: BasePlan, cursor: Cursor) -> int | None:
+    """Returns how many elements an iterator counts at its end, from the origin of its cursor; ``None`` = unknown."""
+    if plan.hashes is not None or plan.program.drops or plan.loses_elements:  # a server, or functions, may know
+        return None
+    return plan.elements_from(cursor.origin)
