@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ VOCABULARIES: dict[str, list[Any]] = {
     "marks": [3, 0, 5],
 }
 """Some values of a field."""
+LEARNED = ("drive", "label", "raw", "tags", "names", "words")
+"""Fields whose vocabulary can be learned, as their own values are what a chain reads."""
 
 LENGTHS: dict[str, tuple[int, Callable[[Any], int]]] = {
     "id": (400, int),
@@ -487,6 +490,8 @@ class Chain:
         assume(values)
         name = self.draw(st.sampled_from(values))
         self.encoded = {*self.encoded, self.was(name)}
+        if not self.worked and self.was(name) in LEARNED and self.draw(st.booleans()):
+            return call("encode", name, model_learned=partial(_encoded, name))
         vocabulary = VOCABULARIES[self.was(name)]
         return call("encode", name, vocabulary, unknown=9_999, model=_encoded(name, vocabulary))
 

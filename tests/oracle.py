@@ -121,6 +121,8 @@ def _pairs(built: Built, calls: Sequence[Call]) -> list[_Pair]:
                 if all(pair.stored.values[stored.get(name, name)] is not None for name in each.args[1:])
             ]
         else:
+            if "model_learned" in each.options:  # from the rows so far
+                each = replace(each, model=each.options["model_learned"](_learned(rows, each.args[0])))
             if each.verb == "rename":
                 stored = {**stored, **{new: stored.get(old, old) for old, new in each.args[0].items()}}
             change = _change(each)
@@ -129,6 +131,15 @@ def _pairs(built: Built, calls: Sequence[Call]) -> list[_Pair]:
             else:
                 windows = [_Pair(pair.stored, change(pair.value)) for pair in windows]
     return rows if windows is None else windows
+
+
+def _learned(rows: Sequence[_Pair], name: str) -> list[Any]:
+    """Returns the sorted values of a field, and of its lists, without nulls."""
+
+    def parts(value: Any) -> list[Any]:
+        return [part for item in value for part in parts(item)] if isinstance(value, list) else [value]
+
+    return sorted({part for pair in rows for part in parts(pair.stored.values[name]) if part is not None})
 
 
 def _change(each: Call) -> Callable[[Row], Row]:

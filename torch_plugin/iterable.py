@@ -124,6 +124,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._resumes = ResumeWatch()
         self._at_once = 1  # how many elements the loader of the latest pass makes one batch of
         self._in_workers: Count | None = None  # what the loop has taken of a pass that loader workers resumed
+        self._restored_by_loader = False  # workers of the latest pass began at states of their own
         self._counting = PassCounters()
         self._sharing = SharedReads()
         self._meeting = Meeting()
@@ -164,7 +165,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if self._resume is not None:
             result.load_state_dict(self._resume)
             self._resume = None
-        self._read_by_workers = self._mixed_by_workers = False
+        self._read_by_workers = self._mixed_by_workers = self._restored_by_loader = False
         self._progress = result.progress
         self._begun = copy.copy(result.progress)
         return result
@@ -304,7 +305,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
         Raises:
             StateError: there are fewer elements; or it is unknown which rows they hold, because a function or
-                ``on_error="skip"`` drops rows, or because several loader workers make batches of them.
+                ``on_error="skip"`` drops rows, because several loader workers make batches of them, or because a
+                ``StatefulDataLoader`` restored a state of its own.
         """
         plan = self._pipeline.plan()
         if plan.program.drops or plan.skips:
@@ -316,6 +318,11 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             raise StateError(
                 "state_after: expected a loader whose elements are those of the dataset, got one whose workers make "
                 "batches of them. Call batch() on the dataset and pass batch_size=None, or use StatefulDataLoader."
+            )
+        if self._restored_by_loader:
+            raise StateError(
+                "state_after: expected a pass that began at a state of the dataset, got one whose loader restored its "
+                "own. Use the loader's state_dict()."
             )
         begun = self._beginning() if self._begun is None else self._begun.state_dict()
         if operator.index(elements) < 0:
@@ -349,7 +356,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._epochs.set(found.iteration)
         self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
         self._resume_announced, self._progress, self._begun = False, None, None
-        self._read_by_workers = False
+        self._read_by_workers = self._restored_by_loader = False
         return self
 
     def resumed(self, progress: Progress) -> None:
@@ -440,6 +447,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._begun = None
         self._read_by_workers = begun.workers > 0
         self._mixed_by_workers = begun.workers > 1 and begun.at_once > 1
+        self._restored_by_loader = begun.workers > 0 and bool(begun.restored)
         self._trainer_sharding = begun.trainer_sharding
         self._counting.announce(begun.workers, alone=begun.alone)
         self._sharing.announce(begun.workers)

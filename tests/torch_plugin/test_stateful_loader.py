@@ -61,6 +61,20 @@ def test_a_finished_epoch_is_followed_by_the_next(url: str, workers: int) -> Non
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_count_since_a_state_that_the_loader_restored_is_right_or_refused(url: str, workers: int) -> None:
+    pipe = make(url)
+    loader = load(pipe, workers)
+    loader.load_state_dict(state_after(load(make(url), workers), 3))
+    iterator = iter(loader)
+    assert [next(iterator)["id"].tolist() for _ in range(2)] == epoch_of(pipe, 0)[3:5]
+    if workers:
+        with pytest.raises(StateError, match=r"whose loader restored its own\. Use the loader's state_dict\(\)"):
+            pipe.state_after(2)
+    else:
+        assert ids(make(url).load_state_dict(pipe.state_after(2))) == epoch_of(pipe, 0)[5:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_that_comes_after_the_pass_began_is_refused(url: str, workers: int) -> None:
     state = state_after(load(make(url), workers), 3)
     pipe = make(url)
