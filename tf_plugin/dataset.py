@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,7 @@ from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.counting.counters import Counters
 from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.errors import PipelineError
+from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.order.mixing import Stop, Weights
@@ -300,11 +301,14 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
                 is the same count as that of `ParquetIterable.state_after`.
 
         Raises:
+            StateError: ``elements`` is below 0.
             tf.errors.FailedPreconditionError: no iterator has returned an element since the state was loaded and
                 ``elements`` is not 0, or the element is too far back.
             PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("state_dict")
+        if operator.index(elements) < 0:
+            raise StateError(f"state_dict: expected a number of elements >= 0, got {elements}.")
         self._dataset()
         self._warner()  # tf.data's own iterators, as in Keras, say nothing when they begin
         try:

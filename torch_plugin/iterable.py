@@ -382,12 +382,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if not states:
             self._resumes.begins(taken)
             return
-        at = self._placement()
-        plan = self._part(at).plan()
-        known = states[0].shards[1] == at.num_shards or self._is_fixed
         taken.consumed = sum(state.consumed for state in states)
-        taken.finished = not known  # what other ranks left is not counted here
-        total = elements_at_end(plan, states[0].cursor(0, 1))
+        total = elements_at_end(self._part(self._placement()).plan(), states[0].cursor(0, 1))
         self._resumes.took_state(taken, total, at_once=begun.at_once * begun.workers)
         self._in_workers = taken
 
@@ -460,12 +456,12 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
             self._resume = None
         self._resume_announced = self._resume is not None
         self._at_once, self._in_workers = begun.at_once, None
-        if begun.workers:
-            self._begins_in_workers(begun)
         self._agree_on_seed(begun.seed)
         self._warn_of_batches_of_batches(begun)
         with suppress(Exception):  # errors are raised where elements are read
             _ = self._pipeline.plan().length  # selects rows once here, not in every worker
+            if begun.workers:
+                self._begins_in_workers(begun)
 
     # --- parts ---
 

@@ -342,6 +342,8 @@ def test_a_state_goes_from_tensorflow_to_the_pipeline_and_back(url: str) -> None
     whole = [ids(dataset), ids(dataset)]
     iterator = iter(dataset)
     third = [number for _ in range(5) for number in next(iterator)["id"].numpy().tolist()]
+    with pytest.raises(StateError, match="expected a number of elements >= 0, got -1"):
+        dataset.state_dict(-1)
     state = dataset.state_dict(elements=2)
     assert json.loads(json.dumps(state)) == state
 

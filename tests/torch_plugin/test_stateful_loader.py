@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -72,6 +73,26 @@ def test_a_count_since_a_state_that_the_loader_restored_is_right_or_refused(url:
             pipe.state_after(2)
     else:
         assert ids(make(url).load_state_dict(pipe.state_after(2))) == epoch_of(pipe, 0)[5:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_look_at_a_batch_of_a_restored_loader_warns_and_a_counted_epoch_does_not(
+    url: str, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def restored() -> StatefulDataLoader:
+        loader = load(make(url, batched=False), workers, batch_size=7, drop_last=True)
+        loader.load_state_dict(state_after(load(make(url, batched=False), workers, batch_size=7, drop_last=True), 2))
+        return loader
+
+    for taken in (6, 1):  # 8 batches of 60 rows, as of 2 times 30
+        loader = restored()
+        list(itertools.islice(loader, taken))
+        assert not caplog.records
+        next(iter(loader))
+    (record,) = caplog.records
+    assert (
+        "The iterator that took a loaded state was left before its end, with 39 elements to come" in record.getMessage()
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
