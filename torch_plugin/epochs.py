@@ -17,6 +17,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.memory.memory_file import memory_file
 from parquetry.common.process.dataclass import dataclass
 from parquetry.common.schema.plain import integer
 
@@ -24,7 +25,7 @@ from .loader_passes import Pass
 from .trainer_sharding import TrainerEpoch
 
 _WORDS = struct.Struct("<qqq")
-_NAME = "parquetry-epoch"
+_NAME = "epochs"
 _LOADERS = 64  # loaders with workers at a time; workers of further loaders count for themselves
 _PASSES = 8  # of each loader
 
@@ -58,17 +59,18 @@ class EpochMemory:
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
-        if path is None and hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, self._size)
+        if path is None:
+            try:
+                descriptor = memory_file(_NAME, self._size)
+            except OSError:
+                self._memory = mmap.mmap(-1, self._size)  # reaches forked workers only
+                return
             weakref.finalize(self, os.close, descriptor)
             self._path = f"/proc/{os.getpid()}/fd/{descriptor}"  # a spawned worker opens it by this name
             self._memory = mmap.mmap(descriptor, self._size)
-        elif path is None:
-            self._memory = mmap.mmap(-1, self._size)  # reaches forked workers only
         else:
             with open(path, "r+b") as file:
-                if _NAME not in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+                if f"parquetry-{_NAME}" not in os.readlink(f"/proc/self/fd/{file.fileno()}"):
                     raise FileNotFoundError(f"expected memory of epochs, got another file: {path}")
                 self._memory = mmap.mmap(file.fileno(), self._size)
 

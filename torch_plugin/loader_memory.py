@@ -38,6 +38,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.common.errors import ResourceError, limit_reached
 from parquetry.common.memory.arena import SHARED_REGIONS, Region
+from parquetry.common.memory.memory_file import has_memfd
 from parquetry.common.native.library import address_of
 
 from .mapped_regions import (
@@ -65,10 +66,10 @@ _MOST_COPIED_BYTES = 1 << 20  # torch sends a larger tensor of those, as it send
 def share_regions() -> bool:
     """Makes this process build its batches in memory that its parent can map. Idempotent.
 
-    Returns ``False`` if the system has no memory files; then torch copies.
+    Returns ``False`` if the system has no memory files, or forbids them; then torch copies.
     """
     global _sharing
-    if not hasattr(os, "memfd_create"):
+    if not has_memfd():
         return False
     if _sharing.pid != os.getpid():  # a parent's regions are not this process's
         _sharing = _Sharing(os.getpid())

@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import Any
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import Count, Counters
+from parquetry.common.counting.counters import SIZE_BYTES, Count, Counters
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.counting.tracing import spool
 from parquetry.common.errors import PipelineError
+from parquetry.common.memory.memory_file import memory_file
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
-from parquetry.common.transport.sidecar.channel import memory_file
 
 from .iterator import ElementIterator
 
@@ -134,7 +134,7 @@ class PassCounters:
 
 def shared_counters() -> Counters:
     """Returns counters in memory that other processes can open."""
-    descriptor = memory_file("counters")
+    descriptor = memory_file("counters", SIZE_BYTES)
     try:
         counters = Counters(descriptor)
     finally:

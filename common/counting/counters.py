@@ -103,12 +103,12 @@ class Counters:
     """The counters of one iteration, or of consecutive iterations of one dataset.
 
     Args:
-        descriptor: shared memory of `SIZE_BYTES`, or shorter if new. The caller keeps ownership. ``None`` uses private
-            memory of this process.
+        descriptor: shared memory of `SIZE_BYTES`. The caller keeps ownership. ``None`` uses private memory of this
+            process.
 
     Raises:
         ValueError: the descriptor holds something else.
-        OSError: there is not enough space for the memory.
+        OSError: there are too many open files, or no memory.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -137,12 +137,7 @@ class Counters:
         if descriptor is None:
             self._memory = mmap.mmap(-1, SIZE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         else:
-            size = os.fstat(descriptor).st_size
-            if size == 0:
-                os.ftruncate(descriptor, SIZE_BYTES)
-            elif size < SIZE_BYTES:  # a file in /dev/shm, not a memfd: without space, a write would kill the process
-                os.posix_fallocate(descriptor, 0, SIZE_BYTES)
-            memory = mmap.mmap(descriptor, SIZE_BYTES)
+            memory = mmap.mmap(descriptor, SIZE_BYTES)  # raises ValueError if it is shorter
             self._descriptor = os.dup(descriptor)
             self._memory = memory
             weakref.finalize(self, os.close, self._descriptor).atexit = False

@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ..counting.counters import Count, Counters
+from ..counting.counters import SIZE_BYTES, Count, Counters
 from ..counting.loader_stats import Chain, LoaderStats, SkippedRow
 from ..counting.tally import Tally
 from ..engine.read.fetch import TableCache
 from ..engine.run.step_run import Converter, split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError, PipelineError, ResourceError, StateError, limit_reached
+from ..memory.memory_file import memory_file
 from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
 from ..plan.plan import BasePlan
@@ -28,7 +29,6 @@ from ..schema.element import Element
 from ..stages.base import Decision, Stage
 from ..transport.open import open_source
 from ..transport.served.address import ServerAddress
-from ..transport.sidecar.channel import memory_file
 from ..transport.source import StepRequest, StepSource, usable_processors
 from .resumes import ResumeWatch
 
@@ -289,7 +289,7 @@ class StepIterator(Generic[Source]):
         self._by_rows = not self.element.batched
         if self.counters.descriptor is None and executor_of(self.pipeline) == "sidecar" and not self.pipeline.address:
             with suppress(OSError, ValueError):  # without shared memory, the sidecar's work is not counted
-                descriptor = memory_file("counters")
+                descriptor = memory_file("counters", SIZE_BYTES)
                 try:
                     self.counters.share(descriptor)
                 finally:

@@ -11,7 +11,6 @@ import platform
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +21,7 @@ from typing import Literal
 import platformdirs
 
 from ..layout.kept_directories import cache_root
+from ..memory.memory_file import has_memfd, memory_file
 from ..native import jpeg
 from ..native.build import is_wanted, library_path
 from ..native.compiler import find_compiler
@@ -208,19 +208,16 @@ def _op_folders() -> Iterator[Path]:
 
 def _shared_memory() -> Check:
     """Checks where the sidecar can put batches: in a memfd, or in ``/dev/shm``."""
-    if hasattr(os, "memfd_create"):
-        try:
-            os.close(os.memfd_create("parquetry-doctor"))
-            return Check(name="shared memory", level="fine", found="memfd")
-        except OSError as error:
-            reason = f"memfd_create fails ({error})"
-    else:
-        reason = f"{sys.platform} has no memfd"
+    if has_memfd():
+        return Check(name="shared memory", level="fine", found="memfd")
+    reason = "this system or sandbox has no memfd"
     try:
+        os.close(memory_file("doctor", 1))
         free = shutil.disk_usage("/dev/shm").free
-    except OSError:
+    except OSError as error:
         remedy = 'Use executor="threads", which needs no shared memory.'
-        return Check(name="shared memory", level="problem", found=f"{reason}, and no /dev/shm", remedy=remedy)
+        found = f"{reason}, and /dev/shm cannot be used: {error}"
+        return Check(name="shared memory", level="problem", found=found, remedy=remedy)
     little = free < 1 << 30
     return Check(
         name="shared memory",

@@ -9,7 +9,8 @@ from collections import deque
 from itertools import count
 
 from ..errors import ParquetryError, SidecarError, error_class, limit_reached
-from ..transport.sidecar.channel import Channel, memory_file
+from ..memory.memory_file import memory_file
+from ..transport.sidecar.channel import Channel
 from ..transport.sidecar.protocol import Message, MessageType, RemoteError
 from ..transport.sidecar.slots import Slot, SlotMemory
 

@@ -123,7 +123,7 @@ def test_a_copy_counts_for_itself(url: str) -> None:
 
 
 def test_without_shared_memory_workers_read_anyway(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(name: str) -> int:
+    def full(name: str, size_bytes: int) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("parquetry.torch_plugin.pass_counters.memory_file", full)

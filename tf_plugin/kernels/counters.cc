@@ -54,12 +54,9 @@ void SetTrace(double* memory) {
 }  // namespace
 
 std::shared_ptr<Counters> Counters::Make() {
-  const int fd = AnonymousFile("parquetry-counters");
+  const int fd = AnonymousFile("parquetry-counters", layout::kBytes);
   if (fd < 0) return nullptr;
-  void* memory = MAP_FAILED;
-  if (ftruncate(fd, layout::kBytes) == 0) {
-    memory = mmap(nullptr, layout::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  }
+  void* const memory = mmap(nullptr, layout::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) {
     close(fd);
     return nullptr;

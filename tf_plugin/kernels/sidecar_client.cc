@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -84,18 +85,28 @@ bool WriteAll(int fd, const std::string& text) {
   return true;
 }
 
+// Returns the descriptor if it is usable; otherwise closes it, and returns -1.
+int OrClosed(int fd, bool is_usable) {
+  if (!is_usable) close(fd);
+  return is_usable ? fd : -1;
+}
+
 }  // namespace
 
-int AnonymousFile(const char* name) {
+int AnonymousFile(const char* name, size_t size) {
+  const auto length = static_cast<off_t>(size);
 #ifdef SYS_memfd_create
   constexpr unsigned int kCloseOnExec = 1;
   const int fd = static_cast<int>(syscall(SYS_memfd_create, name, kCloseOnExec));
-  if (fd >= 0) return fd;
+  if (fd >= 0) return OrClosed(fd, ftruncate(fd, length) == 0);
 #endif
-  const std::string path = "/" + std::string(name) + "-" + std::to_string(getpid());
+  static std::atomic<unsigned> number{0};  // iterators of several threads may be here at once
+  const std::string path = "/" + std::string(name) + "-" + std::to_string(getpid()) + "-" + std::to_string(++number);
   const int shared = shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (shared >= 0) shm_unlink(path.c_str());
-  return shared;
+  if (shared < 0) return -1;
+  shm_unlink(path.c_str());
+  // Without room, a write through a mapping would kill the process.
+  return OrClosed(shared, length == 0 || posix_fallocate(shared, 0, length) == 0);
 }
 
 // The socket and the process, shared by the sidecar and by every batch that is still in use.
@@ -289,7 +300,7 @@ bool Sidecar::MayOpen(const Request& request) const {
 
 Error Sidecar::SendOpen(const Canceller* canceller) {
   stall_timeout_ms_ = request_.StallTimeoutMs();
-  const OwnedFd file(AnonymousFile("parquetry-request"));
+  const OwnedFd file(AnonymousFile("parquetry-request", 0));
   const std::string whole = WithSecrets(request_.json);
   if (file.get() < 0 || !WriteAll(file.get(), whole)) {
     return Error::Broken("sidecar: cannot write the request to shared memory: " + ErrnoText() + ".");

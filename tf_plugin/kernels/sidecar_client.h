@@ -85,8 +85,9 @@ struct Request {
 class Connection;
 class SlotLease;
 
-// Returns a descriptor for unnamed memory, which is closed on exec; -1 if the system has none.
-int AnonymousFile(const char* name);
+// Returns a descriptor for `size` bytes of unnamed memory, which is closed on exec; -1 if the system has none. A
+// sandbox may forbid memfd; the memory is then in /dev/shm, as in common/memory/memory_file.py.
+int AnonymousFile(const char* name, size_t size);
 
 // Elements of one size, from a BATCH message, and their memory. The slot goes back to the sidecar
 // when the last batch of the message is dropped. Every tensor is guaranteed to lie inside the memory, to begin on a 64-byte boundary, and

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...memory.arrow_views import from_stream, stream_bytes, write_stream
+from ...memory.memory_file import has_memfd
 from ...process.forks import ForkLock
 from ...process.locks import PATIENCE_S, locked_within, set_byte_lock
 from .claims import Claims
@@ -90,7 +91,7 @@ class SharedReads:
 
 def can_share() -> bool:
     """Whether the system has what it takes: memory files, ``/proc``, and locks that belong to an open file."""
-    return hasattr(os, "memfd_create") and hasattr(fcntl, "F_OFD_SETLK") and os.path.isdir("/proc/self/fd")
+    return has_memfd() and hasattr(fcntl, "F_OFD_SETLK") and os.path.isdir("/proc/self/fd")
 
 
 def new_contents() -> int:

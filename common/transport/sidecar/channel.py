@@ -76,22 +76,6 @@ class Channel:
         self._connection.close()
 
 
-def memory_file(name: str) -> int:
-    """Returns a descriptor of anonymous shared memory that is closed on exec.
-
-    On systems without memfd, it refers to an unlinked POSIX shared-memory object.
-    """
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(f"parquetry-{name}", os.MFD_CLOEXEC)
-    from multiprocessing import shared_memory
-
-    block = shared_memory.SharedMemory(create=True, size=1)
-    descriptor = os.dup(block._fd)  # type: ignore[attr-defined]  # the only way to its descriptor
-    block.unlink()
-    block.close()
-    return descriptor
-
-
 def received_counters(message: Message) -> Counters:
     """Returns the counters whose memory a START message carries, or new ones. Takes ownership of the descriptor.
 

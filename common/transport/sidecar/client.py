@@ -20,11 +20,12 @@ from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.batch import Column
 from ...errors import PipelineError, SidecarError, error_class, limit_reached
 from ...memory.arena import SMALL_BYTES
+from ...memory.memory_file import memory_file
 from ...order.cursor import SkipState
 from ...schema.element import OutputField
 from ..children import how_it_ended, start_child
 from ..processes import SHARED, python_command
-from .channel import Channel, memory_file
+from .channel import Channel
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
 from .request import may_share_process
 from .slots import read_table

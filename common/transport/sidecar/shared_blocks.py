@@ -20,10 +20,10 @@ from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
 from ...layout.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
 from ...memory.arrow_views import as_arrow, from_stream, write_stream
+from ...memory.memory_file import memory_file
 from ...plan.draws import BlockRows
 from ...process.dataclass import dataclass
 from ...selection.rows import RowNumbers
-from .channel import memory_file
 
 _LOGGER = logging.getLogger(__name__)
 _TAIL = struct.Struct("<QQ")

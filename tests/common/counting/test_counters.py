@@ -22,6 +22,7 @@ from parquetry.common.counting.counters import (
     waited_for_another,
 )
 from parquetry.common.counting.tally import Gauge, Tally
+from parquetry.common.memory.memory_file import memory_file
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def unbound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shared() -> Counters:
-    descriptor = os.memfd_create("counters")
+    descriptor = memory_file("counters", module.SIZE_BYTES)
     try:
         return Counters(descriptor)
     finally:
@@ -165,17 +166,6 @@ def test_waiting_for_another_reader_is_not_waiting_for_a_store(monkeypatch: pyte
         waited_for_another(2.5)
         clock[0] = 4.0
     assert counters.totals()[Count.STORE_S] == 1.5
-
-
-def test_memory_of_a_shorter_file_is_extended() -> None:
-    descriptor = os.memfd_create("short")
-    try:
-        os.ftruncate(descriptor, 1)  # as in a new POSIX shared-memory object
-        counters = Counters(descriptor)
-        counters.row()[Count.ROWS] += 3
-        assert counters.totals()[Count.ROWS] == 3
-    finally:
-        os.close(descriptor)
 
 
 def test_counters_are_found_by_path_and_token_and_no_other_file_is_written_to(tmp_path: Path) -> None:

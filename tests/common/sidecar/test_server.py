@@ -19,9 +19,10 @@ from processes import PATIENCE_S
 from sidecar_packets import packet
 
 from parquetry.common import Pipeline
+from parquetry.common.memory.memory_file import memory_file
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.transport.processes import python_command
-from parquetry.common.transport.sidecar.channel import Channel, memory_file
+from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import Message, MessageType, RemoteError, Start
 
 OPEN, START, RELEASE = 1, 2, 3

@@ -23,11 +23,12 @@ from sidecar_packets import BROKEN, golden, request
 
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings
 from parquetry.common.errors import SidecarError
+from parquetry.common.memory.memory_file import memory_file
 from parquetry.common.order.cursor import Cursor, Origin
 from parquetry.common.schema.element import OutputField
 from parquetry.common.testing import assert_same
 from parquetry.common.transport.sidecar import client, protocol
-from parquetry.common.transport.sidecar.channel import Channel, memory_file
+from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import (
     MAX_BODY_BYTES,
     BatchHeader,
