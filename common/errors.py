@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,6 +157,10 @@ def _top(error: ImportError) -> str:
     return str(error.name).partition(".")[0]
 
 
+_OF_CONTENT = (None, errno.EINVAL)
+"""The ``errno`` of errors about the bytes of a file: none, or that of a read at an impossible place that they name."""
+
+
 def limit_reached(error: BaseException | None) -> str:
     """Returns which limit of this process or machine caused an error or its cause, and how to raise it; an empty
     string for any other error.
@@ -179,6 +184,28 @@ def limit_reached(error: BaseException | None) -> str:
                 f"Cannot start a new thread. This user may have {_limit(resource.RLIMIT_NPROC)} threads (RLIMIT_NPROC,"
                 " ulimit -u, or a container's pids limit), and this process may map "
                 f"{_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, ulimit -v). Raise the limit, or use fewer workers."
+            )
+        error = error.__cause__
+    return ""
+
+
+def access_failed(error: BaseException | None) -> str:
+    """Returns what to do if the system did not let this process read a file, so that nothing is known about the bytes
+    in it; an empty string for any other error. A file that does not exist is another error.
+
+    What Arrow and the decoders say about bytes that they have seen may be an `OSError`, too, but has no ``errno``.
+    """
+    while error is not None and not isinstance(error, ParquetryError | FileNotFoundError):
+        if isinstance(error, PermissionError):
+            return (
+                f"This process runs as user {os.geteuid()}, who may not read it. Give this user access to the file and "
+                "to each directory above it (ls -l shows who has it), or run as a user who has."
+            )
+        number = getattr(error, "errno", None) if isinstance(error, OSError) else None
+        if isinstance(error, TimeoutError | ConnectionError) or number not in _OF_CONTENT:
+            return limit_reached(error) or (
+                "The system did not read it, which says nothing about what is in it. Check the disk, the mount or the "
+                "network, and try again."
             )
         error = error.__cause__
     return ""

@@ -25,6 +25,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ..errors import access_failed
 from ..process.locks import lock_file
 from .kept_directories import cache_root, make_directory, open_lock
 from .whole_files import MINUTE_NS, abandoned, is_unfinished, moved_from, release, room_of, unfinished_name
@@ -145,7 +146,8 @@ class FileCache:
         except FileNotFoundError:
             return None
         except UNREADABLE as error:
-            _LOGGER.warning("%s: kept file is damaged (%s); making it again.", path, error)
+            what = "cannot be read" if access_failed(error) else "is damaged"
+            _LOGGER.warning("%s: kept file %s (%s); making it again.", path, what, error)
             return None
         with contextlib.suppress(OSError):  # owned by another user, or removed in the meantime
             os.utime(path)

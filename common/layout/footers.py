@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, limit_reached
+from ..errors import DatasetError, access_failed, limit_reached
 from ..memory.recent import RecentValues
 from ..progress import progress, thread_pool
 from ..urls import clean_cause
@@ -111,6 +111,10 @@ def naming_file(file: DataFile) -> Iterator[None]:
                 f"file {file.shown_path}: expected columns that pyarrow {pa.__version__} has types for, got: "
                 f"{why(error)}. Write such columns as decimals or as integers of at most 64 bits, or leave them out."
             ) from error
+        if advice := access_failed(error):
+            raise DatasetError(f"file {file.shown_path}: cannot be read: {why(error)}. {advice}") from clean_cause(
+                error
+            )
         raise DatasetError(
             f"file {file.shown_path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be "
             f"read as one: {why(error)}. {remedy(error, _advice(file.shown_path))}"
@@ -192,6 +196,8 @@ def remedy(error: BaseException, otherwise: str, *, stored: str = "it", is_rare:
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             return f"{limit} If it has enough: {otherwise}"
         return f"{otherwise} If it is whole: {limit}"  # a damaged file may claim any size
+    if advice := access_failed(error):
+        return advice
     if re.search(r"\b(en|de)crypt", str(error)):
         return _ENCRYPTED
     if "all lists to be of size=0" in str(error):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError
+from ..errors import DatasetError, access_failed
 from ..memory.arrow_views import as_arrow, as_numpy
 from ..process.dataclass import dataclass
 from ..urls import clean_cause
@@ -47,7 +47,12 @@ class IndexFile:
 
     @classmethod
     def open(cls, filesystem: pafs.FileSystem, version: FileVersion) -> IndexFile:
-        """Reads the columns that planning always needs. Raises `DatasetError` if the file is not a valid index."""
+        """Reads the columns that planning always needs.
+
+        Raises:
+            DatasetError: the file is not a valid index.
+            OSError: it cannot be read.
+        """
 
         def read() -> tuple[pq.FileMetaData, pa.Table]:
             with (
@@ -63,6 +68,8 @@ class IndexFile:
         except DatasetError:
             raise
         except _UNREADABLE as error:
+            if access_failed(error):
+                raise
             raise DatasetError(
                 f"row-group index {version.shown_path}: expected a valid index, got: {error!r}."
             ) from clean_cause(error)
@@ -122,7 +129,10 @@ class IndexFile:
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"{where}: expected valid columns, got: {error!r}.") from clean_cause(error)
+            advice = access_failed(error)
+            raise DatasetError(f"{where}: expected valid columns, got: {error!r}. {advice}".rstrip()) from clean_cause(
+                error
+            )
         for column in table.columns:
             if len(column) != len(self.rows):
                 raise DatasetError(f"{where}: expected {len(self.rows)} lines, got {len(column)}.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import pyarrow.fs as pafs
 
 from ..counting.counters import Count, add
-from ..errors import DatasetError, ParquetryError
+from ..errors import DatasetError, ParquetryError, access_failed
 from ..process.forks import importing
 from ..progress import pause
 from ..urls import clean_cause, without_secrets
@@ -129,7 +129,8 @@ def retry_if_damaged(filesystem: pafs.FileSystem, read: Callable[[], _T], place:
             if is_local(filesystem) or cause is None or isinstance(cause, ParquetryError | StoreError):
                 raise
             add(Count.RETRIES, 1)
-            _LOGGER.warning("%s: damaged, reading it again: %s", without_secrets(place), told(cause))
+            what = "cannot be read" if access_failed(cause) else "damaged"
+            _LOGGER.warning("%s: %s, reading it again: %s", without_secrets(place), what, told(cause))
     return read()
 
 

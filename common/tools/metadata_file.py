@@ -12,6 +12,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..layout.footers import remedy
 from ..layout.whole_files import whole_file
 from ..write.staging import COMMON_METADATA, storage_errors
 
@@ -39,7 +40,7 @@ def read_if_there(read: Callable[..., Found], filesystem: pafs.FileSystem, path:
         return read(path, filesystem=filesystem)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
-            f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
+            f"file {path}: expected Parquet metadata, got: {error}. {remedy(error, 'Delete it, or write it again.')}"
         ) from error
 
 

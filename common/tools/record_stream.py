@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from ..errors import access_failed
+
 _PIECE_BYTES = 1 << 20
 _DAMAGED = (gzip.BadGzipFile, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {
@@ -42,7 +44,7 @@ def _explaining() -> Iterator[None]:
     except OSError as error:  # without an errno, it comes from a decompressor
         if error.errno is None:
             raise _damaged(error) from error
-        raise DamageError(f"it cannot be read: {error}.") from error
+        raise DamageError(f"it cannot be read: {error}. {access_failed(error)}".rstrip()) from error
 
 
 def _cut_short() -> DamageError:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DatasetError
+from ...errors import DatasetError, access_failed
 from ...layout.core_read import OrderedNumbers
 from ...layout.file_versions import FileVersion
 from ...layout.pages import FileBytes
@@ -154,8 +154,8 @@ def read_whole(version: FileVersion, place: memoryview) -> None:
 def unreadable(version: FileVersion, error: Exception) -> DatasetError:
     """Returns the error for a listed file that cannot be read."""
     return DatasetError(
-        f"file {version.path}: expected a file, which existed when the folder was listed, got: {error}. Create the "
-        "pipeline again to list the folder again."
+        f"file {version.path}: expected a file, which existed when the folder was listed, got: {error}. "
+        f"{access_failed(error) or 'Create the pipeline again to list the folder again.'}"
     )
 
 

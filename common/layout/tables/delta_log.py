@@ -286,7 +286,7 @@ def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, 
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DatasetError(
-            f"Delta log {path}: expected lines of JSON, got: {error}. Repair the table."
+            f"Delta log {path}: expected lines of JSON, got: {error}. {remedy(error, 'Repair the table.')}"
         ) from clean_cause(error)
 
 

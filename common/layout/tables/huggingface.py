@@ -26,7 +26,7 @@ from ...urls import clean_cause
 from ..evolution import unify_schemas
 from ..file_versions import look
 from ..files import FileListing, is_data_name, list_files
-from ..footers import read_footers
+from ..footers import read_footers, remedy
 from ..int96 import footer_schema
 from ..retries import with_retries
 from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
@@ -132,8 +132,8 @@ def _readme(what: str, listing: FileListing) -> str:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
         raise DatasetError(
-            f"{what}: expected a readable {_README}, which may list its splits, got: {error}. Repair it, or name the "
-            "files in the URL."
+            f"{what}: expected a readable {_README}, which may list its splits, got: {error}. "
+            f"{remedy(error, 'Repair it, or name the files in the URL.')}"
         ) from clean_cause(error)
 
 
