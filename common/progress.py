@@ -5,6 +5,7 @@ The bar is created only after some time, because it starts a thread, which would
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -12,11 +13,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from .errors import PipelineError
+from .threads import ThreadPool
 
 AFTER_S = 2.0
 WARNING_S = 30.0
@@ -84,14 +86,14 @@ def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], wh
 
 
 @contextmanager
-def thread_pool(threads: int, name: str) -> Iterator[ThreadPoolExecutor]:
+def thread_pool(threads: int, name: str) -> Iterator[ThreadPool]:
     """Runs work in threads while the block runs. If the block raises, as for Ctrl-C, the work is cancelled.
 
     Inside a thread that has a `CancelToken`, the pool's threads share it.
     """
     outer: CancelToken | None = getattr(_here, "token", None)
     token = outer or CancelToken()
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name, initializer=token.bind) as pool:
+    with ThreadPool(threads, name, token.bind) as pool:
         try:
             yield pool
         except BaseException:
@@ -195,9 +197,5 @@ def _after_fork() -> None:
     _here.token = None
 
 
-# The interpreter waits for the threads of pools before it calls `atexit`. Python's own pools use this function, too.
-_register = getattr(threading, "_register_atexit", None)
-if _register is not None:
-    with suppress(RuntimeError):  # this module is imported while the interpreter exits
-        _register(_end_all)
+atexit.register(_end_all)  # before the function of `threads`, which waits for the threads
 os.register_at_fork(after_in_child=_after_fork)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import queue
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 from ..errors import PipelineError, SidecarError
 from ..stages.functions import pickle_with_files
+from ..threads import ThreadPool
 from ..transport.sidecar.stream import StreamChannel
 from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 from .loading import LoadJob, RowGroupLoader
@@ -38,7 +39,7 @@ class Pool:
     def __init__(self, load: Callable[[LoadJob], Any], *, threads: int, end: Callable[[], None] = lambda: None) -> None:
         self._load = load
         self._end = end
-        self._executor = ThreadPoolExecutor(threads, "parquetry-petastorm") if threads else None
+        self._executor = ThreadPool(threads, "parquetry-petastorm") if threads else None
 
     def submit(self, job: LoadJob) -> Future[Any]:
         """Starts a job."""

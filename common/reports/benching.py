@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..process.dataclass import dataclass
 from ..schema.ragged import NestedArray, RaggedArray
 from ..selection.statistics import column_bytes
 from ..stages.base import Decision
+from ..threads import ThreadPool
 from ..transport.source import usable_processors
 from .inspecting import Source, pipeline_of
 
@@ -262,7 +263,7 @@ class _EpochReader:
         """Reads the row groups in order, repeatedly, in as many threads as the chain uses."""
         rows = 0
         begin, busy = time.perf_counter(), time.process_time()
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="parquetry-bench") as pool:
+        with ThreadPool(self._threads, "parquetry-bench") as pool:
             running: dict[Future[None], int] = {}
             for row_group in itertools.cycle(self._row_groups.tolist()):
                 running[pool.submit(read, row_group)] = int(self._counts[row_group])

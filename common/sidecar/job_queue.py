@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import field, replace
 from functools import partial
 from threading import Lock
@@ -20,6 +20,7 @@ from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS, PipelineError
 from ..plan.plan import BasePlan
 from ..process.dataclass import dataclass
+from ..threads import ThreadPool
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
 from ..transport.sidecar.slots import Slot
@@ -176,7 +177,7 @@ class JobQueue:
         """
         with self._slots.changed:
             later = [item for item in self._pending if isinstance(item, RunningJob)]
-        with ThreadPoolExecutor(1 + len(later)) as searches:
+        with ThreadPool(1 + len(later), "parquetry-search") as searches:
 
             def search(failed: RunningJob, error: BaseException) -> Future[list[FailedItem]]:
                 check_blocks(failed.handles)

@@ -16,7 +16,7 @@ import posixpath
 import threading
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, as_completed
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from ..layout.table_logs import is_hidden
 from ..layout.whole_files import MOVING, release
 from ..process.locks import holder_of
 from ..schema.field import Unischema
+from ..threads import ThreadPool
 from ..write.petastorm import petastorm_metadata
 from ..write.staging import COMMON_METADATA, storage_errors
 from .metadata_file import replace_file, write_metadata
@@ -219,7 +220,7 @@ class CopyJob:
                 for stripe in missing:
                     work(stripe)
                 return len(sizes) - len(missing)
-            with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="parquetry-convert") as pool:
+            with ThreadPool(workers, "parquetry-convert") as pool:
                 running = [pool.submit(work, stripe) for stripe in missing]
                 try:
                     for future in as_completed(running):

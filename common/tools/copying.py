@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from ..schema.images import CompressedImageCodec
 from ..schema.plain import integer
 from ..selection.rows import RowSet
 from ..selection.statistics import decoded_bytes
+from ..threads import ThreadPool
 from ..write.file_format import arrow_schema
 from ..write.petastorm import petastorm_schema
 from ..write.writer import DatasetWriter
@@ -235,7 +235,7 @@ def write_stripe(stripe: Stripe, filesystem: pafs.FileSystem, place: str) -> Gen
 
     with (
         DatasetWriter(place, stripe.schema, filesystem=filesystem, **stripe.layout) as writer,
-        ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool,
+        ThreadPool(THREADS, "parquetry-copy") as pool,
     ):
         for row_group, table in zip(row_groups, tables_ahead(pool, load, row_groups), strict=True):
             _check_images(stripe, row_group, table)
@@ -378,9 +378,7 @@ def _stripes(dataset: StoredDataset, rows: RowSet, names: Sequence[str], size_by
     return np.split(row_groups, np.flatnonzero(np.diff(stripe)) + 1)
 
 
-def tables_ahead(
-    pool: ThreadPoolExecutor, load: Callable[[int], pa.Table], row_groups: Sequence[int]
-) -> Iterator[pa.Table]:
+def tables_ahead(pool: ThreadPool, load: Callable[[int], pa.Table], row_groups: Sequence[int]) -> Iterator[pa.Table]:
     """Yields ``load(row_group)`` for each row group, and loads a few ahead."""
     waiting = [pool.submit(load, row_group) for row_group in row_groups[:THREADS]]
     for number in range(len(row_groups)):

@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain, pairwise
 from typing import Any
@@ -32,6 +31,7 @@ from ..plan.plan import Plan
 from ..schema.codec import Codec
 from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField
+from ..threads import ThreadPool
 from ..write.writer import DatasetWriter
 from .copy_job import check_apart
 from .copying import THREADS, CopyReport, check_selects, patterns_of, places_of, stored_schema, tables_ahead, to_stored
@@ -160,7 +160,7 @@ class _Rows:
 
     def as_stored(self) -> Generator[pa.Table, None, None]:
         """Yields all rows in stored order, one row group at a time."""
-        with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool:
+        with ThreadPool(THREADS, "parquetry-copy") as pool:
             for row_group, table in zip(
                 self._row_groups(), tables_ahead(pool, self._load, self._row_groups()), strict=True
             ):
@@ -173,7 +173,7 @@ class _Rows:
         Each row group is read once. Rows that do not fit in memory are distributed to temporary files, one per range of
         the result.
         """
-        with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="parquetry-copy") as pool:
+        with ThreadPool(THREADS, "parquetry-copy") as pool:
             tables = tables_ahead(pool, self._load, self._row_groups())
             held, held_bytes, held_rows = [], 0, 0
             for table in tables:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import field
@@ -24,6 +24,7 @@ from ...plan.draws import BlockKey, BlockRows
 from ...plan.plan import BasePlan
 from ...process.dataclass import dataclass
 from ...progress import CancelToken
+from ...threads import ThreadPool
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..read.item_order import ItemOrder
@@ -100,7 +101,7 @@ class BlockStore:
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
         self._workers = workers
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
+        self._pool = ThreadPool(threads, "parquetry-fetch")
         self._handles: OrderedDict[BlockKey, BlockHandle] = OrderedDict()
         self._latest: dict[tuple[int, int], BlockKey] = {}
         self._ahead: dict[tuple[int, int], list[BlockKey]] = {}

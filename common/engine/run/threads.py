@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from itertools import pairwise
@@ -23,6 +23,7 @@ from ...order.cursor import Cursor
 from ...plan.plan import BasePlan
 from ...process.forks import load_compute, reading
 from ...progress import warning_seconds
+from ...threads import ThreadPool
 from ..columns.batch import Column, column_bytes
 from ..columns.first_job import FirstJob
 from ..read.fetch import TableCache, fetch_threads, fetchers_of
@@ -114,7 +115,7 @@ class ThreadedEngine:
             counters=self._counters,
             workers=cursor.workers,
         )
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+        self._pool = ThreadPool(threads, "parquetry-decode")
         self._first_job = FirstJob(threads)
         self._pending: deque[tuple[Future[list[list[Column]]], list[BlockHandle], Job]] = deque()
         self._run = NO_STEPS

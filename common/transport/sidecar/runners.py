@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from ...engine.run.jobs import Job
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
 from ...progress import CancelToken
+from ...threads import ThreadPool
 from .protocol import BatchHeader
 from .slots import Slot, write_tables
 from .worker_process import WorkerProcess
@@ -70,7 +71,7 @@ class ThreadRunner:
         self._loaders = loaders
         self._program = program
         self._strict_nulls = strict_nulls
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+        self._pool = ThreadPool(threads, "parquetry-decode")
         self._threads = threads
         self.begin(Counters(), CancelToken())
 

@@ -29,7 +29,7 @@ def test_an_interrupt_waits_for_the_running_calls_alone(
     pq.write_table(pa.table({"a": range(80)}), tmp_path / "x.parquet", row_group_size=10)
     ended, calls = threading.Event(), []
 
-    class Pool(progress.ThreadPoolExecutor):
+    class Pool(progress.ThreadPool):
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
             ended.set()
             super().shutdown(wait, cancel_futures=cancel_futures)
@@ -41,7 +41,7 @@ def test_an_interrupt_waits_for_the_running_calls_alone(
         ended.wait()
         return True
 
-    monkeypatch.setattr(progress, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(progress, "ThreadPool", Pool)
     with pytest.raises(KeyboardInterrupt):
         next(iter(Pipeline(tmp_path, "a", workers=4).where(interrupted, fields=["a"])))
     assert 1 <= len(calls) <= 4
