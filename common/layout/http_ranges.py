@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from .chunk_ranges import SizedFile
+from .request_slots import held_here
 from .store_answers import StoreError
 
 if TYPE_CHECKING:
@@ -61,12 +63,15 @@ class HttpFile(SizedFile):
             OSError: it answers with other bytes.
             aiohttp.ClientError: it does not answer, or refuses.
         """
-        from fsspec.asyn import sync
+        import asyncio  # fsspec has imported it
 
         first, end = self._position, self._end_of(size)
         if first >= end:
             return b""
-        content: bytes = sync(self._fs.loop, self._fetch_bytes, first, end)
+        answer = asyncio.run_coroutine_threadsafe(self._fetch_bytes(first, end), self._fs.loop)
+        held = held_here()
+        with nullcontext() if held is None else held.when_closed(answer.cancel):
+            content = answer.result()
         self._position = end
         return content
 

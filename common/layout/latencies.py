@@ -8,6 +8,7 @@ get twice the requests.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Collection
 
 from ..process.forks import ForkLock
 
@@ -32,19 +33,24 @@ class Latencies:
         self._allowed = _BURST
         self._lock = ForkLock()
 
-    def note(self, size_bytes: int, seconds: float) -> None:
-        """Notes that a read has finished."""
+    def note(self, size_bytes: int, seconds: float, *, overtook: bool = False) -> None:
+        """Notes that a read has finished.
+
+        Args:
+            seconds: how long the request took that was answered.
+            overtook: whether another request was sent before it, and is still without an answer. If this one was no
+                straggler, the store answers, and only lost the other one: then this one does not count as hedged.
+        """
         with self._lock:
-            self._recent[_class_of(size_bytes)].append(seconds)
-            self._allowed = min(_BURST, self._allowed + HEDGED_SHARE)
+            recent = self._recent[_class_of(size_bytes)]
+            is_refunded = overtook and seconds <= (_slow_after(recent) or 0.0)
+            recent.append(seconds)
+            self._allowed = min(_BURST, self._allowed + (1 if is_refunded else HEDGED_SHARE))
 
     def slow_after(self, size_bytes: int) -> float | None:
         """Returns after how many seconds a read of this size is a straggler; ``None`` if too few reads were seen."""
         with self._lock:
-            recent = sorted(self._recent.get(_class_of(size_bytes), ()))
-        if len(recent) < FEWEST_READS:
-            return None
-        return max(FLOOR_S, recent[(len(recent) - 1) * PERCENTILE // 100])
+            return _slow_after(self._recent.get(_class_of(size_bytes), ()))
 
     def may_ask_twice(self) -> bool:
         """Whether one more hedged request is within the share. If so, it counts as made."""
@@ -63,6 +69,12 @@ def latencies_of(endpoint: str) -> Latencies:
     """Returns what this process knows about an endpoint."""
     with _lock:
         return _known.setdefault(endpoint, Latencies())
+
+
+def _slow_after(recent: Collection[float]) -> float | None:
+    if len(recent) < FEWEST_READS:
+        return None
+    return max(FLOOR_S, sorted(recent)[(len(recent) - 1) * PERCENTILE // 100])
 
 
 def _class_of(size_bytes: int) -> int:

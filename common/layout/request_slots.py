@@ -20,7 +20,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 
@@ -188,6 +188,7 @@ class SlotLease:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._numbers: list[int] = []
+        self._cancels: dict[object, Callable[[], object]] = {}
         self._is_open = True
         self._lock = threading.Lock()
 
@@ -205,11 +206,29 @@ class SlotLease:
             return count
         return most
 
+    @contextmanager
+    def when_closed(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Calls ``cancel`` if the lease is closed before the end of the block, which waits for an answer."""
+        key = object()
+        with self._lock:
+            is_open = self._is_open
+            self._cancels[key] = cancel
+        try:
+            if not is_open:
+                cancel()
+            yield
+        finally:
+            with self._lock:
+                self._cancels.pop(key, None)
+
     def close(self) -> None:
         """Gives all slots back, even if the read is still under way: nobody waits for it any more. Idempotent."""
         with self._lock:
             self._is_open = False
             numbers, self._numbers = self._numbers, []
+            cancels = list(self._cancels.values())
+        for cancel in cancels:
+            cancel()
         for slot in numbers:
             self._slots.release(slot)
 

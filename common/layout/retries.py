@@ -8,6 +8,7 @@ an error about the content of a file is raised unchanged.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,7 @@ from ..errors import DatasetError, ParquetryError, access_failed
 from ..process.forks import importing
 from ..progress import pause
 from ..urls import clean_cause, without_secrets
-from .hedged_reads import hedged_read
+from .hedged_reads import Patience, hedged_read
 from .store_answers import StoreError, causes, status_of, store_answer, told
 from .stores import endpoint_of, without_subtrees
 
@@ -64,7 +65,8 @@ def with_retries(
 ) -> _T:
     """Returns what ``read`` returns. Unless the files are local, ``read`` is retried after transient faults.
 
-    A read without a response is such a fault; see `hedged_reads.hedged_read`.
+    A read without a response is such a fault; see `hedged_reads.hedged_read`. Its attempts take at most
+    `hedged_reads.PATIENCE_S` in total, and three seconds for each megabyte.
 
     Args:
         place: what is read, for messages.
@@ -87,11 +89,16 @@ def with_retries(
         text = f"the store failed {state.attempt_number} times, most recently: {told(error)}"
         raise StoreError(text) from clean_cause(error)
 
+    def sleep(seconds: float) -> None:
+        pause(seconds)
+        patience.left_s -= seconds
+
+    patience = Patience(math.inf) if is_listing else Patience.of_read(size_bytes)
     retrying = Retrying(
         retry=retry_if_exception(is_transient),
-        stop=lambda state: state.attempt_number >= min(most, _most_attempts(_error_of(state))),
+        stop=lambda state: patience.left_s < 1 or state.attempt_number >= min(most, _most_attempts(_error_of(state))),
         wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=_LONGEST_WAIT_S),
-        sleep=pause,
+        sleep=sleep,
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
@@ -103,6 +110,7 @@ def with_retries(
         is_listing=is_listing,
         is_question=is_question,
         endpoint=endpoint_of(filesystem),
+        patience=patience,
     )
     try:
         return retrying(ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -264,6 +265,33 @@ def test_a_store_that_never_answers_is_an_error(store: FaultyStore, monkeypatch:
     store.faults = iter([lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")] * 1000)
     with pytest.raises(DatasetError, match=r"failed 8 times, most recently: the store timed out: expected a response"):
         list(_pipeline(store))
+    answers.set()
+
+
+def test_the_attempts_at_a_read_have_a_time_limit_in_total(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    len(_pipeline(store))
+    answers = threading.Event()
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.06)
+    monkeypatch.setattr(hedged_reads, "PATIENCE_S", 1.1)  # which two attempts leave less than a second of
+    store.faults = iter([lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")] * 1000)
+    with pytest.raises(DatasetError, match=r"failed [12] times, most recently: the store timed out"):
+        list(_pipeline(store))
+    answers.set()
+
+
+def test_rows_do_not_change_if_the_store_loses_one_read_in_six(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [row["id"] for row in _pipeline(store).repeat(20)]
+    answers, reads = threading.Event(), itertools.count(1)
+    monkeypatch.setattr(hedged_reads, "SLOW_S", 0.02)
+    monkeypatch.setattr(retries, "ATTEMPTS", 1)  # all within one attempt at each read
+
+    def fault() -> Exception:
+        return OSError(f"answered: {answers.wait(PATIENCE_S)}")
+
+    store.faults = (fault if next(reads) % 6 == 0 else None for _ in itertools.repeat(None))
+    assert [row["id"] for row in _pipeline(store).repeat(20)] == expected
     answers.set()
 
 

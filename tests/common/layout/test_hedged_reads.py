@@ -13,6 +13,8 @@ from processes import PATIENCE_S
 from parquetry.common.counting.counters import Count, Counters, add, counting
 from parquetry.common.layout import hedged_reads
 from parquetry.common.layout.hedged_reads import hedged_read
+from parquetry.common.layout.latencies import latencies_of
+from parquetry.common.layout.request_slots import held_here
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +82,37 @@ def test_a_second_read_that_fails_leaves_time_for_the_first(stuck: threading.Eve
         raise OSError("busy")
 
     assert hedged_read(read, "a file") == "late"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_each_lost_request_is_replaced_though_the_share_of_hedged_ones_is_used_up(
+    stuck: threading.Event, tmp_path: object
+) -> None:
+    endpoint, calls = f"test {tmp_path}", []
+    while latencies_of(endpoint).may_ask_twice():
+        pass
+
+    def read() -> int:
+        calls.append(1)
+        return len(calls) if len(calls) == 5 or stuck.wait(PATIENCE_S) else 0
+
+    assert hedged_read(read, "a file", endpoint=endpoint) == 5
+
+
+def test_a_request_that_nobody_waits_for_is_cancelled(impatient: None, stuck: threading.Event) -> None:
+    cancelled, calls = threading.Event(), iter([True, False])
+
+    def read() -> str:
+        if next(calls):
+            held = held_here()
+            assert held is not None
+            with held.when_closed(cancelled.set):
+                cancelled.wait(PATIENCE_S)
+            return "late"
+        return "soon"
+
+    assert hedged_read(read, "a file") == "soon"
+    assert cancelled.wait(PATIENCE_S)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -68,6 +68,15 @@ def test_second_requests_are_a_share_of_all_reads() -> None:
     assert asked >= 1000 * latencies.HEDGED_SHARE
 
 
+def test_a_request_that_replaces_a_lost_one_does_not_count_unless_it_is_slow_itself() -> None:
+    for slower_s, expected in ((0.0, 100), (0.1, 7)):  # than any before: the store is slow for everybody
+        known, asked = noted(*[1.0] * FEWEST_READS), 0
+        for number in range(100):
+            asked += known.may_ask_twice()
+            known.note(0, 1.0 + slower_s * (1 + number), overtook=True)
+        assert asked == expected
+
+
 def test_the_reads_of_an_endpoint_decide_when_it_is_asked_again(
     stuck: threading.Event, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:

@@ -40,6 +40,19 @@ def _two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARQUETRY_STORE_REQUESTS", "2")
 
 
+def test_a_closed_lease_cancels_what_waits_and_nothing_else(endpoint: str) -> None:
+    cancelled: list[str] = []
+    with slots_of(endpoint).taken() as held:
+        with held.when_closed(lambda: cancelled.append("ended before")):
+            pass
+        with held.when_closed(lambda: cancelled.append("waits")):
+            held.close()
+            assert cancelled == ["waits"]
+        with held.when_closed(lambda: cancelled.append("began after")):
+            assert cancelled == ["waits", "began after"]
+    assert cancelled == ["waits", "began after"]
+
+
 class Peak:
     """Counts how many are inside at a time. The first two wait for each other, so they are inside together."""
 
