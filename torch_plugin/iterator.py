@@ -20,7 +20,7 @@ from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.process.dataclass import dataclass
-from parquetry.common.process.forks import ForkLock
+from parquetry.common.process.forks import ForkLock, leave_to_parent
 from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
@@ -126,6 +126,7 @@ class ElementIterator(Generic[Given]):
         self._step: tuple[int, Any] | None = None
         self._rows: Iterator[Given] = iter(())
         self._lock = ForkLock()
+        leave_to_parent(self)
 
     def __iter__(self) -> ElementIterator[Given]:
         return self
@@ -270,6 +271,12 @@ class ElementIterator(Generic[Given]):
         self._steps.close()
         if self._relay is not None:
             self._relay.close()
+
+    def forget_elements(self) -> object:
+        """As `HoldsElements`."""
+        elements = self._step, self._rows
+        self._step, self._rows = None, iter(())
+        return elements
 
     def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator[Pipeline]:
         workers, own = self.progress.cursor.workers, self._worker

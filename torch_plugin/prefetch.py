@@ -19,6 +19,7 @@ import torch
 
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.process.dataclass import dataclass
+from parquetry.common.process.forks import leave_to_parent
 
 from .devices import DeviceCopies, copies_to
 from .nested import NestedTensors
@@ -183,6 +184,7 @@ class _Pass(Iterator[Any]):
         self._ahead: deque[_Ahead] = deque()
         self._sources: deque[tuple[Any, list[torch.Tensor]]] = deque()  # of copies that may be under way
         self._is_open = True
+        leave_to_parent(self)
         if copies is not None:  # an abandoned pass must not free memory that is still being read
             weakref.finalize(self, _finish, copies, self._sources).atexit = False
 
@@ -212,6 +214,11 @@ class _Pass(Iterator[Any]):
         stop = getattr(self._batches, "close", None)
         if callable(stop):
             stop()
+
+    def forget_elements(self) -> object:
+        """As `HoldsElements`."""
+        ahead, self._ahead = self._ahead, deque()
+        return ahead
 
     def _finish(self) -> None:
         if self._copies is not None:

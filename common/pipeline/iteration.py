@@ -21,7 +21,7 @@ from ..engine.columns.batch import (
 )
 from ..engine.run.step_run import split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError
-from ..process.forks import ForkLock
+from ..process.forks import ForkLock, leave_to_parent
 from ..schema.element import Element, OutputField
 from ..tracebacks import shorten
 from ..transport.sidecar.request import open_request
@@ -52,6 +52,7 @@ class PipelineIterator(Generic[Given]):
         self._taken = Count()
         self._has_begun = False
         self._lock = ForkLock()
+        leave_to_parent(self)
 
     def __iter__(self) -> PipelineIterator[Given]:
         return self
@@ -129,6 +130,11 @@ class PipelineIterator(Generic[Given]):
         """Stops all work. Idempotent."""
         self._rows = iter(())
         self._steps.close()
+
+    def forget_elements(self) -> object:
+        """As `HoldsElements`."""
+        rows, self._rows = self._rows, iter(())
+        return rows
 
 
 def batch_to_numpy(element: Element, columns: Sequence[Column]) -> Any:

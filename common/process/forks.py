@@ -1,5 +1,7 @@
 """Keeps things usable in a forked child: `cached_property`, `ForkLock`, imports inside `importing`, and Arrow's memory.
 
+What a child must not use, because its parent goes on with it, is left to the parent: see `leave_to_parent`.
+
 `pc` is `pyarrow.compute`, imported when it is first used: readers that do not need it start about 10 % faster.
 
 A fork copies every lock, but only the thread that forks. A lock that another thread held at that moment is never
@@ -16,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 _MISSING = object()
 
@@ -68,6 +70,25 @@ _locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 def _free_all() -> None:
     for lock in _locks:
         lock._lock = threading.Lock()
+
+
+class HoldsElements(Protocol):
+    """An iterator that holds elements which are made already."""
+
+    def forget_elements(self) -> object:
+        """Called in a forked child: forgets the elements, and returns what holds them."""
+
+
+def leave_to_parent(iterator: HoldsElements) -> None:
+    """Leaves the elements that an iterator holds to its own process: in a forked child, it does not give them again.
+
+    So the iterator need not compare processes for each element, only where it makes more of them.
+    """
+    _holders.add(iterator)
+
+
+_holders: weakref.WeakSet[HoldsElements] = weakref.WeakSet()
+_forgotten: list[object] = []  # never freed here: a thread of the parent may hold the lock of their memory
 
 
 _IMPORTS_WITHIN_S = 10.0  # not forever, as the import may itself wait for a fork
@@ -184,6 +205,7 @@ def _after_in_child() -> None:
     global _imports, _reads
     _imports, _reads = threading.RLock(), _Reads()
     _free_all()
+    _forgotten.extend([iterator.forget_elements() for iterator in _holders])
 
 
 if hasattr(os, "register_at_fork"):
