@@ -20,6 +20,7 @@ from chains import KEPT, chains, dataset, layouts
 from faces import THREADS, Face, plain_element
 from hypothesis import assume
 from hypothesis import strategies as st
+from ids import epoch_of, flat
 from joins import JOINS
 from oracle import apply, check
 from refills import without
@@ -27,6 +28,7 @@ from refills import without
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import EmptySelectionError
 from parquetry.common.order.cursor import Cursor
+from parquetry.common.stages.shard import Shard
 
 ALL_VIEWS = ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")
 
@@ -88,14 +90,16 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
         fills = pipeline.plan().keeps_step and not drops
         workers = getattr(face, "workers", None) or 1
         expected = []
-        for _ in range(2):
+        for epoch in range(2):
             try:
-                rows = [number for element in given(plain, iter(plain)) for number in element or ()]
+                ranks = [_rows_of(each, epoch) for each in _ranks_from(plain)]
             except EmptySelectionError:
                 assume(False)
-            parts = _lanes(rows, 1 if drops else size, workers)
-            gone = bad | {row for row in rows if drops and row % modulus == 0}
-            lanes = [_without(lane, gone, size, whole=whole, fills=fills) for lane in parts]
+            parts = [lane for rows in ranks for lane in _lanes(rows, 1 if drops else size, workers)]
+            gone = bad | {row for row in ranks[0] if drops and row % modulus == 0}
+            lanes = [
+                _without([*parts[own:], *parts[:own]], gone, size, whole=whole, fills=fills) for own in range(workers)
+            ]
             assume(None not in lanes)
             ends = [None if most is None else max(0, -(-(most - lane) // workers)) for lane in range(workers)]
             turns = itertools.zip_longest(*((lane or [])[:end] for lane, end in zip(lanes, ends, strict=True)))
@@ -148,9 +152,9 @@ def run_limited(data: st.DataObject, faces: Sequence[Face]) -> None:
         wanted = lane.length if taken is None or size is None else min(lane.length, taken * size)
         allowed = math.floor(most * wanted / times) if isinstance(most, float) else most
         begin = face.passes(pipeline)
-        for _ in range(2):
-            rows = [number for element in given(plain, iter(plain)) for number in element or ()]
-            found, is_over = _limited(rows, passes, bad, size or 1, allowed, fills=pipeline.plan().keeps_step)
+        for epoch in range(2):
+            ranks = [_rows_of(each, epoch) for each in _ranks_from(plain)]
+            found, is_over = _limited(ranks, passes, bad, size or 1, allowed, fills=pipeline.plan().keeps_step)
             expected = found[:taken], is_over and (taken is None or len(found) < taken)
             assert _until_limit(pipeline, begin()) == expected, face.name
 
@@ -169,16 +173,37 @@ def _until_limit(pipeline: Pipeline, iterator: Iterator[Any]) -> tuple[list[list
     return found, False
 
 
+def _ranks_from(pipeline: Pipeline) -> list[Pipeline]:
+    """Returns the pipeline of each rank that has rows in its order, from its own rank on."""
+    order = pipeline.plan().order
+    shard = next((stage for stage in order.row_views if isinstance(stage, Shard)), None)
+    if shard is None:
+        return [pipeline]
+    ranks = [(shard.index + number) % shard.num_shards for number in range(shard.num_shards)]
+    return [
+        pipeline.with_stages(
+            [replace(stage, index=rank) if isinstance(stage, Shard) else stage for stage in pipeline.stages]
+        )
+        for rank in ranks
+    ]
+
+
+def _rows_of(pipeline: Pipeline, epoch: int) -> list[int]:
+    return flat([np.atleast_1d(number).tolist() for number in epoch_of(pipeline, epoch)])
+
+
 def _limited(
-    rows: list[int], passes: list[int], bad: set[int], size: int, allowed: int, *, fills: bool
+    ranks: list[list[int]], passes: list[int], bad: set[int], size: int, allowed: int, *, fills: bool
 ) -> tuple[list[list[int]], bool]:
-    """Takes one row after the other; ``fills`` begins again at the end, as often as needed."""
+    """Takes one row after the other; ``fills`` begins again at the end, and goes on with the other ranks' rows."""
     good: list[int] = []
-    left_out, is_over = 0, fills and bad.issuperset(rows)
-    for position in itertools.count():
+    rows = ranks[0]
+    left_out, is_over = 0, fills and bad.issuperset(row for each in ranks for row in each)
+    endless = itertools.chain(rows, itertools.cycle(itertools.chain(*ranks)))
+    for position, row in enumerate(endless):
         if (len(good) if fills else position) == len(rows):
             break
-        row, begun = rows[position % len(rows)], passes[min(position, len(rows) - 1)]
+        begun = passes[min(position, len(rows) - 1)]
         if row not in bad:
             good.append(row)
             continue
@@ -287,14 +312,15 @@ def _lanes(rows: list[int], size: int, workers: int) -> list[list[int]]:
     return [[row for batch in batches[worker::workers] for row in batch] for worker in range(workers)]
 
 
-def _without(rows: list[int], bad: set[int], size: int, *, whole: bool, fills: bool) -> list[list[int]] | None:
-    """Batches the good rows; ``fills`` repeats the first ones to replace the bad ones."""
-    good = [row for row in rows if row not in bad]
+def _without(parts: list[list[int]], bad: set[int], size: int, *, whole: bool, fills: bool) -> list[list[int]] | None:
+    """Batches the good rows of the first part; ``fills`` repeats them, and then takes those of all parts in turn."""
+    rows = parts[0]
+    good, others = ([row for row in each if row not in bad] for each in (rows, itertools.chain(*parts)))
     if fills and rows:
-        if not good:
+        if not others:
             return None
         wanted = len(rows) // size * size if whole else len(rows)
-        good = list(itertools.islice(itertools.cycle(good), wanted))
+        good = list(itertools.islice(itertools.chain(good, itertools.cycle(others)), wanted))
     batches = [good[first : first + size] for first in range(0, len(good), size)]
     return [batch for batch in batches if len(batch) == size or not whole]
 

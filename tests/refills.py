@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -25,19 +26,24 @@ def without(
 ) -> list[Batch] | None:
     """Returns the rows (counted over the dataset) in the batches of a loader worker, if the ``bad`` ones fail.
 
-    Returns ``None`` if every rank must return as many batches, and every row fails.
+    Returns ``None`` if every rank must return as many batches, and every row of every rank fails.
     """
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
-    places = _places(plan, iteration, worker, workers)
+    shard = plan.order.shard
+    own, parts = Cursor(worker=worker, workers=workers).part(shard)
     if not plan.keeps_step:
-        return _refilled(places, bad)
-    if places and all(set(rows) <= bad for _, rows in places):
+        return _refilled(_places(plan, iteration, worker, workers), bad)
+    lanes = [_places(plan, iteration, part % workers, workers, part // workers) for part in range(parts)]
+    lanes = [*lanes[own:], *lanes[:own]]
+    if lanes[0] and all(set(rows) <= bad for places in lanes for _, rows in places):
         return None
     found: list[Batch] = []
-    while len(found) < len(places):
+    for places in itertools.chain(lanes[:1], itertools.cycle(lanes)):  # its own again, before those of other parts
+        if len(found) >= len(lanes[0]):
+            break
         found += _refilled(places, bad)
-    return found[: len(places)]
+    return found[: len(lanes[0])]
 
 
 def left_out(pipeline: Pipeline, bad: set[int], iteration: int, worker: int, workers: int) -> int:
@@ -47,8 +53,8 @@ def left_out(pipeline: Pipeline, bad: set[int], iteration: int, worker: int, wor
     return sum(row in bad for _, rows in _places(plan, iteration, worker, workers) for row in rows)
 
 
-def _places(plan: Plan, iteration: int, worker: int, workers: int) -> list[Place]:
-    lane, items = plan.lane(Cursor(worker=worker, workers=workers)), plan.items
+def _places(plan: Plan, iteration: int, worker: int, workers: int, rank: int | None = None) -> list[Place]:
+    lane, items = plan.lane(Cursor(worker=worker, workers=workers), rank), plan.items
     assert isinstance(items, BucketItems)
     passes, index = lane.resolve(np.arange(lane.length or 0))
     found = []

@@ -21,7 +21,7 @@ from ..stages.base import Decision, Stage, positive_integer, with_canonical_shar
 from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_program
 from .items import distinct
-from .plan import BasePlan, Plan
+from .plan import BasePlan, Plan, of_rank
 from .program import MixedProgram
 from .stage_order import order_stages
 
@@ -134,6 +134,9 @@ class MixedPlan(BasePlan):
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
         """The rows of this rank."""
         return rows_viewed(self.order.row_views, self.mix_view)
+
+    def row_view_of(self, rank: int) -> RowView:
+        return rows_viewed(of_rank(self.order.row_views, rank), self.mix_view)
 
     @property
     def one_pass(self) -> RowView:

@@ -46,6 +46,7 @@ from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
 from ..stages.measure import Measure
+from ..stages.shard import Shard
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
 from .items import RowItems, by_block, distinct
@@ -179,24 +180,29 @@ class BasePlan:
             return False
         return not self.joined or self.order.makes_batches or len(self.parts) > 1 or bool(self.program.item_steps)
 
-    def lane(self, cursor: Cursor) -> RowView:
-        """Returns the rows of a loader worker's part in order, including those after its last full batch."""
-        rows, batch = self.rows_from(cursor.origin), None if self.program.drops else self.order.batch
+    def lane(self, cursor: Cursor, rank: int | None = None) -> RowView:
+        """Returns the rows of a loader worker's part in order, including those after its last full batch.
+
+        Args:
+            cursor: says which loader worker.
+            rank: the rank; ``None`` = this one.
+        """
+        rows, batch = self.rows_from(cursor.origin, rank), None if self.program.drops else self.order.batch
         if cursor.workers == 1:
             return rows
         if batch is None:
             return ShardView(rows, cursor.workers, cursor.worker, "none")
         return Lane(rows, batch.batch_size, cursor.worker, cursor.workers)
 
-    def rows_from(self, origin: Origin) -> RowView:
-        """Returns the rows of this rank that remain after a global position.
+    def rows_from(self, origin: Origin, rank: int | None = None) -> RowView:
+        """Returns the rows of a rank (``None`` = this one) that remain after a global position.
 
         Raises:
             StateError: the stages (``take``, ``skip``) give ranks no common position.
         """
         if origin == START:
-            return self.row_view
-        shard, whole = self._elastic_shard(), self.one_pass
+            return self.row_view if rank is None else self.row_view_of(rank)
+        shard, whole = of_rank(self._elastic_shard(), rank), self.one_pass
         passes_each = whole.passes or 1
         passes = None if self.row_view.passes is None else self.row_view.passes // passes_each
         left = None if passes is None else passes - origin.passes - 1
@@ -313,6 +319,10 @@ class BasePlan:
     @property
     def one_pass(self) -> RowView:
         """The rows of one pass over the data, for all ranks together."""
+        raise NotImplementedError
+
+    def row_view_of(self, rank: int) -> RowView:
+        """Returns the ``row_view`` of another rank, if this plan has its rows, and otherwise that of this one."""
         raise NotImplementedError
 
     def with_seed(self, seed: int) -> BasePlan:
@@ -526,6 +536,9 @@ class Plan(BasePlan):
         """The rows of this rank, over all passes, before batching."""
         return _row_view(self.order.row_views, self.items.num_items, self.order_spec)
 
+    def row_view_of(self, rank: int) -> RowView:
+        return _row_view(of_rank(self.order.row_views, rank), self.items.num_items, self.order_spec)
+
     def check_not_empty(self) -> None:
         """Raises `EmptySelectionError` if the pipeline is empty, and not because of ``take`` or ``skip``."""
         files, groups = len(self.dataset.files), len(self.dataset.row_groups)
@@ -688,6 +701,11 @@ class Plan(BasePlan):
 
     def _stored_bytes(self, row_group: int) -> int:
         return column_bytes(self.dataset, row_group, [field.name for field in self.program.fields])
+
+
+def of_rank(stages: Sequence[Stage], rank: int | None) -> list[Stage]:
+    """Returns views with the part of a rank; ``None`` = the one that they have."""
+    return [replace(stage, index=rank) if rank is not None and isinstance(stage, Shard) else stage for stage in stages]
 
 
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from ...order.cursor import Cursor
+from ...order.positions import RowView
 from ...plan.plan import BasePlan
+from ...process.forks import cached_property
 
 
 class PartPositions:
@@ -18,24 +20,27 @@ class PartPositions:
         batch_size: the number of rows in a batch; ``None`` if rows are not batched, or if a function drops some first.
         drops_remainder: whether a last, shorter batch is dropped.
         target: how many rows to return, if every rank must return the same number. Positions then continue beyond the
-            end, and wrap around to the beginning, because later rows replace those that fail. Otherwise ``None``.
+            end, because later rows replace those that fail: first come the rows of this part again, then those of the
+            parts that follow it, and so on. So a part whose rows all fail has rows as long as any part has. Otherwise
+            ``None``.
         parts: the number of parts: the loader workers on all ranks.
     """
 
     def __init__(self, plan: BasePlan, cursor: Cursor) -> None:
+        self._plan, self._cursor = plan, replace(cursor, start=0)
         batch = None if plan.program.drops else plan.order.batch
         self._rows = plan.lane(cursor)
         self._all_rows = plan.one_pass.length or 0
         self.length = self._rows.length
         self.batch_size = None if batch is None else batch.batch_size
         self.drops_remainder = batch is not None and batch.drop_remainder
-        self.parts = cursor.part(plan.order.shard)[1]
+        self._part, self.parts = cursor.part(plan.order.shard)
         self.target = self.length if plan.keeps_step and not plan.program.drops else None
         if self.target is not None and self.drops_remainder and self.batch_size is not None:
             self.target -= self.target % self.batch_size
         self._taken: int | None = None  # the rows that ``take`` after ``batch`` lets through
         if plan.order.batch_views and self.batch_size is not None:
-            batches = plan.steps(replace(cursor, start=0)).length
+            batches = plan.steps(self._cursor).length
             self._taken = None if batches is None else batches * self.batch_size
             if self._taken is not None and self.length is not None and self._taken >= self.length:
                 self._taken = None  # it cuts nothing off
@@ -70,15 +75,39 @@ class PartPositions:
 
     def resolve(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pass of each position, and the global position in the order of that pass."""
-        return self._rows.resolve(positions % self.length if self._wraps and self.length else positions)
+        length = self.length
+        if not self._wraps or not length or not len(positions):
+            return self._rows.resolve(positions)
+        if positions[-1] < 2 * length:
+            return self._rows.resolve(positions % length)
+        places = np.where(positions < length, positions, (positions - length) % self._ends[-1])
+        lanes = np.searchsorted(self._ends, places, side="right")
+        places -= np.concatenate([[0], self._ends])[lanes]
+        passes, index = np.empty_like(places), np.empty_like(places)
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            passes[here], index[here] = self._lane(lane).resolve(places[here])
+        return passes, index
 
     def cycle(self, position: int) -> int:
-        """Returns how often the part has wrapped around before a position."""
-        return position // self.length if self._wraps and self.length else 0
+        """Returns how many parts have ended before a position: this one, and those that come after it."""
+        length = self.length
+        if not self._wraps or not length:
+            return 0
+        if position < 2 * length:
+            return position // length
+        turns, left = divmod(position - length, int(self._ends[-1]))
+        return 1 + turns * self.parts + int(np.searchsorted(self._ends, left, side="right"))
 
     def within_cycle(self, positions: np.ndarray, cycle: int) -> np.ndarray:
         """Returns the positions before the end of a cycle."""
-        return positions[positions < (cycle + 1) * self.length] if self._wraps and self.length else positions
+        length = self.length
+        if not self._wraps or not length:
+            return positions
+        if cycle < 2:
+            return positions[positions < (cycle + 1) * length]
+        turns, lane = divmod(cycle - 1, self.parts)
+        return positions[positions < length + turns * self._ends[-1] + self._ends[lane]]
 
     def passes_begun(self, positions: np.ndarray) -> np.ndarray:
         """Returns how many passes have begun at each position. Positions that wrap around begin no other pass."""
@@ -92,6 +121,11 @@ class PartPositions:
         return self._wraps or self.length is None
 
     @property
+    def rows_of_all_parts(self) -> int:
+        """How many consecutive positions, from any one on, have the rows of every part, if they wrap around."""
+        return (self.length or 0) + int(self._ends[-1])
+
+    @property
     def rows_of_pass(self) -> float:
         """The number of rows in one pass over the data."""
         if self.length is not None and self._rows.passes:
@@ -102,3 +136,15 @@ class PartPositions:
     @property
     def _wraps(self) -> bool:
         return self.target is not None
+
+    def _lane(self, number: int) -> RowView:
+        """Returns the rows of the ``number``-th part from this one on."""
+        if not number:
+            return self._rows
+        rank, worker = divmod((self._part + number) % self.parts, self._cursor.workers)
+        return self._plan.lane(replace(self._cursor, worker=worker), rank)
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """How many rows the first parts have together, from this one on; int64."""
+        return np.cumsum([self._lane(number).length or 0 for number in range(self.parts)])

@@ -268,7 +268,9 @@ class SkippingPlanner:
     def _is_barren(self, barren: int) -> bool:
         length = self._positions.length
         most = _BARREN_PASSES * self._positions.rows_of_pass if length is None else length
-        return bool(self._positions.is_endless and barren and barren >= most)
+        if not self._positions.is_endless or not barren or barren < most:
+            return False
+        return length is None or barren >= self._positions.rows_of_all_parts
 
     def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[Skip]]:
         """Returns a mask of the positions known to fail (``None`` = none), and their rows."""

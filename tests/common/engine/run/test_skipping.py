@@ -141,6 +141,56 @@ def test_ranks_that_keep_step_give_their_first_rows_again(url: str) -> None:
             assert ids(resumed) == ids(batched)[taken:]
 
 
+CHAINS: dict[str, Callable[[Pipeline, int], Pipeline]] = {
+    "rows": lambda rows, rank: rows.shard(4, rank),
+    "batches": lambda rows, rank: rows.shard(4, rank).batch(4),
+    "passes": lambda rows, rank: rows.shard(4, rank).repeat(2).batch(3),
+    "its own shuffle": lambda rows, rank: rows.shard(4, rank).shuffle(5, seed=1, reshuffle_each_iteration=False),
+    "windows": lambda rows, rank: rows.ngram(length=1, timestamp="id").shard(4, rank),
+    "buckets": lambda rows, rank: rows.bucket("id", [8, 24], batch_size=2).shard(4, rank),
+    "a mix": lambda rows, rank: mix([rows], seed=0).shard(4, rank).batch(4),
+    "full batches only": lambda rows, rank: rows.shard(4, rank, even="drop").batch(3, drop_remainder=True),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_ranks_stay_in_step_where_a_long_run_of_rows_fails(tmp_path: Path, chain: str) -> None:
+    """A rank whose rows all fail takes those of other ranks; if no rank has any, all end in the same error."""
+    pq.write_table(pa.table({"id": range(40)}), tmp_path / "rows.parquet", row_group_size=5)
+
+    def made(rank: int, bad: int) -> Pipeline:
+        def fail(row: dict[str, Any]) -> dict[str, Any]:
+            if np.min(row["id"]) < bad:
+                raise ValueError("damaged")
+            return row
+
+        source = Pipeline(tmp_path / "rows.parquet", executor="threads", on_error="skip")
+        if chain in ("windows", "buckets"):
+            return CHAINS[chain](source, rank).transform(fail, batched=chain == "buckets")
+        return CHAINS[chain](source.transform(fail), rank)
+
+    for rank in (1, 2):
+        whole, pipeline = ids(made(rank, 0)), made(rank, 20)
+        found, iterator = ids(pipeline), iter(pipeline)
+        assert len(found) == len(whole) == len(pipeline)
+        assert chain == "buckets" or [np.shape(each) for each in found] == [np.shape(each) for each in whole]
+        assert np.min(np.concatenate(list(map(np.ravel, found)))) >= 20
+        states = [iterator.state_dict() for _ in iterator]
+        for taken in (1, len(states) // 2, len(states)):
+            resumed = iter(made(rank, 20))  # knows of no bad row
+            assert ids(resumed.load_state_dict(states[taken - 1])) == found[taken:]
+        counts = [[_elements(made(rank, bad), worker, 2) for worker in range(2)] for bad in (0, 20)]
+        assert counts[0] == counts[1]
+        with pytest.raises(PipelineError, match=r"all of \d+ consecutive (rows|batches) failed"):
+            ids(made(rank, 40))
+
+
+def _elements(pipeline: Pipeline, worker: int, workers: int) -> int:
+    """Returns how many elements a loader worker gives."""
+    steps = StepIterator(pipeline, 0, strict_nulls=False, worker=worker, workers=workers)
+    return sum(1 if pipeline.element.batched else rows for rows, _ in steps)
+
+
 @pytest.mark.parametrize("most", [3, 0.14, np.int16(3)])
 def test_more_errors_than_allowed_end_the_epoch(url: str, most: Any) -> None:
     iterator = iter(images(url, max_errors=most))
