@@ -7,6 +7,7 @@ loader is one epoch, in every process; an iterator without an announcement is an
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import struct
@@ -24,6 +25,7 @@ from parquetry.common.schema.plain import integer
 from .loader_passes import Pass
 from .trainer_sharding import TrainerEpoch
 
+_LOG = logging.getLogger(__name__)
 _WORDS = struct.Struct("<qqq")
 _NAME = "epochs"
 _LOADERS = 64  # loaders with workers at a time; workers of further loaders count for themselves
@@ -36,6 +38,17 @@ def epoch_number(epoch: object) -> int:
     if found is None:
         raise PipelineError(f"set_epoch: expected an integer >= 0, got {epoch!r}.")
     return found
+
+
+def warn_of_dropped_state(state_epoch: int, epoch: int) -> None:
+    """Warns that ``set_epoch`` drops a state that was loaded before it and that nothing has used."""
+    _LOG.warning(
+        "set_epoch(%d): the state that was loaded before is from epoch %d, so it is dropped, and epoch %d begins at the "
+        "start. To resume from it, call load_state_dict() after set_epoch(), or leave set_epoch() out.",
+        epoch,
+        state_epoch,
+        epoch,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -39,7 +40,7 @@ from parquetry.common.process.exit_watch import end_with_trainer
 from parquetry.common.urls import url_without_secrets, without_signature
 
 from . import loader_passes
-from .epochs import EpochCounter, epoch_number
+from .epochs import EpochCounter, epoch_number, warn_of_dropped_state
 from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .loader_passes import Announced, LoaderPosition, Pass
@@ -113,6 +114,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._resume: dict[str, Any] | None = None  # a state for the next iterator
         self._resume_announced = False  # the workers of an announced epoch already have that state
         self._progress: Progress | None = None
+        self._running: weakref.ref[Any] | None = None  # the latest iterator of a loader that gave an element
         self._begun: Progress | None = None  # where this process's latest iterator began; None once a loader announced
         self._canonical_shards: int | None = None  # from a state, if the pipeline does not set it
         self._deals_itself = False  # a single process resumed from a state of several ranks
@@ -254,7 +256,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """
         return self._counting.stats(self._part(self._placement()))
 
-    def _check_begun(self) -> None:
+    def _check_begun(self, iterator: object) -> None:
+        self._running = weakref.ref(iterator)
         if self._resume is not None and not self._resume_announced and not self._epochs.is_awaited:
             raise StateError(
                 "load_state_dict: expected a state before the loader begins its pass, got one after. iter(loader) "
@@ -276,9 +279,37 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         progress = self._progress
         if position is not None and progress is not None and position[0] == progress.cursor.iteration:
             _, progress.consumed, progress.skipped = position
+        self._let_go()  # the traceback keeps the loader's iterator, which may never be used again
+
+    def _let_go(self) -> None:
+        """Notes that a state may be loaded, unless the loader's workers stay, and would not get it."""
+        if not getattr(self._running_loader, "_persistent_workers", False):
+            self._running = None
+
+    @property
+    def _running_loader(self) -> object:
+        """The iterator of the loader whose pass has begun in this process, while it exists; otherwise ``None``."""
+        return None if self._running is None or get_worker_info() is not None else self._running()
+
+    def _check_may_load(self) -> None:
+        running = self._running_loader
+        if running is None:
+            return
+        if getattr(running, "_persistent_workers", False):
+            raise StateError(
+                "load_state_dict: expected a state before the loader starts its workers, got one after: with "
+                "persistent_workers=True they go on with the dataset that they have. Drop the loader, load the state, "
+                "and make a new loader."
+            )
+        raise StateError(
+            "load_state_dict: expected a state before the loader begins its pass, got one while the pass runs, which "
+            "would go on from where it is. Load the state before iter(loader), or leave the loop (and drop its "
+            "iterator) first."
+        )
 
     def _ended(self) -> None:
         """Called in the training process when a loader's pass has ended."""
+        self._let_go()
         self._counting.ended(url_without_secrets(self._pipeline.urls[0]))
         if self._in_workers is not None:
             self._in_workers.finished = True
@@ -335,14 +366,19 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """Resumes from a state: the next iterator, or the loader workers of the next epoch together, continue from it.
 
-        Works in place and returns the pipe. In a process group, the state must belong to this rank's part.
+        Works in place and returns the pipe. In a process group, the state must belong to this rank's part. The epoch is
+        that of the state, whatever `set_epoch` said before.
 
         Args:
             strict: ``False`` accepts a state from a pipeline with other fields or transforms, if the order is the same.
 
         Raises:
-            StateError: the state belongs to another dataset, pipeline, or part.
+            StateError: the state belongs to another dataset, pipeline, or part; or a loader is in the middle of a pass.
         """
+        self._check_may_load()
+        return self._take_state(state_dict, strict=strict)
+
+    def _take_state(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         at = self._placement()
         part, state = on_these_ranks(self._part(at), parse(state_dict))
         if at.num_shards == 1 and part is not self._part(at):
@@ -405,13 +441,16 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass epoch ``epoch`` (counted from 0), in running workers too.
 
-        The pass resumes from a loaded state if the state is from that epoch, and starts at the beginning otherwise.
+        If a state was loaded before, the pass resumes from it if it is from that epoch. Otherwise it starts at the
+        beginning, and a warning says that the state is dropped.
 
         Raises:
             PipelineError: the epoch is not an integer of at least 0.
         """
         epoch = epoch_number(epoch)
         if self._resume is not None and self._resume["iteration"] != epoch:
+            if not self._resume_announced:
+                warn_of_dropped_state(self._resume["iteration"], epoch)
             self._resume = None
         self._epochs.set(epoch)
         self._begun = None
@@ -425,7 +464,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _on_these_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
         """Returns a state as one of this number of ranks, and prepares for iterators that get it."""
-        found, self._resume = self.load_state_dict(state)._resume, None
+        found, self._resume = self._take_state(state)._resume, None
         return {} if found is None else found
 
     def _elements_after(self, state: dict[str, Any] | None) -> int | None:
@@ -609,7 +648,8 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         return result
 
     def __getstate__(self) -> Any:
-        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}, "_resumes": ResumeWatch()}
+        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_running": None, "_parts": {}}
+        fresh["_resumes"] = ResumeWatch()
         return {**self.__dict__, **fresh, "_sent_ranks": self._ranks()}
 
 

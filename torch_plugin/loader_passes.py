@@ -109,8 +109,8 @@ class Announced:
         Returns what to call when it has restored the state, if anything.
         """
 
-    def _check_begun(self) -> None:
-        """Called in the training process before the loader gives the first element of a pass."""
+    def _check_begun(self, iterator: object) -> None:
+        """Called in the training process before the loader's iterator gives the first element of a pass."""
 
     def _as_sent(self, elements: Iterator[Any]) -> Iterator[Any]:
         """In a loader worker: returns what the worker sends of the elements that torch has begun to iterate."""
@@ -280,7 +280,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self)
         if self._parquetry_fresh:
             for dataset in self._parquetry_told:
-                dataset._check_begun()
+                dataset._check_begun(self)
             self._parquetry_fresh = False
             if self._parquetry_restored is not None:
                 self._parquetry_restored()

@@ -10,7 +10,7 @@ from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.pipeline.iteration import Given
 
-from .epochs import epoch_number
+from .epochs import epoch_number, warn_of_dropped_state
 from .iterable import ParquetIterable
 from .iterable_carrier import IterableCarrier, Part
 from .iterator import ElementIterator, parse
@@ -37,10 +37,16 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
     def set_epoch(self, epoch: int) -> None:
         """Makes the next ``reset()`` without a state start epoch ``epoch`` (counted from 0).
 
+        A state that was loaded before is kept if it is from that epoch, and dropped with a warning otherwise.
+
         Raises:
             PipelineError: the epoch is not an integer of at least 0.
         """
         number = epoch_number(epoch)
+        if self._loaded and self._iterator is not None and not self._iterator.begun:
+            if self._iterator.progress.cursor.iteration == number:
+                return
+            warn_of_dropped_state(self._iterator.progress.cursor.iteration, number)
         self.close()
         self._iterator = None
         self._epoch = number
@@ -61,8 +67,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
 
     def next(self) -> Given:
         """Returns the next element."""
-        assert self._iterator is not None  # BaseNode resets first
-        return next(self._iterator)
+        return next(self._begun_iterator())
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """Resumes from a state, even if a ``Loader`` resets the node before it takes the first element.
@@ -81,8 +86,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the position of the node: a small JSON-serializable dict, the same in every dataset class."""
-        assert self._iterator is not None  # BaseNode resets first
-        return self._iterator.state_dict()
+        return self._begun_iterator().state_dict()
 
     def stats(self) -> LoaderStats:
         """Returns statistics of the running or latest epoch, and which side is slow; see `ParquetIterable.stats`.
@@ -96,6 +100,12 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
         """Stops all work; you can reset the node afterwards. Idempotent."""
         if self._iterator is not None:
             self._iterator.close()
+
+    def _begun_iterator(self) -> ElementIterator[Given]:
+        if self._iterator is None:  # BaseNode resets first, but not again after `set_epoch`
+            self._reset(None, strict=True)
+        assert self._iterator is not None
+        return self._iterator
 
     def _reset(self, state: dict[str, Any] | None, strict: bool) -> None:
         BaseNode.reset(self, state)

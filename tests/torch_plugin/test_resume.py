@@ -426,3 +426,57 @@ def test_a_corrupt_state_is_refused(url: str, face: Any, change: dict[str, Any])
     for text in (json.dumps(state)[:-9], b"\xff", [], None):
         with pytest.raises(StateError, match="state: expected"):
             chain.load_state_dict(text)
+
+
+@pytest.fixture
+def begun(url: str) -> dict[str, Any]:
+    """The state after two batches of epoch 0."""
+    reading = iter(make(url))
+    next(reading), next(reading)
+    return reading.state_dict()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_is_refused_while_a_pass_runs(url: str, begun: dict[str, Any], workers: int) -> None:
+    pipe, expected = make(url), ids(make(url))
+    loader = DataLoader(pipe, batch_size=None, num_workers=workers)
+    running = iter(loader)
+    assert ids([next(running)]) == expected[:1]
+    with pytest.raises(StateError, match=r"got one while the pass runs.*Load the state before iter\(loader\)"):
+        pipe.load_state_dict(begun)
+    assert ids(running) == expected[1:]
+    assert ids(pipe.load_state_dict(begun)) == expected[2:]  # that pass has ended
+    next(iter(loader))
+    pipe.load_state_dict(begun)  # that pass was dropped
+    assert ids(loader) == expected[2:]
+
+
+def test_workers_that_stay_get_no_state(url: str, begun: dict[str, Any]) -> None:
+    pipe = make(url)
+    loader = DataLoader(pipe, batch_size=None, num_workers=1, persistent_workers=True)
+    list(loader)
+    with pytest.raises(StateError, match=r"persistent_workers=True.* Drop the loader, load the state, and make a new"):
+        pipe.load_state_dict(begun)
+    del loader
+    pipe.load_state_dict(begun)
+    assert ids(DataLoader(pipe, batch_size=None, num_workers=1, persistent_workers=True)) == ids(make(url))[2:]
+
+
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
+def test_the_later_of_set_epoch_and_a_state_decides(
+    url: str, begun: dict[str, Any], face: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = make(url)
+    expected = [epoch_of(whole, epoch) for epoch in range(2)]
+
+    def given(*calls: Callable[[Any], Any]) -> list[Any]:
+        made = face.from_pipeline(whole.pipeline)
+        for call in calls:
+            call(made)
+        return ids(made)
+
+    assert given(lambda made: made.set_epoch(1), lambda made: made.load_state_dict(begun)) == expected[0][2:]
+    assert given(lambda made: made.load_state_dict(begun), lambda made: made.set_epoch(0)) == expected[0][2:]
+    assert not caplog.records
+    assert given(lambda made: made.load_state_dict(begun), lambda made: made.set_epoch(1)) == expected[1]
+    assert "set_epoch(1): the state that was loaded before is from epoch 0, so it is dropped" in caplog.text
