@@ -43,8 +43,8 @@ def epoch_number(epoch: object) -> int:
 def warn_of_dropped_state(state_epoch: int, epoch: int) -> None:
     """Warns that ``set_epoch`` drops a state that was loaded before it and that nothing has used."""
     _LOG.warning(
-        "set_epoch(%d): the state that was loaded before is from epoch %d, so it is dropped, and epoch %d begins at the "
-        "start. To resume from it, call load_state_dict() after set_epoch(), or leave set_epoch() out.",
+        "set_epoch(%d): the state that was loaded before is from epoch %d, so it is dropped, and epoch %d starts at "
+        "its beginning. To resume from it, call load_state_dict() after set_epoch(), or leave set_epoch() out.",
         epoch,
         state_epoch,
         epoch,
