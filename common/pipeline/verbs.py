@@ -32,6 +32,7 @@ from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
 from ..tracebacks import did_you_mean
 from .image_verbs import ImageVerbs, seed_or_drawn
+from .other_names import instead_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -81,7 +82,7 @@ class Verbs(ImageVerbs):
                 return object.__getattribute__(self, name)
             with suppress(AttributeError):
                 return super().__getattr__(name)  # defined by torch's DataPipes
-            near = "" if name.startswith("_") else did_you_mean(name, set(dir(cls)) - _INTERNAL)
+            near = "" if name.startswith("_") else instead_of(name) or did_you_mean(name, dir(self))
             if not near and name in dir(vars(self).get("_pipeline")):
                 near = f" Its pipeline has it: .pipeline.{name}."
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}.{near}", name=name)

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ..errors import ParquetryError, PipelineError, SchemaError
+from ..pipeline.other_names import instead_of
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.verbs import Verbs
 from ..predicates.column_predicates import ColumnPredicate, contains, hash_split
@@ -171,7 +172,8 @@ class _ChainInterpreter:
             raise PipelineError(f"chain: {verb}() needs a Python function, which a chain cannot contain. Use Pipeline.")
         if verb not in VERBS:
             raise PipelineError(
-                f"chain: there is no verb '{verb}'.{did_you_mean(verb, VERBS)} Verbs are: {', '.join(VERBS)}."
+                f"chain: there is no verb '{verb}'.{instead_of(verb) or did_you_mean(verb, VERBS)} Verbs are: "
+                f"{', '.join(VERBS)}."
             )
         method = getattr(pipeline, verb)
         arguments, named = self._arguments(call)

@@ -26,6 +26,7 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.errors import FieldNotFoundError, ParquetryError, PipelineError, TransformError
+from parquetry.common.reports.chain import apply_chain
 from parquetry.common.tracebacks import did_you_mean, shortens
 
 drive = drive_once(["id", "speed"])
@@ -130,6 +131,8 @@ def test_a_keyword_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline
         (lambda p: p.astype("int8"), "cast"),
         (lambda p: p.fields, "schema"),
         (lambda p: p.Batch, "batch"),
+        (lambda p: p.horizontal_flip("image"), "random_flip"),
+        (lambda p: p.random_split([0.8, 0.2]), "hash_split"),
         (lambda p: p.batch(2, drop_last=True), "drop_remainder"),
         (lambda p: p.shard(world_size=2, rank=0), "num_shards"),
         (lambda p: Pipeline(p.urls, columns=["id"]), "fields"),
@@ -142,6 +145,24 @@ def test_a_keyword_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline
 def test_a_name_of_another_library_names_ours(drive: Pipeline, call: Any, meant: str) -> None:
     with pytest.raises((AttributeError, TypeError, PipelineError), match=rf"Did you mean '{meant}'\?$"):
         call(drive)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("count", r"len\(\.\.\.\) counts its elements"),
+        ("stats", r"iterator\.stats\(\)"),
+        ("inspect", "`parquetry inspect URL`"),
+        ("describe", r"parquetry\.describe\(batch\)"),
+        ("plot", r"parquetry\.plot\(batch\)"),
+        ("color_jitter", r"transform\(fn\)"),
+    ],
+)
+def test_a_name_that_no_verb_stands_for_says_what_to_write(drive: Pipeline, name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'\. (?!Did you mean).*{meant}"):
+        getattr(drive, name)
+    with pytest.raises(PipelineError, match=rf"no verb '{name}'\. (?!Did you mean).*{meant}.* Verbs are: "):
+        apply_chain(drive, f"{name}()")
 
 
 def test_a_keyword_that_a_function_of_the_callers_does_not_take_is_left_alone() -> None:
