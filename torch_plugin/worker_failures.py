@@ -72,9 +72,11 @@ def explain(error: RuntimeError) -> None:
     if found is None or "parquetry:" in text:
         return
     dead = {int(process) for process in found[1].replace(",", " ").split()}
-    known = [line for iterator in list(_loaders) for line in _deaths(iterator, dead)]
+    loaders = list(_loaders)
+    known = [line for iterator in loaders for line in _deaths(iterator, dead)]
     if known:
-        error.args = ("\n".join([text.rstrip(), *known, _ADVICE]), *error.args[1:])
+        advice = _START_ADVICE if any(_failed_to_start(iterator, dead) for iterator in loaders) else _ADVICE
+        error.args = ("\n".join([text.rstrip(), *known, advice]), *error.args[1:])
 
 
 def _deaths(iterator: Any, dead: set[int]) -> list[str]:
@@ -88,6 +90,24 @@ def _deaths(iterator: Any, dead: set[int]) -> list[str]:
     return lines
 
 
+def _failed_to_start(iterator: Any, dead: set[int]) -> bool:
+    """Whether a worker that is a new interpreter ended with an error before the loader got anything from any worker.
+
+    Errors of the dataset reach the loop. What ends a worker like this is the import of the program or of its modules.
+    """
+    if getattr(iterator, "_rcvd_idx", 0):
+        return False
+    return any(
+        worker.pid in dead and worker.exitcode == 1 and getattr(worker, "_start_method", "fork") != "fork"
+        for worker in getattr(iterator, "_workers", [])
+    )
+
+
+_START_ADVICE = (
+    "It ended while it started: its own traceback is above. A worker that is spawned, or started by a fork server, imports "
+    'your program again. So put what the program does under `if __name__ == "__main__":`; what stands outside runs in each '
+    "worker, too."
+)
 _ADVICE = (
     "If memory ran out, use fewer workers or lower memory_limit, which applies to each worker (1 GiB by default). "
     "With num_workers=0 the dataset reads in this process, where `python -X faulthandler` shows where it crashes. "

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +84,44 @@ class Stock(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return index
+
+
+class Loader:
+    """What is known of a loader's iterator, one of whose workers has ended with status 1."""
+
+    def __init__(self, start_method: str, received: int) -> None:
+        self._workers = [SimpleNamespace(pid=4242, exitcode=1, _start_method=start_method)]
+        self._rcvd_idx = received
+
+
+@pytest.mark.parametrize(
+    ("start_method", "received", "starts"),
+    [("spawn", 0, True), ("forkserver", 0, True), ("spawn", 1, False), ("fork", 0, False)],
+)
+def test_a_worker_that_cannot_import_the_program_is_told_from_one_that_dies(
+    start_method: str, received: int, starts: bool
+) -> None:
+    iterator = Loader(start_method, received)
+    worker_failures.follow(iterator)
+    error = RuntimeError("DataLoader worker (pid(s) 4242) exited unexpectedly")
+    worker_failures.explain(error)
+    assert ('put what the program does under `if __name__ == "__main__":`' in str(error)) is starts
+    assert ("If memory ran out" in str(error)) is not starts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_program_without_a_main_guard_says_so(url: str, tmp_path: Path, start_method: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from torch.utils.data import DataLoader\n"
+        "from parquetry.torch_plugin import ParquetIterable\n"
+        f"dataset = ParquetIterable({url!r}, ['id']).batch(4)\n"
+        f"list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context={start_method!r}))\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("It ended while it started: its own traceback is above.")
 
 
 def test_workers_of_other_datasets_are_left_to_torch() -> None:
