@@ -2,17 +2,20 @@
 
 It collates rows; `NestedTensors` are registered for that. Batches stay as they are (`as_is`), or are converted as torch
 does without a ``collate_fn``: its `default_convert` makes tensors of arrays, and looks for them in every string of
-every batch, which takes longer than making a batch of strings. `convert` gives the same result in less time.
+every batch, which takes longer than making a batch of strings. `convert` gives the same result in less time. Rows that
+torch cannot stack are an error of `stack`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import default_convert
+from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.collate import default_collate_fn_map
+
+from parquetry.common.errors import PipelineError
 
 from .nested import NestedTensors
 from .runs import Run
@@ -47,6 +50,48 @@ def convert(value: object) -> object:
         if kinds == {list}:
             return list(map(convert, value))
     return default_convert(value)
+
+
+def stack(rows: Sequence[Any]) -> Any:
+    """Returns what ``default_collate(rows)`` returns, with an error that names the field whose rows it cannot stack.
+
+    Raises:
+        PipelineError: rows of a field differ in shape.
+    """
+    try:
+        return default_collate(rows)
+    except RuntimeError as error:
+        ragged = _ragged(rows)
+        if ragged is None:
+            raise
+        key, shapes = ragged
+        name = repr(key) if isinstance(key, str) else "<its name>"  # a place in a tuple
+        raise PipelineError(
+            f"field {key!r}: expected rows of one shape, which DataLoader(batch_size={len(rows)}) can stack, got "
+            f"{' and '.join(map(str, shapes))}. Write dataset.pad({name}).batch({len(rows)}) and "
+            "DataLoader(dataset, batch_size=None)."
+        ) from error
+
+
+def _ragged(rows: Sequence[Any]) -> tuple[object, list[tuple[int, ...]]] | None:
+    """Returns the first field whose rows differ in shape, and two of the shapes."""
+    first = rows[0]
+    if not isinstance(first, Mapping | tuple):
+        return None
+    for key in first if isinstance(first, Mapping) else range(len(first)):
+        values = [row[key] for row in rows]
+        shapes = list(dict.fromkeys(shape for each in values if (shape := _shape_of(each)) is not None))
+        if len(shapes) > 1:
+            return key, shapes[:2]
+        if (inner := _ragged(values)) is not None:
+            return inner
+    return None
+
+
+def _shape_of(value: object) -> tuple[int, ...] | None:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    return (len(value),) if isinstance(value, list) else None  # of strings
 
 
 def _collated(rows: Sequence[NestedTensors], *, collate_fn_map: object = None) -> NestedTensors:

@@ -27,7 +27,7 @@ from parquetry.common.order.cursor import SkipState
 from parquetry.common.process.dataclass import dataclass
 
 from . import worker_failures
-from .collation import as_is, convert
+from .collation import as_is, convert, stack
 from .loader_state import check_dealt_state_of, check_state_of, restored_by
 from .runs import Lanes, Run
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
@@ -38,6 +38,8 @@ _LONGEST = 1_000  # longer lists and dicts are assumed to hold data
 _OPAQUE = (type, ModuleType, CodeType, FrameType, Pipeline, DataLoader, torch.nn.Module, torch.Tensor)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_WORK = (default_convert, as_is)
+_COLLATES: dict[Any, Any] = {default_convert: convert, default_collate: stack}
+"""Torch's functions, and what does the same here."""
 _NAMES_IN_NEXT = {
     *("torch", "autograd", "profiler", "record_function", "_profile_name", "_sampler_iter", "_reset", "_next_data"),
     *("_num_yielded", "_dataset_kind", "_DatasetKind", "Iterable", "_IterableDataset_len_called", "_dataset"),
@@ -156,8 +158,9 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
         self._parquetry_in_runs = _may_have_runs(self, loader)  # its workers do not change what they send
-        if isinstance(_own(loader.dataset), Announced) and getattr(self, "_collate_fn", None) is default_convert:
-            self._collate_fn = convert
+        if isinstance(_own(loader.dataset), Announced):
+            collate = getattr(self, "_collate_fn", None)
+            self._collate_fn = _COLLATES.get(collate, collate)
         try:
             _announce(self, loader)
         except BaseException:

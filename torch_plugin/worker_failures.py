@@ -104,9 +104,9 @@ def _failed_to_start(iterator: Any, dead: set[int]) -> bool:
 
 
 _START_ADVICE = (
-    "It ended while it started: its own traceback is above. A worker that is spawned, or started by a fork server, imports "
-    'your program again. So put what the program does under `if __name__ == "__main__":`; what stands outside runs in each '
-    "worker, too."
+    "It ended while it started: its own traceback is above. A worker that is spawned, or started by a fork server, "
+    'imports your program again. So put what the program does under `if __name__ == "__main__":`; what stands outside '
+    "runs in each worker, too."
 )
 _ADVICE = (
     "If memory ran out, use fewer workers or lower memory_limit, which applies to each worker (1 GiB by default). "

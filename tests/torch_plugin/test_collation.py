@@ -6,9 +6,12 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -16,8 +19,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, default_convert
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
-from parquetry.torch_plugin.collation import convert
+from parquetry.common.errors import PipelineError
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe, as_is
+from parquetry.torch_plugin.collation import convert, stack
 
 Pair = namedtuple("Pair", ["left", "right"])
 LEAVES = st.one_of(
@@ -104,3 +108,38 @@ def test_only_loaders_of_own_datasets_convert_without_walking_through_strings(
 def test_lists_of_strings_are_not_copied() -> None:
     texts = ["a", "b", None]
     assert convert({"texts": texts})["texts"] is texts  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", [ParquetIterable, ParquetPipe, ParquetMap])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_that_torch_cannot_stack_name_the_field_and_what_to_write(tmp_path: Path, kind: Any, workers: int) -> None:
+    pq.write_table(pa.table({"id": range(6), "l": [[1] * (row % 3) for row in range(6)]}), tmp_path / "rows.parquet")
+    dataset = kind(str(tmp_path / "rows.parquet"))
+    with pytest.raises(
+        PipelineError,
+        match=r"field 'l': expected rows of one shape, which DataLoader\(batch_size=4\) can stack, got \(0,\) and \(1,\)\. "
+        r"Write dataset\.pad\('l'\)\.batch\(4\) and DataLoader\(dataset, batch_size=None\)\.",
+    ):
+        list(DataLoader(dataset, batch_size=4, num_workers=workers))
+    first, _ = DataLoader(dataset.pad("l").batch(4), batch_size=None)
+    assert first["l"].tolist() == [[0, 0], [1, 0], [1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "field"),
+    [
+        ([{0: {"x": torch.zeros(1)}}, {0: {"x": torch.zeros(2)}}], "'x'"),
+        ([(torch.zeros(1), torch.zeros(1)), (torch.zeros(1), torch.zeros(2))], "1"),
+        ([{"tags": ["a"]}, {"tags": ["a", "b"]}], "'tags'"),
+    ],
+)
+def test_a_field_that_cannot_be_stacked_is_looked_for_in_windows_and_tuples(rows: list[Any], field: str) -> None:
+    with pytest.raises(PipelineError, match=rf"field {field}: expected rows of one shape"):
+        stack(rows)
+
+
+def test_other_errors_of_torch_stay_unchanged() -> None:
+    with pytest.raises(TypeError, match="must contain tensors"):
+        stack([{"x": object()}])
+    with pytest.raises(RuntimeError, match=r"sparse|stack|Could not run"):
+        stack([{"x": torch.zeros(2).to_sparse()}, {"x": torch.zeros(2)}])
