@@ -45,6 +45,7 @@ class PetastormDataset(StoredDataset):
     ) -> None:
         super().__init__(list(dict.fromkeys(urls)), filesystem=filesystem, storage_options=storage_options)
         self._physical = physical
+        self.left_out: Mapping[str, str] = {}  # columns that no field can hold, and why; known with the schema
         times = {url: urls.count(url) for url in urls}
         if max(times.values()) > 1:
             count = {root: times[url] for root, url in zip(self._listing.roots, times, strict=True)}
@@ -55,6 +56,7 @@ class PetastormDataset(StoredDataset):
     def _described(self) -> Described:  # cached, as in the base class
         declared: Described = StoredDataset._described.func(self)  # type: ignore[attr-defined]  # a cached_property
         schema, refused, partitions = self._stored_columns(declared) if self._physical else declared
+        self.left_out = refused
         nested = sorted([*refused, *(name for name in schema.fields if "." in name)])
         if nested:
             warnings.warn(

@@ -223,7 +223,7 @@ def _reader(
         )
     schema = storage if transform is None else transform_schema(storage, transform)
     if not schema.fields:
-        raise NoFieldsError("TransformSpec: expected at least one field to remain, got none.")
+        raise NoFieldsError(_why_no_fields(dataset, storage))
     wanted, row_predicate = choose_row_groups(
         dataset,
         filters=filters,
@@ -285,8 +285,26 @@ def _storage_schema(
         raise NoFieldsError(
             f"schema_fields: No fields matching the criteria {chosen} in the dataset {dataset.roots[0]}. "
             f"Fields are: {list(stored.fields)}.{''.join(did_you_mean(name, stored.fields) for name in chosen[:1])}"
+            f"{_why_refused(dataset, chosen)}"
         )
     return storage, ngram
+
+
+def _why_refused(dataset: PetastormDataset, chosen: Sequence[Any]) -> str:
+    return "".join(f" {why}" for name, why in dataset.left_out.items() if name in chosen)
+
+
+def _why_no_fields(dataset: PetastormDataset, storage: Unischema) -> str:
+    if storage.fields:
+        return "TransformSpec: expected at least one field to remain, got none."
+    unread = sorted(dataset.unread_by_petastorm - set(dataset.left_out))
+    reasons = [*dataset.left_out.values()]
+    if unread:
+        reasons.append(f"Petastorm does not read the types of {unread}: name them in schema_fields=[...] to read them")
+    return (
+        f"dataset {url_without_secrets(dataset.roots[0])}: expected at least one column that can be read, got none. "
+        + " ".join(f"{reason.rstrip('.')}." for reason in reasons)
+    )
 
 
 def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequence[str]) -> Unischema:

@@ -273,7 +273,12 @@ def _canonical_shape(shape: object, name: str) -> Shape:
     given = () if shape is None else plain(shape)
     axes = given if isinstance(given, tuple) else (given,)
     if any(axis is not None and integer(axis, least=0) is None for axis in axes):
-        raise SchemaError(f"shape of field '{name}': expected axes >= 0 or None, got {shape!r}.")
+        hint = (
+            " Write None for an axis of any length."
+            if all(axis is None or integer(axis) is not None for axis in axes)
+            else ""
+        )
+        raise SchemaError(f"shape of field '{name}': expected axes >= 0 or None, got {shape!r}.{hint}")
     return axes
 
 

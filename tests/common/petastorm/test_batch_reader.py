@@ -16,6 +16,7 @@ from builders import int96_column, write_int96
 from parquetry.common.errors import PipelineError, TransformError
 from parquetry.common.petastorm import TransformSpec, make_batch_reader
 from parquetry.common.petastorm import reader as reader_module
+from parquetry.common.petastorm.errors import NoFieldsError
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda, in_set
 
@@ -130,6 +131,22 @@ def test_nested_columns_are_left_out_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"ignoring columns that Petastorm's readers do not support: \['deep.a'\]"):
         (batch,) = batches(str(tmp_path))
     assert batch._fields == ("id",)
+
+
+@pytest.mark.filterwarnings("ignore:dataset .*columns:UserWarning")
+@pytest.mark.parametrize("chosen", [None, ["a"]])
+def test_a_dataset_without_a_column_that_can_be_read_says_why(tmp_path: Path, chosen: list[str] | None) -> None:
+    for number, values in enumerate([[1], ["text"]]):
+        pq.write_table(pa.table({"a": values}), tmp_path / f"{number}.parquet")
+    with pytest.raises(NoFieldsError, match=r"field 'a': .* got int64 in .*0\.parquet and string in .*1\.parquet"):
+        batches(str(tmp_path), schema_fields=chosen)
+
+
+@pytest.mark.filterwarnings("ignore:dataset .*columns:UserWarning")
+def test_a_dataset_of_types_that_petastorm_does_not_read_says_how_to_read_them(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"deep": [[[1]]]}), tmp_path / "part.parquet")
+    with pytest.raises(NoFieldsError, match=r"types of \['deep'\]: name them in schema_fields=\[\.\.\.\] to read them"):
+        batches(str(tmp_path))
 
 
 OTHERS = {

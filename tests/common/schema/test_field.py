@@ -74,7 +74,7 @@ def test_a_dtype_that_is_not_a_tensor_is_refused(dtype: Any) -> None:
     [
         ({"name": ""}, "name of a field: expected a non-empty string, got ''"),
         ({"name": "x\ud800"}, r"name of a field: expected text that UTF-8 can hold, got 'x\\ud800'"),
-        ({"shape": (-1,)}, r"shape of field 'x': expected axes >= 0 or None, got \(-1,\)"),
+        ({"shape": (-1,)}, r"shape of field 'x': expected axes >= 0 or None, got \(-1,\)\. Write None for an axis"),
         ({"shape": (2, 3), "dims": ("H",)}, r"dims of field 'x': expected 2 names for shape \(2, 3\), got \('H',\)"),
         ({"codec": "png"}, "codec of field 'x': expected a parquetry codec such as .* got 'png'"),
         ({"shape": (2,), "codec": ScalarCodec()}, r"ScalarCodec expected shape \(\), got \(2,\)"),
