@@ -282,7 +282,10 @@ class StageOrder:
             for name in names:
                 if done.changes(name) and not (stage.reads_lengths and done.keeps_lengths):
                     raise _misplaced(
-                        stage, done.verb, f"it reads the stored values of '{name}', which that call changes"
+                        stage,
+                        done.verb,
+                        f"it reads the stored values of '{name}', which that call changes",
+                        _if_made_there(stage, name) if done.makes_values else "",
                     )
             read, before = done.as_before(read), read
             names = names if read is before else read.reads
@@ -351,8 +354,17 @@ def check_verb(verb: object) -> None:
 _ALIASES = {"balance": "weigh", "filter": "where", "fixed": "pad", "hash_split": "where", "map": "transform"}
 
 
-def _misplaced(stage: Stage, after: str, why: str) -> PipelineError:
-    return PipelineError(f"{stage.called}() must come before {_as_call(after)}: {why}.")
+def _misplaced(stage: Stage, after: str, why: str, otherwise: str = "") -> PipelineError:
+    return PipelineError(f"{stage.called}() must come before {_as_call(after)}: {why}.{otherwise}")
+
+
+def _if_made_there(stage: Stage, name: str) -> str:
+    """What to do if no file has the field, so that the stage cannot come first."""
+    drops = " return None from it for rows to leave out, with drops=True, or" if stage.verb == "where" else ""
+    return (
+        f" If only that call makes '{name}',{drops} store its rows with write_dataset(url, schema, pipeline), and read "
+        "those."
+    )
 
 
 def _incompatible(stage: Stage, other: str, why: str) -> PipelineError:

@@ -58,6 +58,11 @@ def wrong_type(field: UnischemaField, value: object) -> EncodeError:
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     files = field.storage.takes_encoded and isinstance(value, str | os.PathLike)
     hint = " To store a file, pass its bytes: pathlib.Path(...).read_bytes()." if files else ""
+    if isinstance(value, float) and math.isnan(value):
+        hint = (
+            " A data frame has NaN for a missing value. Write None for it, as with "
+            f"frame[{field.name!r}].astype(object).where(frame[{field.name!r}].notna(), None), in a nullable field."
+        )
     return EncodeError(
         f"field '{field.name}': expected {dtype_to_json(field.dtype)}, got {type(value).__name__} {shown}.{hint}"
     )

@@ -24,6 +24,8 @@ from ..columns.batch import Column, rows_of, timed, to_numpy
 from ..columns.protocols import Describe
 from .returned_values import collector_for, column_of
 
+_MOST_SHOWN = 3
+
 
 def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
     """Returns the columns after a user function.
@@ -167,6 +169,14 @@ def _may_be_a_signal() -> bool:
     return not serves_a_trainer() and threading.current_thread() is threading.main_thread()
 
 
+def _whole(step: TransformStep, result: Mapping[Any, Any]) -> str:
+    """Returns the expression for a result that has every field."""
+    fields = [output.path[0] for output in step.outputs]
+    names = fields[len(fields) - step.declared :] or [name for name in result if name in fields]
+    names = names[:_MOST_SHOWN]
+    return f"{{**{'row' if step.form == 'row' else 'batch'}, {', '.join(f'{name!r}: ...' for name in names) or '...'}}}"
+
+
 def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:
     if not isinstance(result, Mapping):
         raise TransformError(
@@ -178,7 +188,8 @@ def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> li
     except (LookupError, TypeError) as error:
         raise TransformError(
             f"transform {step.name} for {where()}: expected the fields {[field.name for field in step.outputs]}, "
-            f"got {list(result)}. Return every declared field, or name it in remove=(...)."
+            f"got {list(result)}. Return every field: {_whole(step, result)}. Or name those that it leaves out in "
+            "remove=(...)."
         ) from error
     extra = set(result) - {field.path[0] for field in (*step.outputs, *step.inputs)}
     if extra:

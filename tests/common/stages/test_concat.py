@@ -324,6 +324,23 @@ def test_fields_that_are_not_token_lists_are_refused(tmp_path: Path) -> None:
         pipeline.concat(2, "tokens").shuffle(3)
 
 
+@pytest.mark.parametrize("verb", ["concat", "pack_rows", "where"])
+def test_tokens_that_only_a_function_makes_are_stored_first(tmp_path: Path, verb: str) -> None:
+    pq.write_table(pa.table({"text": ["a b", "c"]}), tmp_path / "t.parquet")
+    schema = Unischema("tokens", [UnischemaField("tokens", np.int64, (None,))])
+
+    def tokenized(row: dict[str, Any]) -> dict[str, Any]:
+        return {"tokens": np.frombuffer(row["text"].encode(), np.uint8).astype(np.int64)}
+
+    pipeline = Pipeline(tmp_path / "t.parquet", executor="threads").transform(tokenized, list(schema), remove=["text"])
+    with pytest.raises(
+        PipelineError, match=r"If only that call makes 'tokens',.* write_dataset\(url, schema, pipeline\)"
+    ):
+        pipeline.where(pc.field("tokens") > 3) if verb == "where" else getattr(pipeline, verb)(2, "tokens")
+    write_dataset(tmp_path / "stored", schema, pipeline)
+    assert [row["tokens"].tolist() for row in Pipeline(tmp_path / "stored").concat(2, "tokens")] == [[97, 32], [98, 99]]
+
+
 def test_stored_arrays_are_refused(tmp_path: Path) -> None:
     schema = Unischema("coded", [UnischemaField("tokens", np.int32, (None,), NdarrayCodec())])
     write_dataset(str(tmp_path / "coded"), schema, [{"tokens": np.arange(3, dtype=np.int32)}])
