@@ -630,6 +630,7 @@ def mix(
 
     Raises:
         PipelineError: a pipeline is batched, or the weights do not fit.
+        SchemaError: later, when the mix is first used: the pipelines have other fields.
     """
     sources = tuple(getattr(item, "pipeline", item) for item in pipelines) if is_iterable(pipelines) else ()
     if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
