@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +76,18 @@ class _VectorManifest(_DeleteManifest):
 
 
 def position_deletes(
-    table: Table, name: str, rows: Iterable[tuple[str, int]], *, partition: Record | None = None
+    table: Table,
+    name: str,
+    rows: Iterable[tuple[str, int]],
+    *,
+    partition: Record | None = None,
+    odd: Sequence[tuple[str | None, int | None]] = (),
 ) -> DataFile:
-    """Writes a file of ``(location, row)`` pairs."""
-    pairs = sorted(rows)
+    """Writes a file of ``(location, row)`` pairs. ``odd`` has more of them, with nulls, which the format forbids."""
+    pairs = [*odd, *sorted(rows)]
     ids = [{"PARQUET:field_id": "2147483546"}, {"PARQUET:field_id": "2147483545"}]
-    schema = pa.schema([pa.field("file_path", pa.string(), False, ids[0]), pa.field("pos", pa.int64(), False, ids[1])])
+    null = bool(odd)
+    schema = pa.schema([pa.field("file_path", pa.string(), null, ids[0]), pa.field("pos", pa.int64(), null, ids[1])])
     data = pa.table([[path for path, _ in pairs], [row for _, row in pairs]], schema=schema)
     return _delete_file(table, name, data, DataFileContent.POSITION_DELETES, partition=partition)
 

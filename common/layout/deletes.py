@@ -10,6 +10,7 @@ until `_VALUES_BYTES` have come together, compared with all row groups that they
 from __future__ import annotations
 
 import base64
+import logging
 import struct
 import zlib
 from collections import defaultdict
@@ -37,7 +38,9 @@ from .row_groups import StoredFiles
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
 from .table_read import locate, read_columns
 
+_LOGGER = logging.getLogger(__name__)
 _MAGIC = b"\xd1\xd3\x39\x64"
+_ENCRYPTED_MAGIC = b"AGS1"  # an encrypted stream of Iceberg (https://iceberg.apache.org/gcm-stream-spec/)
 _THREADS = 8
 _VALUES_BYTES = 1 << 26
 
@@ -204,9 +207,17 @@ def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) ->
 
 def _positions(dataset: StoredFiles, item: RowDeletes) -> pa.Table:
     table = _read_parquet(dataset, item, ["file_path", "pos"])
-    if table.column_names != ["file_path", "pos"] or any(column.null_count for column in table.columns):
-        raise ValueError(f"columns without nulls 'file_path' and 'pos', got {table.schema.names}")
-    return table.set_column(1, "pos", table.column("pos").cast(pa.int64()))
+    if table.column_names != ["file_path", "pos"]:
+        raise ValueError(f"columns {table.column_names}, not 'file_path' and 'pos'")
+    table = table.set_column(1, "pos", table.column("pos").cast(pa.int64()))
+    named = table.drop_null()
+    if len(named) < len(table):  # the format forbids nulls, but pyiceberg skips them, too
+        _LOGGER.warning(
+            "%s of deleted rows %s: %d of %d entries have a null path or position. They name no row, so they delete "
+            "none.",
+            *(item.kind, item.path, len(table) - len(named), len(table)),
+        )
+    return named
 
 
 def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
@@ -224,9 +235,11 @@ def _bitmap(filesystem: pafs.FileSystem, item: RowDeletes) -> np.ndarray:
             if not 0 <= item.offset <= file.size() - item.size_bytes - 8 <= file.size() - 8:
                 raise ValueError(f"{file.size()} bytes, not {item.size_bytes} at offset {item.offset} and 8 more")
             raw = file.read_at(item.size_bytes + 8, item.offset)
-        (size,) = struct.unpack(">I", raw[:4])
-        if size != item.size_bytes or len(raw) != size + 8:
-            raise ValueError(f"{size} bytes, not {item.size_bytes}, at offset {item.offset}")
+            (size,) = struct.unpack(">I", raw[:4])
+            if size != item.size_bytes or len(raw) != size + 8:
+                if file.read_at(4, 0) == _ENCRYPTED_MAGIC:
+                    raise ValueError("an encrypted file")
+                raise ValueError(f"{size} bytes, not {item.size_bytes}, at offset {item.offset}")
         data = raw[4:-4]
         if struct.unpack(">I", raw[-4:])[0] != zlib.crc32(data):
             raise ValueError("a checksum that does not match")

@@ -176,19 +176,12 @@ class Log:
 
 
 def parse_lines(content: bytes) -> Iterator[tuple[str, Action]]:
-    """Yields the actions of a file with one JSON object on each line.
+    """Yields the actions of a file with one JSON object on each line. An object may also be printed over several lines.
 
     Raises:
         ValueError: a line is not such an object, too long, or nested too deeply, or an action is not as it should be.
     """
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if len(line) > _MOST_LINE_BYTES:
-            raise ValueError(f"line {number}, which has {len(line)} bytes of at most {_MOST_LINE_BYTES}")
-        text = line.decode()
-        if text.count("[") + text.count("{") > _MOST_DEPTH and _depth(text) > _MOST_DEPTH:
-            raise ValueError(f"line {number}, which is nested more than {_MOST_DEPTH} levels deep")
-        if not text.strip():
-            continue
+    for number, text in _objects(content):
         entry = json.loads(text)
         if not isinstance(entry, dict):
             raise ValueError(f"line {number}, which is not an object: {text[:80]}")
@@ -199,11 +192,37 @@ def parse_lines(content: bytes) -> Iterator[tuple[str, Action]]:
             yield "commitInfo", {_TIME: entry["commitInfo"].get(_TIME)}
 
 
-def _depth(text: str) -> int:
-    """Returns how deeply arrays and objects are nested in JSON."""
+def _objects(content: bytes) -> Iterator[tuple[int, str]]:
+    """Yields the text of each object, and the number of its first line. It ends where all its brackets are closed."""
+    open_lines: list[str] = []
+    first = depth = size_bytes = 0
+    for number, line in enumerate(content.split(b"\n"), 1):
+        first = first if open_lines else number
+        size_bytes += len(line)
+        if size_bytes > _MOST_LINE_BYTES:
+            raise ValueError(f"line {first}, which has {size_bytes} bytes of at most {_MOST_LINE_BYTES}")
+        text = line.decode()
+        opening = text.count("[") + text.count("{")
+        if open_lines or opening > _MOST_DEPTH or opening != text.count("]") + text.count("}"):
+            deepest, change = _depths(text)
+            if depth + deepest > _MOST_DEPTH:
+                raise ValueError(f"line {first}, which is nested more than {_MOST_DEPTH} levels deep")
+            depth = max(depth + change, 0)
+        open_lines.append(text)
+        if not depth:
+            text = "\n".join(open_lines)
+            if text.strip():
+                yield first, text
+            open_lines, size_bytes = [], 0
+    if open_lines:
+        raise ValueError(f"line {first}, which ends before its brackets are closed")
+
+
+def _depths(text: str) -> tuple[int, int]:
+    """Returns how many more arrays and objects are open in a line of JSON than before it: at most, and at its end."""
     marks = np.frombuffer(_STRING.sub("", text).encode("ascii", "replace"), np.uint8)
-    steps = np.isin(marks, _OPENING).astype(np.int64) - np.isin(marks, _CLOSING)
-    return int(np.cumsum(steps).max(initial=0))
+    steps = np.cumsum(np.isin(marks, _OPENING).astype(np.int64) - np.isin(marks, _CLOSING))
+    return int(steps.max(initial=0)), int(steps[-1]) if len(steps) else 0
 
 
 def _checked(kind: str, action: Any) -> Action:

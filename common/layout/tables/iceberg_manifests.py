@@ -64,7 +64,7 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
     """Returns every live file of the snapshot.
 
     Raises:
-        DatasetError: the manifests cannot be read, or a data file is encrypted or not Parquet.
+        DatasetError: the manifests cannot be read, or a data file is not Parquet.
     """
     try:
         manifests = snapshot.manifests(io)
@@ -83,8 +83,6 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
             raise DatasetError(
                 f"{what}: expected Parquet files, got {kind} ({entry.file.file_path}). Rewrite the table's data files."
             )
-        if entry.file.key_metadata is not None:
-            raise DatasetError(f"{what}: expected files without encryption, got {entry.file.file_path}.")
     return entries
 
 

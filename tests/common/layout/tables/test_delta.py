@@ -604,6 +604,31 @@ def test_what_deltalake_does_not_read_is_not_checked(tmp_path: Path) -> None:
         Pipeline.from_delta(tmp_path, datetime.datetime.fromtimestamp(commit_file(tmp_path, 2).stat().st_mtime))
 
 
+@pytest.mark.parametrize("indent", [0, 1, "\t"])
+def test_a_log_that_is_printed_over_several_lines_is_read(tmp_path: Path, indent: int | str) -> None:
+    stats = json.dumps({"numRecords": 3, "minValues": {"name": ']} "{['}})
+    first = hand_table(tmp_path, ["deletionVectors"], numbers(0, 3), stats=stats)
+    hand.commit(tmp_path, 1, hand.remove(first), hand.add(tmp_path, "b.parquet", numbers(3, 7)))
+    marked = hand.add(tmp_path, "c.parquet", numbers(7, 12), deletionVector=hand.inline_vector([1, 2]))
+    hand.commit(tmp_path, 2, marked)
+    for number in range(3):
+        actions = [json.loads(line) for line in commit_file(tmp_path, number).read_text().splitlines()]
+        printed = "\n".join(json.dumps(action, indent=indent, ensure_ascii=False) for action in actions)
+        commit_file(tmp_path, number).write_text(f"\n{printed}\n" + " \n" * 5_000)  # long enough to be checked first
+    assert rows_of(Pipeline.from_delta(tmp_path), "id") == [(3,), (4,), (5,), (6,), (7,), (10,), (11,)]
+    assert rows_of(Pipeline.from_delta(tmp_path, 0), "id") == [(0,), (1,), (2,)]
+
+
+def test_a_log_that_is_nested_too_deeply_over_several_lines_is_refused(tmp_path: Path) -> None:
+    hand_table(tmp_path, [], numbers(0, 3))
+    commit_file(tmp_path, 1).write_text('{"commitInfo":\n' + "[\n" * 3_000 + "]\n" * 3_000 + "}")
+    with pytest.raises(DatasetError, match="line 1, which is nested more than 128 levels deep"):
+        Pipeline.from_delta(tmp_path)
+    commit_file(tmp_path, 1).write_text('{"add":\n{"path": "a.parquet"' + "\n" * 5_000)
+    with pytest.raises(DatasetError, match="line 1, which ends before its brackets are closed"):
+        Pipeline.from_delta(tmp_path)
+
+
 def test_brackets_in_texts_are_not_nested(tmp_path: Path) -> None:
     data = numbers(0, 2)
     hand_table(tmp_path, [], data, stats=json.dumps({"numRecords": 2, "minValues": {"name": '["{\\' * 2_000}}))

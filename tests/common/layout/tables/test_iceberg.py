@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -230,6 +231,42 @@ def test_rows_that_position_deletes_name_are_gone(table: Any, form: str) -> None
     assert len(pipeline) == len(kept)
     assert len(Pipeline.from_iceberg(table, table.snapshots()[1].snapshot_id)) == 15
     assert rows_of(pipeline.where([("id", ">", 3)]).shuffle(4, seed=2), "id") == [(i,) for i in kept if i > 3]
+
+
+def test_position_deletes_without_a_path_or_position_delete_nothing(
+    table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = hand.data_files(table)
+    odd = [(first, None), (None, 3), (None, None)]
+    hand.commit_deletes(table, hand.position_deletes(table, "p.parquet", [(first, 4), (second, 2)], odd=odd))
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline, "id") == [(i,) for i in range(15) if i not in (4, 12)] == scanned(table, "id")
+    assert "p.parquet: 3 of 5 entries have a null path or position. They name no row" in caplog.text
+
+
+def test_files_with_a_key_are_read_unless_they_are_encrypted(table: Any, tmp_path: Path) -> None:
+    first, second = hand.data_files(table)
+    path = shutil.copy(second.removeprefix("file://"), tmp_path / "plain.parquet")
+    with table.transaction() as change, change.update_snapshot().fast_append() as added:
+        added.append_data_file(with_key(_described(f"file://{path}", 5)))
+    hand.commit_deletes(table, with_key(hand.position_deletes(table, "p.parquet", [(second, 0)])))
+    ids = [*range(10), 10, *(i for i in range(11, 15) for _ in range(2))]
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(i,) for i in ids] == scanned(table, "id")
+    (vector,) = hand.deletion_vectors(table, "p.puffin", {first: [1]})
+    place = Path(vector.file_path.removeprefix("file://"))
+    place.write_bytes(b"AGS1" + b"\xee" * (place.stat().st_size + 24))
+    hand.commit_deletes(table, with_key(vector))
+    with pytest.raises(DatasetError, match=r"p\.puffin: .* got: an encrypted file\. It is encrypted, and parquetry has"):
+        len(Pipeline.from_iceberg(table))
+    path.write_bytes(path.read_bytes()[:-4] + b"PARE")
+    with pytest.raises(DatasetError, match=r"plain\.parquet: .*It is encrypted, and parquetry has no keys"):
+        len(Pipeline.from_iceberg(table, table.snapshots()[-2].snapshot_id))
+
+
+def with_key(file: DataFile) -> DataFile:
+    """Adds key metadata, as some writers do for files that they do not encrypt."""
+    file[[field.name for field in DATA_FILE_TYPE[3].fields].index("key_metadata")] = b"key"
+    return file
 
 
 def test_each_entry_of_a_manifest_is_one_deletion_vector(table: Any) -> None:
