@@ -442,6 +442,11 @@ class KeepsListings(Store):
         self.dircache[path] = list(found.values())
         return found if detail else list(found)
 
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        kept = self.dircache.get(self._parent(path), [])
+        return next((each for each in kept if each["name"] == path), None) or super().info(path)
+
     def invalidate_cache(self, path: str | None = None) -> None:
         self.dircache.clear() if path is None else self.dircache.pop(path, None)
 

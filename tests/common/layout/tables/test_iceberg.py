@@ -172,10 +172,14 @@ def test_the_default_of_a_member_counts_only_where_its_struct_has_a_value(tmp_pa
         change.add_column(("s", "b"), LongType(), default_value=7)
         change.add_column(("s", "t", "c"), LongType(), default_value=8)
         change.add_column("top", LongType(), default_value=9)
-        new = NestedField(90, "d", LongType(), required=False, initial_default=5, write_default=5)
-        change.add_column("late", StructType(new))
-        change.add_column(("s", "later"), StructType(new))
-    names = ["id", "s.a", "s.b", "s.t.u", "s.t.c", "s.later.d", "top", "late.d"]
+        member = NestedField(90, "p", LongType(), required=False)
+        change.add_column("late", StructType(member))
+        change.add_column(("s", "later"), StructType(member))
+        change.add_column("deep", StructType(NestedField(91, "t", StructType(member), required=True)))
+    with table.update_schema() as change:  # pyiceberg drops the defaults of members that come with their struct
+        for path in (("late", "d"), ("s", "later", "d"), ("deep", "t", "d")):
+            change.add_column(path, LongType(), default_value=5)
+    names = ["id", "s.a", "s.b", "s.t.u", "s.t.c", "s.later.d", "top", "late.d", "deep.t.d"]
     rows = [{name: plain(row[name]) for name in names} for row in Pipeline.from_iceberg(table)]
     assert rows == [_flat(row, names) for row in table.scan().to_arrow().to_pylist()]
     assert [row["s.b"] for row in rows] == [None, 7, 7, None]
@@ -185,7 +189,7 @@ def test_the_default_of_a_member_counts_only_where_its_struct_has_a_value(tmp_pa
     assert rows_of(pipeline.select("s.t.c"), "s.t.c") == [(None,), (None,), (None,), (8,)]
     assert rows_of(pipeline.where(pc.field("s.b").is_null()), "id") == [(0,), (3,)]
     assert rows_of(pipeline.where(pc.field("s.b") == 7), "id") == [(1,), (2,)]
-    assert rows_of(pipeline.where(pc.field("late.d").is_null()), "id") == [(0,), (1,), (2,), (3,)]
+    assert rows_of(pipeline.where(pc.field("deep.t.d").is_null()), "id") == [(0,), (1,), (2,), (3,)]
     assert rows_of(pipeline.nulls("drop", "s.t.c"), "id") == [(2,)]
     assert Table.from_json(json.loads(json.dumps(iceberg.open_iceberg(table, None).table.to_json()))) == (
         iceberg.open_iceberg(table, None).table
