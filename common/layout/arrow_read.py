@@ -20,7 +20,7 @@ from ..errors import DatasetError, DecodeError
 from ..memory.recent import RecentValues
 from ..process.forks import cached_property
 from ..urls import clean_cause
-from .checksums import require_checksums
+from .checksums import WRONG_CHECKSUMS, require_checksums
 from .chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from .core_read import Leaves, leaves_of, read_by_core
 from .footers import CLEANED, REMOVED, remedy, why
@@ -298,6 +298,8 @@ def _opened_group(
         raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from clean_cause(error)
     except DAMAGE as error:
         expected = f"readable columns {list(wanted)}" if wanted else "a readable file"
+        if "CRC" in str(error):
+            advice = f"{advice} {WRONG_CHECKSUMS}"
         raise DatasetError(
             f"{place}: expected {expected}, got: {why(error)}. {remedy(error, advice, **stored)}"
         ) from clean_cause(error)

@@ -24,10 +24,12 @@ try:
 except ImportError:  # a platform without an isal wheel
     from zlib import crc32
 
-__all__ = ["VERIFY", "ChunkBytes", "PageCheck", "Verify", "crc32", "require_checksums"]
+__all__ = ["VERIFY", "WRONG_CHECKSUMS", "ChunkBytes", "PageCheck", "Verify", "crc32", "require_checksums"]
 
 Verify: TypeAlias = Literal["written", "always", "never"]
 VERIFY: tuple[Verify, ...] = ("written", "always", "never")
+WRONG_CHECKSUMS = 'If only its checksums are wrong, as in files of Parquet.jl, read it with verify="never".'
+"""What else to do about a page that does not match its checksum."""
 _MOST_REMEMBERED = 1 << 20
 
 

@@ -27,6 +27,9 @@ _MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as m
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
 _UNSUPPORTED = re.compile(r"not (yet )?implemented|unsupported|not supported|support for .* not built", re.IGNORECASE)
+_ANNOTATION = re.compile(
+    r"-annotated|annotated as|cannot be applied to|can only annotate|[Mm]ap node|[Ii]nvalid logical type"
+)
 _ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
 REMOVED = "no longer exists. It was removed after it was listed. Create the pipeline again"
 CLEANED = ", with a newer version of the table if it was cleaned up (vacuum, expired snapshots)"
@@ -115,6 +118,12 @@ def naming_file(file: DataFile) -> Iterator[None]:
             raise DatasetError(f"file {file.shown_path}: cannot be read: {why(error)}. {advice}") from clean_cause(
                 error
             )
+        if _ANNOTATION.search(str(error)):  # old Hive and others; Arrow does not say in which column
+            raise DatasetError(
+                f"file {file.shown_path}: expected a schema that pyarrow {pa.__version__} accepts, got: {why(error)}. "
+                "If the file is whole, write it again with a reader that accepts more, such as DuckDB: "
+                f"duckdb.sql(\"COPY (FROM '{file.shown_path}') TO 'new.parquet'\")."
+            ) from clean_cause(error)
         raise DatasetError(
             f"file {file.shown_path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be "
             f"read as one: {why(error)}. {remedy(error, _advice(file.shown_path))}"

@@ -37,6 +37,7 @@ SCHEMA = Unischema(
     ],
 )
 ROWS = 12
+CHECKSUM = r'CRC checksum.*If only its checksums are wrong, .* read it with verify="never"\.$'
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_flipped_bit_is_an_error_that_names_file_row_group_and_column(
     url: Path, tmp_path: Path, name: str, page: int
 ) -> None:
     copy = damaged(url, tmp_path / "copy", name, page)
-    with pytest.raises(DatasetError, match=rf"part-00000\.parquet, row group 0: .* \['{name}.*CRC checksum"):
+    with pytest.raises(DatasetError, match=rf"part-00000\.parquet, row group 0: .* \['{name}.*{CHECKSUM}"):
         list(Pipeline(copy))
     others = [other for other in SCHEMA.fields if other != name]
     assert len(list(Pipeline(copy, others))) == ROWS
@@ -123,7 +124,7 @@ READ_BY = {"lists of known length": "tokens", "a predicate": "id"}
 @pytest.mark.parametrize("reader", READERS)
 def test_every_way_to_read_compares_checksums(url: Path, tmp_path: Path, reader: str) -> None:
     copy = damaged(url, tmp_path / "copy", READ_BY.get(reader, "points"))
-    with pytest.raises(DatasetError, match=r"row group 0: expected readable columns .*CRC checksum"):
+    with pytest.raises(DatasetError, match=r"row group 0: expected readable columns .*" + CHECKSUM):
         READERS[reader](copy)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import DatasetError
-from ...layout.checksums import StoredPage, crc32
+from ...layout.checksums import WRONG_CHECKSUMS, StoredPage, crc32
 from ...memory.arena import SCRATCH
 from ...native.parquet import WantedPage, read_pages
 from .open_file import OpenFile, read_values
@@ -116,7 +116,7 @@ class UncheckedPages:
         if checksum != stored.checksum:
             raise DatasetError(
                 f"{self._place}, got: the page at byte {self._begin + stored.begin} does not match the CRC checksum in "
-                "its header. The file is damaged: write it again."
+                f"its header. The file is damaged: write it again. {WRONG_CHECKSUMS}"
             )
         self._passed.add(stored.begin)
 

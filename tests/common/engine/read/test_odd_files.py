@@ -153,7 +153,7 @@ def _gzip_member(data: bytes, room: int) -> bytes:
 
 
 def patched(path: Path, before: bytes, after: bytes) -> None:
-    """Replaces a value in the footer's statistics with another of the same length."""
+    """Replaces a value in the footer with another of the same length."""
     raw = path.read_bytes()
     footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
     assert len(before) == len(after)
@@ -466,6 +466,23 @@ def test_integers_that_arrow_has_no_type_for_are_not_called_damage(tmp_path: Pat
     with pytest.raises(DatasetError, match=r"a\.parquet: expected columns that pyarrow .* has types for, got") as info:
         _ = Pipeline(path).schema
     assert "as decimals or as integers of at most 64 bits" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b"\x25\x00\x18\x03key", b"\x25\x02\x18\x03key", id="optional keys"),
+        pytest.param(b"\x15\x02L,\0\0\0", b"\x5c\xbc\x15\0\0\0\0", id="a group of type Null"),
+    ],
+)
+def test_annotations_that_arrow_refuses_are_not_called_damage(tmp_path: Path, before: bytes, after: bytes) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}), path, store_schema=False)
+    patched(path, before, after)
+    with pytest.raises(DatasetError, match=r"a\.parquet: expected a schema that pyarrow .* accepts, got: ") as info:
+        _ = Pipeline(path).schema
+    assert f"COPY (FROM '{path}') TO 'new.parquet'" in str(info.value)
+    assert "emove" not in str(info.value)
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])

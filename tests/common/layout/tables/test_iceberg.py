@@ -260,7 +260,9 @@ def test_files_with_a_key_are_read_unless_they_are_encrypted(table: Any, tmp_pat
     place = Path(vector.file_path.removeprefix("file://"))
     place.write_bytes(b"AGS1" + b"\xee" * (place.stat().st_size + 24))
     hand.commit_deletes(table, with_key(vector))
-    with pytest.raises(DatasetError, match=r"p\.puffin: .* got: an encrypted file\. It is encrypted, and parquetry has"):
+    with pytest.raises(
+        DatasetError, match=r"p\.puffin: .* got: an encrypted file\. It is encrypted, and parquetry has"
+    ):
         len(Pipeline.from_iceberg(table))
     path.write_bytes(path.read_bytes()[:-4] + b"PARE")
     with pytest.raises(DatasetError, match=r"plain\.parquet: .*It is encrypted, and parquetry has no keys"):
