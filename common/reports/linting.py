@@ -6,7 +6,7 @@ read a few values. The checks run in the order of `_CHECKS`.
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -23,18 +23,16 @@ from ..process.dataclass import dataclass
 from ..schema.image_files import is_image_file
 from ..selection.statistics import column_statistics
 from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
+from .remedies import runnable
+from .time_order import time_order, timed_pieces
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+_GOOD_BYTES = _MIB, 16 * _MIB  # of a row group; docs/tuning.md has the same advice, with some room above
+_GOOD_ROW_GROUPS = 300
+_FILE_BYTES = 256 * _MIB
+_SMALL_BYTES, _FEW_FILES, _FEW_ROW_GROUPS = 16 * _MIB, 1_000, 10_000  # so few that no layout costs much
 _SLOW = frozenset({"GZIP", "BROTLI"})
 _PEEKED_ROWS = 5_000
-_REWRITE = re.compile(r"parquetry rewrite(.*)\.$")
-_FLAG = re.compile(r"--([a-z-]+)(?: (.+?))?(?= --|$)")
-_OPENED = {
-    "delta": "Pipeline.from_delta(url)",
-    "iceberg": "Pipeline.from_iceberg(table)",
-    "huggingface": "Pipeline.from_huggingface_parquet(path)",
-    "image_folder": "Pipeline.from_image_folder(path)",
-}
 _TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
 
 
@@ -78,27 +76,11 @@ def lint(source: Source, *, storage_options: Mapping[str, Any] | None = None) ->
 def find(report: DatasetReport, dataset: StoredDataset) -> tuple[Finding, ...]:
     """Checks a dataset that was already inspected. Returns the findings, problems first."""
     found = [finding for check in _CHECKS for finding in check(report, dataset)]
-    if dataset.table is not None:
-        found = [replace(finding, remedy=_for_table(finding.remedy, dataset.table.kind)) for finding in found]
+    kind = None if dataset.table is None else dataset.table.kind
+    found = [replace(finding, remedy=runnable(finding.remedy, report.urls, kind)) for finding in found]
+    if report.bytes < _SMALL_BYTES and report.files < _FEW_FILES and report.row_groups < _FEW_ROW_GROUPS:
+        found = [replace(finding, level="note") if finding.code in _COSTS_TIME else finding for finding in found]
     return tuple(sorted(found, key=lambda finding: finding.level != "problem"))
-
-
-def _for_table(remedy: str, kind: str) -> str:
-    """Writes ``parquetry rewrite``, which takes plain files only, as a call for a table."""
-
-    def in_python(command: re.Match[str]) -> str:
-        options = [f"{flag.replace('-', '_')}={_argument(flag, value)}" for flag, value in _FLAG.findall(command[1])]
-        maintenance = ", or the table's own maintenance" if kind in ("delta", "iceberg") else ""
-        arguments = ", ".join([_OPENED.get(kind, "pipeline"), "target", *options])
-        return f"rewrite({arguments}) in Python{maintenance}."
-
-    return _REWRITE.sub(in_python, remedy)
-
-
-def _argument(flag: str, value: str) -> str:
-    if not value:
-        return "..."
-    return value if flag in ("row-group-rows", "files") else repr(value)
 
 
 def _problem(code: str, field: str | None, what: str, cost: str, remedy: str) -> Finding:
@@ -112,7 +94,7 @@ def _note(code: str, field: str | None, what: str, cost: str, remedy: str) -> Fi
 def _row_groups(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
     sizes, rows, better = report.bytes_per_group, report.rows_per_group, _better_rows(report)
     remedy = f"Write about {better:,} rows per row group: parquetry rewrite --row-group-rows {better}."
-    if report.row_groups >= 32 and sizes.median < 256 * _KIB:
+    if report.row_groups >= 32 and sizes.median < 256 * _KIB and better > 2 * rows.median:
         yield _problem(
             "small-row-groups",
             None,
@@ -142,25 +124,27 @@ def _row_groups(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
             None,
             f"The largest row group has {rows.most:,} rows, the median {rows.median:,}.",
             "The largest one determines memory and waiting times.",
-            "Make them equal: parquetry rewrite --row-group-rows.",
+            f"Make them equal: parquetry rewrite --row-group-rows {better}.",
         )
 
 
 def _better_rows(report: DatasetReport) -> int:
-    """Returns the rows in a row group of about 16 MiB, rounded to two digits."""
-    rows = 16 * _MIB * max(report.rows, 1) / max(report.bytes, 1)
-    rows = min(max(rows, 16), 100_000, max(report.rows / 16, 16))
+    """Returns the rows in a row group of a good size, rounded to two digits. Small datasets get smaller row groups."""
+    least, most = _GOOD_BYTES
+    size_bytes = min(max(report.bytes / _GOOD_ROW_GROUPS, least), most)
+    rows = min(max(size_bytes * report.rows / max(report.bytes, 1), 1), 100_000)
     return int(float(f"{rows:.1e}"))
 
 
 def _files(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    better = max(round(report.bytes / _FILE_BYTES), 1)
     if report.files >= 64 and report.file_bytes.median < 4 * _MIB:
         yield _problem(
             "many-small-files",
             None,
             f"{report.files:,} files have a median of {bytes_text(report.file_bytes.median)}.",
             "Each file must be listed and opened, and its footer read.",
-            "Join them: parquetry rewrite --files.",
+            f"Join them: parquetry rewrite --files {better}.",
         )
     if report.files == 1 and report.bytes > 8 * _GIB:
         yield _note(
@@ -168,7 +152,7 @@ def _files(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             None,
             f"All rows are in one file of {bytes_text(report.bytes)}.",
             "You cannot add, replace or copy parts of it.",
-            "Split it: parquetry rewrite --files.",
+            f"Split it: parquetry rewrite --files {better}.",
         )
     few = 8 if dataset.remote else 64
     if report.files >= few and not report.indexed and dataset.table is None:
@@ -331,26 +315,70 @@ def looks_like_times(field: FieldReport) -> bool:
 
 
 def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
-    """Finds fields that look like timestamps and go backward between row groups of a file."""
+    """Finds fields that look like timestamps and are not in the order that windows over them need."""
     if report.row_groups > 200_000:
         return
+    groups = [field.name for field in report.fields if _may_group(field)]
     for field in report.fields:
         if not looks_like_times(field):
             continue
-        known = column_statistics(dataset, field.name)
-        if known.minimum is None or known.maximum is None:
+        back = _row_groups_back(dataset, field.name)
+        order = time_order(timed_pieces(dataset, field.name, groups, back))
+        if not len(back) and not (order.gains and (order.resets or order.group)):
             continue
-        inside = dataset.row_groups.file[1:] == dataset.row_groups.file[:-1]
-        back = as_numpy(pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False))
-        count = int(np.count_nonzero(back & inside))
-        if count:
-            yield _note(
-                "unsorted-times",
-                field.name,
-                f"'{field.name}' goes backward between {count:,} pairs of consecutive row groups in a file.",
-                "Windows use rows in stored order, so few are complete, and filters on it prune little.",
-                f"If you make windows over it, sort the rows: parquetry rewrite --sort-by {field.name}.",
+        name, group = field.name, order.group
+        where = f" where '{group}' changes" if group is not None and not order.gains else ""
+        what = (
+            f"'{name}' goes backward between {len(back):,} pairs of consecutive row groups in a file{where}."
+            if len(back)
+            else f"'{name}' goes backward {order.resets:,} times in {order.rows:,} rows."
+            if order.resets
+            else f"'{name}' never goes backward, but rows of different '{group}' alternate."
+        )
+        cost = "Windows use rows in stored order, and filters on it prune little."
+        if order.gains:
+            cost = (
+                f"Of {order.rows:,} rows, {order.pairs:,} have a successor that windows can use"
+                f"{'' if group is None else f', of the same {group!r}'}; once sorted, {order.sorted_pairs:,} have one."
             )
+        by = f"--sort-by {shlex.quote(name)}"
+        if group is None and order.gains:
+            remedy = (
+                "If you make windows over it, sort the rows; if a column says which recording they belong to, by that "
+                f"column first: parquetry rewrite {by}."
+            )
+        elif group is None:
+            remedy = (
+                "If you make windows over it, add a column that says which recording a row belongs to, and pass it as "
+                "group_by. Sorting by time alone would mix recordings."
+            )
+        elif order.gains:
+            remedy = (
+                f'If you make windows over it, pass group_by="{group}" and sort the rows by both: '
+                f"parquetry rewrite --sort-by {shlex.quote(group)} {by}."
+            )
+        else:
+            remedy = (
+                f'If you make windows over it, pass group_by="{group}". The rows are in the right order for that; '
+                "sorting by time alone would mix them."
+            )
+        yield _note("unsorted-times", name, what, cost, remedy)
+
+
+def _row_groups_back(dataset: StoredDataset, name: str) -> np.ndarray:
+    """The row groups of which the next one in the same file has earlier times."""
+    known = column_statistics(dataset, name)
+    if known.minimum is None or known.maximum is None:
+        return np.zeros(0, np.int64)
+    inside = dataset.row_groups.file[1:] == dataset.row_groups.file[:-1]
+    return np.flatnonzero(as_numpy(pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False)) & inside)
+
+
+def _may_group(field: FieldReport) -> bool:
+    """Whether a column may tell recordings apart."""
+    plain = field.shape == () and field.codec is None and not field.partition and not looks_like_times(field)
+    varies = field.minimum is None or field.minimum != field.maximum
+    return plain and varies and (field.dtype == "str" or field.dtype.startswith(("int", "uint")))
 
 
 _CHECKS: tuple[Callable[[DatasetReport, StoredDataset], Iterator[Finding]], ...] = (
@@ -363,3 +391,15 @@ _CHECKS: tuple[Callable[[DatasetReport, StoredDataset], Iterator[Finding]], ...]
     _statistics,
     _time_order,
 )
+
+_COSTS_TIME = frozenset(
+    {
+        "small-row-groups",
+        "few-row-groups",
+        "many-small-files",
+        "compressed-twice",
+        "slow-compression",
+        "no-dictionary",
+    }
+)
+"""Findings that are problems only in datasets that take a while to read."""
