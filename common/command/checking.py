@@ -24,7 +24,13 @@ _STYLES = {"fine": "green", "note": "bold yellow", "problem": "bold red"}
 def register(app: typer.Typer) -> None:
     """Adds the commands to the app."""
     command(app, "parquetry lint data/train", "parquetry lint data/train --strict && echo fine")(lint)
-    command(app, "parquetry verify data/train", "parquetry verify s3://bucket/train --workers 32")(verify)
+    command(
+        app,
+        "parquetry verify data/train",
+        "parquetry verify s3://bucket/train --workers 32",
+        "parquetry verify photos "
+        '\'select(UnischemaField("image", "uint8", (None, None, 3), CompressedImageCodec("jpeg")))\'',
+    )(verify)
     command(
         app,
         'parquetry stats data/train \'select("image", "label")\'',
@@ -59,16 +65,20 @@ def lint(
 
 def verify(
     url: Url,
+    chain: Chain = "",
     workers: Workers = None,
     round_trips: Annotated[int, typer.Option(min=0, help="Rows per row group to encode and decode again.")] = 16,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Read every byte, decode every value, and check footers, index and codecs. Exit status 1 if anything is wrong."""
+    """Read every byte, decode every value, and check footers, index and codecs. Exit status 1 if anything is wrong.
+
+    With a chain, decode only the fields that it uses, as it declares them.
+    """
     from ..pipeline.explain import bytes_text
     from ..reports.verifying import verify as verify_dataset
 
-    options = storage_options_of(storage_option)
-    found = verify_dataset(url, storage_options=options, workers=workers, round_trips=round_trips)
+    pipeline = opened(url, chain, storage_option)
+    found = verify_dataset(pipeline, workers=workers, round_trips=round_trips)
     lines: list[RenderableType] = [
         Text.assemble((f"{damage.check}: ", "bold red"), _place(damage.file, damage.row_group), damage.what)
         for damage in found.damages
@@ -78,10 +88,12 @@ def verify(
         f"{bytes_text(found.bytes)}; {found.round_trips:,} values encoded and decoded again; "
         f"{'the index matches' if found.indexed else 'there is no index'}"
     )
+    lines += [
+        Text.assemble(("not decoded: ", "bold yellow"), f"{name}: {reason}") for name, reason in found.undecoded.items()
+    ]
+    sound = "What was decoded is sound." if found.undecoded else "Everything is sound."
     count = len(found.damages)
-    lines.append(
-        Text(f"Damaged places: {count:,}", style="bold red") if count else Text("Everything is sound.", style="green")
-    )
+    lines.append(Text(f"Damaged places: {count:,}", style="bold red") if count else Text(sound, style="green"))
     return Shown(found, tuple(lines), FOUND_PROBLEMS if found.damages else FINE)
 
 

@@ -22,6 +22,7 @@ from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..process.dataclass import dataclass
 from ..progress import in_parallel
+from ..schema.dtypes import is_bytes
 from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField
 from ..schema.images import CompressedImageCodec
@@ -64,6 +65,7 @@ class Verification:
         bytes: the compressed size of the columns that were read.
         round_trips: the number of values that were encoded and decoded again.
         indexed: whether a row-group index matches the files. If so, it was compared with the footers.
+        undecoded: the columns whose values were not decoded, with the reason. Their bytes were read.
     """
 
     files: int
@@ -73,6 +75,7 @@ class Verification:
     round_trips: int
     indexed: bool
     damages: tuple[Damage, ...]
+    undecoded: Mapping[str, str]
 
 
 def verify(
@@ -91,6 +94,8 @@ def verify(
     ()
 
     Args:
+        source: a URL or path, or a pipeline. Then the fields that its verbs use are decoded as it declares them, in all
+            rows; other verbs than ``select`` are ignored.
         workers: row groups to read in parallel; ``None`` = one per processor.
         round_trips: rows per row group whose encoded values are encoded and decoded again. JPEG and WebP are lossy, so
             they are only decoded.
@@ -104,13 +109,20 @@ def verify(
     broken = tuple(_unreadable_files(dataset))
     if broken:
         return Verification(
-            files=len(dataset.files), row_groups=0, rows=0, bytes=0, round_trips=0, indexed=False, damages=broken
+            files=len(dataset.files),
+            row_groups=0,
+            rows=0,
+            bytes=0,
+            round_trips=0,
+            indexed=False,
+            damages=broken,
+            undecoded={},
         )
     if not len(dataset.schema):
         reasons = " ".join(dataset.refused.values()) or "The files have no columns."
         raise SchemaError(f"verify {', '.join(pipeline.urls)}: expected columns that can be read, got none. {reasons}")
-    whole = _with_any_lists(pipeline.with_stages(()).select(*dataset.schema))
-    checker = _Checker(whole, round_trips)
+    fields = _fields_of(pipeline)
+    checker = _Checker(_with_any_lists(pipeline.with_stages(()).select(*fields), fields), fields, round_trips)
     threads = fetch_threads(dataset.remote, workers or usable_processors())
     numbers = range(len(dataset.row_groups))
     parts = in_parallel(checker.check, numbers, "verifying", threads)
@@ -123,12 +135,35 @@ def verify(
         round_trips=sum(part[1] for part in parts),
         indexed=dataset.index is not None,
         damages=tuple(damages),
+        undecoded=dict(_undecoded(dataset, fields)),
     )
 
 
-def _with_any_lists(whole: Pipeline) -> Pipeline:
+def _fields_of(pipeline: Pipeline) -> list[UnischemaField]:
+    """The fields to decode: those that the verbs of a pipeline use, as it declares them, or all."""
+    if not pipeline.stages:
+        return list(pipeline.dataset.schema)
+    plan = pipeline.plan()
+    assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
+    return list(plan.program.fields)
+
+
+def _undecoded(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Iterator[tuple[str, str]]:
+    """Yields the columns whose values were not decoded, and why."""
+    yield from dataset.refused.items()
+    decoded = {field.name: field for field in fields}
+    for stored in dataset.schema:
+        field = decoded.get(stored.name)
+        if field is None:
+            yield stored.name, "The pipeline does not use it."
+        elif is_bytes(field.dtype) and not field.storage.coded:
+            made = f'UnischemaField("{field.name}", "uint8", (None, None, 3), CompressedImageCodec("jpeg"))'
+            yield field.name, f"It holds bytes. If they are images, decode them with select({made})."
+
+
+def _with_any_lists(whole: Pipeline, fields: Sequence[UnischemaField]) -> Pipeline:
     """Lets plain lists have different lengths at every level, and nulls inside, as they may be stored."""
-    lists = [field for field in whole.dataset.schema if field.is_list]
+    lists = [field for field in fields if field.is_list]
     gaps = [re.escape(field.name) for field in lists if f"{field.name}__valid" not in whole.dataset.schema.fields]
     whole = with_lists_as_stored(whole)
     return whole.nulls("mask", *gaps, elements=True) if gaps else whole
@@ -158,9 +193,9 @@ def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
 class _Checker:
     """Checks row groups. Thread-safe."""
 
-    def __init__(self, whole: Pipeline, round_trips: int) -> None:
+    def __init__(self, whole: Pipeline, fields: Sequence[UnischemaField], round_trips: int) -> None:
         self._dataset = whole.dataset
-        self._fields = [field for field in self._dataset.schema if field.name not in self._dataset.partitions]
+        self._fields = [field for field in fields if field.name not in self._dataset.partitions]
         self._fetcher = Fetcher(self._dataset, self._fields)
         self._bounds = {
             field.name: column_statistics(self._dataset, field.name)

@@ -26,6 +26,19 @@ def test_verify_fails_for_damages(tmp_path: Path) -> None:
     assert json.loads(run("verify", str(tmp_path), "--json").stdout)["damages"][0]["check"] == "file"
 
 
+def test_verify_says_what_it_did_not_decode(tmp_path: Path) -> None:
+    url = write_table(tmp_path, pa.table({"id": range(2), "photo": [b"\xff\xd8", b""]}))
+    shown = run("verify", url)
+    assert (shown.exit_code, "Everything is sound" in shown.output) == (0, False)
+    assert "not decoded: photo: It holds bytes." in shown.output
+    field = 'UnischemaField("photo", "uint8", (None, None, 3), CompressedImageCodec("jpeg"))'
+    broken = run("verify", url, f"select({field})", "--json")
+    assert broken.exit_code == 1
+    told = json.loads(broken.stdout)
+    assert [damage["check"] for damage in told["damages"]] == ["decoding", "decoding"]
+    assert told["undecoded"] == {"id": "The pipeline does not use it."}
+
+
 def test_stats_counts_and_keeps(tmp_path: Path) -> None:
     shown = run("stats", REAL, 'select("label", "jpeg", "id")').output
     assert "vehicle (34)" in shown

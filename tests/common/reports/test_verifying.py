@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import build, int96_bytes, int96_column, write_int96, write_table
+from PIL import Image
 
-from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.reports import verify, verifying
 
@@ -64,6 +66,35 @@ def test_a_value_that_does_not_decode_is_found(tmp_path: Path) -> None:
     (damage,) = verify(url).damages
     assert (damage.check, damage.row_group) == ("decoding", 1)
     assert "image" in damage.what
+
+
+def test_images_in_a_column_of_bytes_are_decoded_if_the_pipeline_declares_them(tmp_path: Path) -> None:
+    files = [jpeg_bytes(size) for size in (20, 30, 40, 50)]
+    odd = pa.array([None] * 4, pa.null())
+    photos = pa.table(
+        {"id": range(4), "photo": [*files[:2], files[2][:-200], files[3]], "odd": odd, "hash": [b"x"] * 4}
+    )
+    url = write_table(tmp_path, photos, row_group_size=2)
+    found = verify(url)
+    assert (found.damages, list(found.undecoded)) == ((), ["odd", "photo", "hash"])
+    assert 'select(UnischemaField("photo", "uint8", (None, None, 3)' in found.undecoded["photo"]
+    image = UnischemaField("photo", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
+    for pipeline in (
+        Pipeline(url, ["id", image]),
+        Pipeline(url).where([("id", "<", 1)]).select(image, "id").shuffle(9),
+    ):
+        found = verify(pipeline)
+        (damage,) = found.damages
+        assert (damage.check, damage.row_group, found.rows) == ("decoding", 1, 4)
+        assert "row 0" in damage.what
+        assert found.undecoded.keys() == {"odd", "hash"}
+        assert found.undecoded["hash"] == "The pipeline does not use it."
+
+
+def jpeg_bytes(size: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(size).integers(0, 255, (size, size, 3), np.uint8)).save(file, "jpeg")
+    return file.getvalue()
 
 
 def test_a_footer_with_wrong_claims_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
