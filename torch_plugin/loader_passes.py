@@ -13,7 +13,7 @@ import gc
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -23,8 +23,10 @@ from torch.utils.data import DataLoader, IterableDataset, dataloader, default_co
 from torch.utils.data._utils import fetch
 
 from parquetry.common import Pipeline
+from parquetry.common.errors import ParquetryError
 from parquetry.common.order.cursor import SkipState
 from parquetry.common.process.dataclass import dataclass
+from parquetry.common.tracebacks import shorten, shortens
 
 from . import worker_failures
 from .collation import as_is, convert, stack
@@ -167,7 +169,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
             self._shutdown = True  # torch's __del__ has nothing to shut down yet
             raise
 
-    return start
+    return shortens(start)
 
 
 def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], int]:
@@ -217,7 +219,7 @@ def _sending_start(original: Callable[..., None]) -> Callable[..., None]:
         if isinstance(own, Announced):
             self.dataset_iter = own._as_sent(self.dataset_iter)
 
-    return start
+    return shortens(start)
 
 
 def _parallel() -> Any:
@@ -252,7 +254,7 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
         if not first_iter:  # start() calls the first one
             _announce(self, loader)
 
-    return reset
+    return shortens(reset)
 
 
 def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -276,14 +278,19 @@ def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
     return unlabelled
 
 
+@shortens
+def _check_begun(datasets: Iterable[Announced], iterator: object) -> None:
+    for dataset in datasets:
+        dataset._check_begun(iterator)
+
+
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def following(self: Any) -> Any:
         if not self._parquetry_told:
             return original(self)
         if self._parquetry_fresh:
-            for dataset in self._parquetry_told:
-                dataset._check_begun(self)
+            _check_begun(self._parquetry_told, self)
             self._parquetry_fresh = False
             if self._parquetry_restored is not None:
                 self._parquetry_restored()
@@ -306,6 +313,9 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         except StopIteration:
             for dataset in self._parquetry_told:
                 dataset._ended()
+            raise
+        except ParquetryError as error:
+            shorten(error)
             raise
         except RuntimeError as error:
             explain(error)

@@ -18,7 +18,9 @@ from typing import Any, Generic, TypeAlias
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from parquetry.common.errors import ParquetryError
 from parquetry.common.pipeline.iteration import Given
+from parquetry.common.tracebacks import shorten
 
 from .iterator import ElementIterator
 from .sent_batches import SentBatch
@@ -94,8 +96,11 @@ class RunIterator(Generic[Given]):
             batches.extend(self._elements.received(self._most - 1))
         except StopIteration:
             self._is_over = True
-        except Exception:
-            error = ExceptionWrapper(where=f"in DataLoader worker process {self._worker}")  # as torch does
+        except Exception as raised:
+            if isinstance(raised, ParquetryError):
+                shorten(raised)
+            info = type(raised), raised, raised.__traceback__
+            error = ExceptionWrapper(info, where=f"in DataLoader worker process {self._worker}")  # as torch does
         return Run(self._worker, batches, error, self._is_over)
 
 

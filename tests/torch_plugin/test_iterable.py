@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from ids import epoch_of
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, get_worker_info, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import NullValueError, PipelineError
+from parquetry.common.errors import FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, mix, rank_state
 from parquetry.torch_plugin.epochs import EpochCounter
@@ -316,6 +317,29 @@ def test_errors_of_elements_have_the_callers_frames_alone(nullable_url: str, bat
     with pytest.raises(NullValueError) as caught:
         list(dataset if batch is None else dataset.batch(batch))
     assert {Path(frame.filename) for frame in traceback.extract_tb(caught.value.__traceback__)} == {Path(__file__)}
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers"), [(DataLoader, 0), (DataLoader, 1), (StatefulDataLoader, 0), (StatefulDataLoader, 1)]
+)
+@pytest.mark.parametrize(
+    ("made", "options"),
+    [
+        (lambda url: ParquetIterable(url, ["id", "score"]).batch(7), {"batch_size": None}),
+        (lambda url: ParquetPipe(url, ["id", "score"]).batch(7), {"batch_size": None}),
+        (lambda url: ParquetMap(url, ["id", "score"]), {"batch_size": 7, "collate_fn": list}),
+        (lambda url: ParquetIterable(url, ["idd"]).batch(7), {"batch_size": None}),
+    ],
+)
+def test_errors_leave_loaders_without_our_frames(
+    nullable_url: str, made: Callable[[str], Any], options: dict[str, Any], loader: Any, workers: int
+) -> None:
+    with pytest.raises((NullValueError, FieldNotFoundError)) as caught:
+        list(loader(made(nullable_url), num_workers=workers, **options))
+    shown = "".join(traceback.format_exception(caught.value))  # with what a worker's traceback was
+    files = [Path(file) for file in re.findall(r'File "([^"]+)"', shown)]
+    assert Path(__file__) in files
+    assert not [file for file in files if {"torch_plugin", "common"} & {*file.parts} and file != Path(__file__)]
 
 
 def test_passes_that_begin_in_a_row_keep_their_epochs_in_a_slow_worker(
