@@ -1,7 +1,8 @@
 """Training data straight from Parquet into TensorFlow and PyTorch, as native stages of each framework.
 
 The names that you use most are here. Each is loaded when you first use it, so ``import parquetry`` imports neither
-framework.
+framework. Neither does ``from parquetry import *``: it leaves out the names that need one. Import these by name, as in
+``from parquetry import ParquetIterable``.
 
     >>> from parquetry import Pipeline
     >>> for batch in Pipeline("events.parquet").shuffle(10_000, seed=7).batch(64): ...
@@ -40,13 +41,17 @@ if TYPE_CHECKING:
         watch,
         write_dataset,
     )
-    from .common.ray_data import ParquetrySource
-    from .tf_plugin import ParquetDataset
-    from .torch_plugin import NestedTensors, ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
+    from .common.ray_data import ParquetrySource as ParquetrySource
+    from .tf_plugin import ParquetDataset as ParquetDataset
+    from .torch_plugin import NestedTensors as NestedTensors
+    from .torch_plugin import ParquetIterable as ParquetIterable
+    from .torch_plugin import ParquetMap as ParquetMap
+    from .torch_plugin import ParquetNode as ParquetNode
+    from .torch_plugin import ParquetPipe as ParquetPipe
 
     __version__: str
 
-__all__ = [
+__all__ = [  # without the names in `_FACES`: `from parquetry import *` would import their frameworks
     "CompressedImageCodec",
     "CompressedNdarrayCodec",
     "DatasetWriter",
@@ -54,14 +59,7 @@ __all__ = [
     "LoaderStats",
     "NdarrayCodec",
     "NestedArray",
-    "NestedTensors",
-    "ParquetDataset",
-    "ParquetIterable",
-    "ParquetMap",
-    "ParquetNode",
-    "ParquetPipe",
     "ParquetryError",
-    "ParquetrySource",
     "Pipeline",
     "RaggedArray",
     "ScalarCodec",
@@ -99,7 +97,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value: object = version("parquetry")
-    elif name in __all__:
+    elif name in __all__ or name in _FACES:
         value = _loaded(name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -119,4 +117,4 @@ def _loaded(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_FACES, "__version__"]

@@ -95,7 +95,8 @@ def test_every_public_name_is_in_the_top_package() -> None:
 
     listed = [name for package in PACKAGES for name in PACKAGES[package]]
     assert list(parquetry.__all__) == sorted(parquetry.__all__)
-    assert set(listed) <= set(parquetry.__all__) <= set(dir(parquetry))
+    assert {*listed, *parquetry.__all__} <= set(dir(parquetry))
+    assert {*PACKAGES["common"]} <= set(parquetry.__all__)
     for package in filter(installed, PACKAGES):
         home = importlib.import_module(f"parquetry.{package}")
         for name in PACKAGES[package]:
@@ -109,10 +110,27 @@ def test_the_top_package_is_cheap_and_completes_to_public_names() -> None:
     code = """
 import sys, parquetry, parquetry.common
 print(sorted({"importlib.metadata", "numpy", "pyarrow", "rich", "tensorflow", "torch", "typer"} & set(sys.modules)))
-print(dir(parquetry) == sorted(["__version__", *parquetry.__all__]), dir(parquetry.common) == parquetry.common.__all__)
+print(set(dir(parquetry)) > set(parquetry.__all__), dir(parquetry.common) == parquetry.common.__all__)
 """
     result = run_python("-c", code)
     assert result.stdout.splitlines() == ["[]", "True True"], result.stderr
+
+
+def test_everything_of_the_top_package_is_imported_without_a_framework() -> None:
+    code = """
+import sys
+for name in ("ray", "tensorflow", "torch"):
+    sys.modules[name] = None
+from parquetry import *
+import parquetry
+print(Pipeline.__name__, sorted({*dir(parquetry)} - {*dir()}))
+"""
+    result = run_python("-c", code)
+    faces = ["NestedTensors", "ParquetDataset", "ParquetIterable", "ParquetMap", "ParquetNode", "ParquetPipe"]
+    assert result.stdout.split(maxsplit=1) == [
+        "Pipeline",
+        f"{[*faces, 'ParquetrySource', '__version__']}\n",
+    ], result.stderr
 
 
 def test_the_top_package_loads_no_framework_and_names_the_extra_that_is_missing() -> None:

@@ -177,9 +177,11 @@ class FileCache:
 
     def clear(self) -> None:
         """Removes the files, and the directory if nothing else is in it."""
-        if not os.path.isdir(self._directory):
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
             return
-        for name in os.listdir(self._directory):
+        for name in names:
             if name in _LOCKS or self._name.fullmatch(name) or is_unfinished(name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -136,9 +137,9 @@ def _checked(directory: str | os.PathLike[str]) -> str:
 
 def _report(kind: str, what: str, directory: str, suffix: str) -> CacheReport:
     files = size = 0
-    if os.path.isdir(directory):
-        with os.scandir(directory) as entries:
-            for entry in entries:
+    with suppress(OSError), os.scandir(directory) as entries:  # not there, removed meanwhile, or another user's
+        for entry in entries:
+            with suppress(FileNotFoundError):  # another process renamed or removed it
                 if entry.name.endswith(suffix) and entry.is_file():
                     files, size = files + 1, size + entry.stat().st_size
     return CacheReport(kind=kind, what=what, directory=directory, files=files, bytes=size)

@@ -12,6 +12,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -166,7 +167,7 @@ def _op(tensorflow: str | None) -> Check:
         return Check(name="TensorFlow op", level="fine", found="not needed: TensorFlow is not installed")
     candidates = [path for folder in _op_folders() for path in folder.glob(f"_parquetry_ops-tf{tensorflow}-*.so")]
     wanted = _library_name() if candidates else ""
-    built = [path for path in candidates if path.name == wanted and path.stat().st_size]
+    built = [path for path in candidates if path.name == wanted and _size(path)]
     if built:
         return Check(name="TensorFlow op", level="fine", found=f"built for TensorFlow {tensorflow}: {built[0]}")
     compiler = find_compiler()
@@ -181,6 +182,12 @@ def _op(tensorflow: str | None) -> Check:
         found=f"not built for TensorFlow {tensorflow}, and there is no C++ compiler",
         remedy="Install g++ (apt-get install g++, dnf install gcc-c++, conda install gxx), or set CXX.",
     )
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):  # another process has just removed it
+        return path.stat().st_size
+    return 0
 
 
 @lru_cache(maxsize=1)
@@ -229,11 +236,10 @@ def _shared_memory() -> Check:
 
 def _cache_directory() -> Check:
     place = cache_root()
-    there = next(path for path in (place, *place.parents) if path.exists())
+    there, free = _nearest(place)
     if not os.access(there, os.W_OK):
         remedy = "Set PARQUETRY_CACHE_DIR to a writable directory."
         return Check(name="cache directory", level="problem", found=f"{place} cannot be written", remedy=remedy)
-    free = shutil.disk_usage(there).free
     little = free < _LITTLE_DISK
     return Check(
         name="cache directory",
@@ -241,3 +247,11 @@ def _cache_directory() -> Check:
         found=f"{place}, {free >> 20:,} MiB free",
         remedy="Set PARQUETRY_CACHE_DIR to a larger disk, or run: parquetry cache clear." if little else "",
     )
+
+
+def _nearest(place: Path) -> tuple[Path, int]:
+    """The first directory that exists, of a place and those above it, and the free space on its disk."""
+    for path in (place, *place.parents):
+        with suppress(FileNotFoundError, NotADirectoryError):  # another process may remove it at any time
+            return path, shutil.disk_usage(path).free
+    raise FileNotFoundError(place)  # not even the root exists

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -114,6 +118,41 @@ def test_kept_files_are_listed_warmed_and_cleared(tmp_path: Path, monkeypatch: p
         caches(directory)
     with pytest.raises(PipelineError, match="expected kinds"):
         clear(["bogus"])
+
+
+def test_files_and_directories_that_vanish_meanwhile_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(kept))
+    pipeline = build(tmp_path / "set", [[10]], names=("id", "drive")).pipeline()
+    warm(pipeline.where([("id", ">", 3)]))
+    warm(pipeline.where([("id", ">", 4)]).encode("drive"))
+    first = sorted((kept / "selections").glob("*.npz"))[0]
+    scandir = os.scandir
+
+    @contextmanager
+    def changing(directory: str | int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(directory) as entries:
+            listed = list(entries)
+        if str(directory).endswith("selections"):
+            first.unlink(missing_ok=True)
+            shutil.rmtree(kept / "vocabularies", ignore_errors=True)  # it is looked at later
+        yield listed
+
+    monkeypatch.setattr(os, "scandir", changing)
+    counts = {report.kind: report.files for report in doctor().caches}
+    assert (counts["selections"], counts["vocabularies"]) == (1, 0)
+    monkeypatch.undo()
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(kept))
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path == kept or exists(path))
+    monkeypatch.setattr(os.path, "isdir", lambda path: True)
+    shutil.rmtree(kept)  # after it was seen
+    found = doctor()
+    assert {report.files for report in found.caches} == {0}
+    assert [check.level for check in found.checks if check.name == "cache directory"] != ["problem"]
+    assert {report.kind for report in clear()} >= {"selections"}
 
 
 def test_states_are_found_wherever_a_trainer_put_them(tmp_path: Path) -> None:
