@@ -10,6 +10,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "changelog.md": "CHANGELOG.md"}
+CELL_CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s]+)")
 
 
@@ -21,7 +22,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links that leave ``docs/`` lead to the repository."""
+    """Links that leave ``docs/`` lead to the repository. Code in tables loses backslashes that only GitHub needs."""
     at_root = page.file.src_uri in PAGES
     folder = ROOT if at_root else (ROOT / "docs" / page.file.src_uri).parent
 
@@ -34,4 +35,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return match[1]  # which mkdocs then reports
         return f"{config.repo_url}/blob/main/{target.relative_to(ROOT)}{mark}{anchor}"
 
-    return LINK.sub(linked, markdown).replace("<details>", "<details markdown>")
+    lines = (
+        CELL_CODE.sub(lambda code: code[0].replace(r"\|", "|"), line) if line.startswith("|") else line
+        for line in LINK.sub(linked, markdown).split("\n")
+    )
+    return "\n".join(lines).replace("<details>", "<details markdown>")
