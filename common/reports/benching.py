@@ -8,6 +8,7 @@ in threads, so the parts show where time goes, but they are not a split by clock
 from __future__ import annotations
 
 import itertools
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -31,6 +32,7 @@ from ..selection.statistics import column_bytes
 from ..stages.base import Decision
 from ..threads import ThreadPool
 from ..transport.source import usable_processors
+from ..urls import url_without_secrets
 from .inspecting import Source, pipeline_of
 
 _SAMPLED_GROUPS = 100
@@ -304,4 +306,8 @@ def _advice(bound: str, pipeline: Pipeline, whole: MeasuredRun, planning_s: floa
     if not pipeline.element.batched:
         yield "Without batch(), rows are handed over one at a time."
     if planning_s > 10:
-        yield f"Planning took {planning_s:.0f} s. Run parquetry cache warm before the job, and parquetry index."
+        place = shlex.quote(url_without_secrets(pipeline.urls[0])) if len(pipeline.urls) == 1 else "URL"
+        yield (
+            f"Planning took {planning_s:.0f} s. Before the job, run parquetry cache warm {place} with the same chain, "
+            f"and parquetry index {place}"
+        )

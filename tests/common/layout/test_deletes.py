@@ -127,7 +127,8 @@ class _Model:
 
     def delete_rows(self, places: list[int]) -> None:
         picked = self._picked(places)
-        self._commit(hand.position_deletes(self._table, self._name(), picked))
+        odd = [(min(self._files), None), (None, 0)] if len(places) % 2 else []  # they name no row
+        self._commit(hand.position_deletes(self._table, self._name(), picked, odd=odd))
         self.alive -= {self._files[file][row] for file, row in picked if file not in self._marked}
 
     def mark_rows(self, places: list[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from builders import build
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import EmptySelectionError, PipelineError
-from parquetry.common.reports import bench, to_json
+from parquetry.common.reports import bench, benching, to_json
 from parquetry.common.reports.benching import MeasuredRun, _parts
 
 
@@ -70,3 +71,11 @@ def test_chains_that_cannot_be_measured_are_refused(pipeline: Pipeline, tmp_path
             bench(chain, seconds=0.01)
     with pytest.raises(EmptySelectionError):
         bench(pipeline.where([("id", ">", 999)]), seconds=0.01)
+
+
+def test_commands_against_slow_planning_name_the_dataset(tmp_path: Path) -> None:
+    pipeline = build(tmp_path / "my set", [[10]], names=("id",)).pipeline().batch(4)
+    whole: Any = SimpleNamespace(processors=1.0)
+    *_, last = benching._advice("store", pipeline, whole, 12)
+    assert f"parquetry cache warm '{tmp_path}/my set' with the same chain" in last
+    assert last.endswith(f"parquetry index '{tmp_path}/my set'")
