@@ -318,7 +318,7 @@ def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
     """Finds fields that look like timestamps and are not in the order that windows over them need."""
     if report.row_groups > 200_000:
         return
-    groups = [field.name for field in report.fields if _may_group(field)]
+    groups = [field.name for field in report.fields if _may_group(field) and field.decoded_bytes <= 256 * report.rows]
     for field in report.fields:
         if not looks_like_times(field):
             continue

@@ -37,9 +37,9 @@ def runnable(remedy: str, urls: Sequence[str], kind: str | None) -> str:
         maintenance = ", or the table's own maintenance" if kind in ("delta", "iceberg") else ""
         arguments = ", ".join([_OPENED.get(str(kind), "pipeline"), "target", *_keywords(options)])
         written = f"rewrite({arguments}) in Python{maintenance}."
-    else:
-        places = [urls[0], _beside(urls[0])] if verb == "rewrite" else urls[:1]
-        written = f"parquetry {verb} {shlex.join(places)}{options}"  # no period, so that it can be copied
+    else:  # without a period, so that it can be copied
+        places = [[url, _beside(url)] if verb == "rewrite" else [url] for url in urls]
+        written = " && ".join(f"parquetry {verb} {shlex.join(each)}{options}" for each in places)
     return remedy[: command.start()] + written
 
 

@@ -139,7 +139,7 @@ def timed_pieces(dataset: StoredDataset, name: str, groups: Sequence[str], back:
     return [piece for piece in pieces if piece is not None]
 
 
-def _timed_rows(dataset: StoredDataset, run: range, name: str, groups: list[str]) -> Piece | None:
+def _timed_rows(dataset: StoredDataset, run: range, name: str, groups: Sequence[str]) -> Piece | None:
     file = int(dataset.row_groups.file[run[0]])
     stored = {each: dataset.stored_name(file, each) for each in (name, *groups)}
     with dataset.open(file) as source:

@@ -28,6 +28,7 @@ from ..schema.field import Unischema, UnischemaField
 from ..schema.images import CompressedImageCodec
 from ..selection.pruning import ColumnStatistics
 from ..selection.statistics import column_statistics
+from ..stages.select import Select
 from ..transport.source import usable_processors
 from ..urls import without_secrets
 from .inspecting import Source, pipeline_of, with_lists_as_stored
@@ -143,6 +144,9 @@ def _fields_of(pipeline: Pipeline) -> list[UnischemaField]:
     """The fields to decode: those that the verbs of a pipeline use, as it declares them, or all."""
     if not pipeline.stages:
         return list(pipeline.dataset.schema)
+    if pipeline.dataset.refused and not any(isinstance(stage, Select) for stage in pipeline.stages):
+        readable = pipeline.with_stages(()).select(*map(re.escape, pipeline.dataset.schema.fields))
+        pipeline = readable.with_stages((*readable.stages, *pipeline.stages))
     plan = pipeline.plan()
     assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
     return list(plan.program.fields)

@@ -270,6 +270,7 @@ def test_a_rewritten_dataset_has_a_place_of_its_own(url: str, target: str) -> No
     assert shlex.split(command) == ["parquetry", "rewrite", url, target]
     several = runnable("Write it: parquetry rewrite.", [url, url], None)
     assert several == "Write it: rewrite(pipeline, target) in Python."
+    assert runnable("Write one: parquetry index.", ["a", "b"], None).endswith("parquetry index a && parquetry index b")
 
 
 def test_every_remedy_of_a_table_can_be_carried_out() -> None:
