@@ -13,7 +13,7 @@ import gc
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -278,19 +278,18 @@ def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
     return unlabelled
 
 
-@shortens
-def _check_begun(datasets: Iterable[Announced], iterator: object) -> None:
-    for dataset in datasets:
-        dataset._check_begun(iterator)
-
-
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def following(self: Any) -> Any:
         if not self._parquetry_told:
             return original(self)
         if self._parquetry_fresh:
-            _check_begun(self._parquetry_told, self)
+            try:
+                for dataset in self._parquetry_told:
+                    dataset._check_begun(self)
+            except ParquetryError as error:
+                shorten(error)
+                raise
             self._parquetry_fresh = False
             if self._parquetry_restored is not None:
                 self._parquetry_restored()

@@ -179,7 +179,7 @@ class FileCache:
         """Removes the files, and the directory if nothing else is in it."""
         try:
             names = os.listdir(self._directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         for name in names:
             if name in _LOCKS or self._name.fullmatch(name) or is_unfinished(name):

@@ -119,10 +119,11 @@ def naming_file(file: DataFile) -> Iterator[None]:
                 error
             )
         if _ANNOTATION.search(str(error)):  # old Hive and others; Arrow does not say in which column
+            quoted = file.shown_path.replace("'", "''")
             raise DatasetError(
                 f"file {file.shown_path}: expected a schema that pyarrow {pa.__version__} accepts, got: {why(error)}. "
                 "If the file is whole, write it again with a reader that accepts more, such as DuckDB: "
-                f"duckdb.sql(\"COPY (FROM '{file.shown_path}') TO 'new.parquet'\")."
+                f"duckdb.sql(\"COPY (FROM '{quoted}') TO 'new.parquet'\")."
             ) from clean_cause(error)
         raise DatasetError(
             f"file {file.shown_path}: expected a readable Parquet file, got {file.size_bytes} bytes that cannot be "

@@ -95,8 +95,8 @@ def verify(
     ()
 
     Args:
-        source: a URL or path, or a pipeline. Then the fields that its verbs use are decoded as it declares them, in all
-            rows; other verbs than ``select`` are ignored.
+        source: a URL or path, or a pipeline. Then the stored fields that its elements are made of are decoded as it
+            declares them, in all rows.
         workers: row groups to read in parallel; ``None`` = one per processor.
         round_trips: rows per row group whose encoded values are encoded and decoded again. JPEG and WebP are lossy, so
             they are only decoded.
@@ -159,7 +159,7 @@ def _undecoded(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Iter
     for stored in dataset.schema:
         field = decoded.get(stored.name)
         if field is None:
-            yield stored.name, "The pipeline does not use it."
+            yield stored.name, "The pipeline has no such field."
         elif is_bytes(field.dtype) and not field.storage.coded:
             made = f'UnischemaField("{field.name}", "uint8", (None, None, 3), CompressedImageCodec("jpeg"))'
             yield field.name, f"It holds bytes. If they are images, decode them with select({made})."

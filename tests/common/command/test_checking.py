@@ -36,7 +36,7 @@ def test_verify_says_what_it_did_not_decode(tmp_path: Path) -> None:
     assert broken.exit_code == 1
     told = json.loads(broken.stdout)
     assert [damage["check"] for damage in told["damages"]] == ["decoding", "decoding"]
-    assert told["undecoded"] == {"id": "The pipeline does not use it."}
+    assert told["undecoded"] == {"id": "The pipeline has no such field."}
 
 
 def test_stats_counts_and_keeps(tmp_path: Path) -> None:

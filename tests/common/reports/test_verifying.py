@@ -88,7 +88,7 @@ def test_images_in_a_column_of_bytes_are_decoded_if_the_pipeline_declares_them(t
         assert (damage.check, damage.row_group, found.rows) == ("decoding", 1, 4)
         assert "row 0" in damage.what
         assert found.undecoded.keys() == {"odd", "hash"}
-        assert found.undecoded["hash"] == "The pipeline does not use it."
+        assert found.undecoded["hash"] == "The pipeline has no such field."
     assert verify(Pipeline(url).shuffle(9).batch(2)) == verify(url)  # they use all fields that can be read
 
 
