@@ -162,8 +162,8 @@ class FieldVerbs:
             elements: whether ``<name>__valid`` has one flag per list element instead of one per list.
 
         Raises:
-            PipelineError: there is no such policy, the field cannot hold ``value``, or ``elements`` is used on a field
-                that is not a stored list.
+            PipelineError: there is no such policy, the field cannot hold ``value``, ``elements`` is used on a field
+                that is not a stored list, or there is a field ``<name>__valid`` already. Rename that one before.
             NullValueError: a null under ``"error"``; the message names file and row.
             DecodeError: a null inside a list without a policy; the message names file and row.
         """
@@ -215,7 +215,8 @@ class FieldVerbs:
             value: the value to pad with; 0 (or an empty string) by default.
 
         Raises:
-            PipelineError: the shape does not fit the field's, or has ``None`` axes although there are no batches.
+            PipelineError: the shape does not fit the field's, it has ``None`` axes although there are no batches, or
+                there is a field ``<name>__length`` already. Rename that one before.
             DecodeError: a value is larger than ``shape``; the message names file and row.
         """
         return self._with_stage(Pad(required_names("pad", names), shape, value))  # type: ignore[arg-type]  # converted there

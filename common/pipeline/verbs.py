@@ -453,7 +453,8 @@ class Verbs(ImageVerbs):
             pad_value: the value to pad with; ``None`` = 0, or an empty string.
 
         Raises:
-            PipelineError: the arguments contradict each other, or ``batch``, ``shuffle`` or a filter follows.
+            PipelineError: the arguments contradict each other, ``batch``, ``shuffle`` or a filter follows, or there is
+                a field ``<name>__length`` already. Rename that one before.
             DecodeError: a row is longer than ``max_tokens``; the message names file and row. With ``on_error="skip"``,
                 such rows are left out.
         """

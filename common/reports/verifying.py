@@ -167,10 +167,22 @@ def _undecoded(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Iter
 
 def _with_any_lists(whole: Pipeline, fields: Sequence[UnischemaField]) -> Pipeline:
     """Lets plain lists have different lengths at every level, and nulls inside, as they may be stored."""
-    lists = [field for field in fields if field.is_list]
-    gaps = [re.escape(field.name) for field in lists if f"{field.name}__valid" not in whole.dataset.schema.fields]
+    lists = [field.name for field in fields if field.is_list]
+    taken = set(whole.dataset.schema.fields)
+    names = {name: _name_with_free_mask(name, taken) for name in lists}
     whole = with_lists_as_stored(whole)
-    return whole.nulls("mask", *gaps, elements=True) if gaps else whole
+    new_names = {old: new for old, new in names.items() if old != new}
+    whole = whole.rename(new_names) if new_names else whole
+    return whole.nulls("mask", *map(re.escape, names.values()), elements=True) if lists else whole
+
+
+def _name_with_free_mask(name: str, taken: set[str]) -> str:
+    """A name for a field whose mask replaces no field of the names ``taken``, to which it is added."""
+    new = name
+    while f"{new}__valid" in taken or (new != name and new in taken):
+        new += "_"
+    taken |= {new, f"{new}__valid"}
+    return new
 
 
 def _unreadable_files(dataset: StoredDataset) -> Iterator[Damage]:

@@ -162,7 +162,9 @@ class Bucket(Stage):
         if self.padded is None and self.field not in columns.names:
             return
         before = len(columns.outputs)
-        Pad(patterns, None, self.pad_value).pad(columns, self.boundaries if self.pad_to == "bucket" else ())
+        Pad(patterns, None, self.pad_value).pad(
+            columns, self.boundaries if self.pad_to == "bucket" else (), verb="bucket"
+        )
         if columns.form is not None and len(columns.outputs) > before:
             raise PipelineError(
                 f"bucket() must come before as_tuple(): the tuples have no place for '{columns.outputs[-1].name}'."

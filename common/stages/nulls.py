@@ -96,7 +96,7 @@ class Nulls(Stage):
             columns.outputs[number] = replace(output, nullable=False)
             if self.policy == "mask":
                 flags = companion(output, "__valid", np.dtype(bool), output.shape if self.elements else ())
-                columns.outputs.append(replace(flags, levels=output.levels if self.elements else 0))
+                columns.add(replace(flags, levels=output.levels if self.elements else 0), verb="nulls")
 
     def _settle_elements(self, columns: Columns, stored: int | None, output: OutputField, value: Any) -> None:
         """Sets how the lists of a stored field are read, so that none of their elements is null.

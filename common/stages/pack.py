@@ -99,7 +99,8 @@ class Pack(Stage):
             numbers = [numbers_of[path] for path in paths if path in numbers_of]
             step = self._step(columns.outputs, numbers)
             columns.steps.append(step)
-            columns.outputs = [*(columns.outputs[number] for number in step.keep), step.output]
+            columns.outputs = [columns.outputs[number] for number in step.keep]
+            columns.add(step.output, verb=f"pack '{self.name}'")
 
     def _step(self, outputs: Sequence[OutputField], numbers: Sequence[int]) -> PackStep:
         """The step that concatenates columns ``numbers``.
@@ -120,10 +121,6 @@ class Pack(Stage):
         packed = set(numbers)
         keep = tuple(number for number in range(len(outputs)) if self.keep or number not in packed)
         path = (*chosen[0].path[:-1], self.name)
-        if any(outputs[number].path == path for number in keep):
-            raise PipelineError(
-                f"pack '{self.name}': expected a new name, got the name of a field that remains. Rename it."
-            )
         output = OutputField(
             path=path, kind="dense", dtype=self._dtype(chosen), shape=(width,), window=chosen[0].window
         )

@@ -83,10 +83,10 @@ class Pad(Stage):
         return self.lengths
 
     def apply(self, columns: Columns) -> None:
-        self.pad(columns)
+        self.pad(columns, verb=self.called)
 
-    def pad(self, columns: Columns, sizes: tuple[int, ...] = ()) -> None:
-        """Pads the columns; ``sizes`` as in `PadStep`."""
+    def pad(self, columns: Columns, sizes: tuple[int, ...] = (), *, verb: str) -> None:
+        """Pads the columns for the method ``verb``; ``sizes`` as in `PadStep`."""
         columns.open()
         chosen = columns.matching(self.patterns)
         refuse_nested(self.called, columns, chosen)
@@ -109,7 +109,7 @@ class Pad(Stage):
             columns.outputs[number] = replace(output, shape=shape, padded=None in shape)
             if self.lengths:
                 axes = () if len(variable) == 1 else (len(variable),)
-                columns.outputs.append(companion(output, "__length", np.dtype(np.int64), axes))
+                columns.add(companion(output, "__length", np.dtype(np.int64), axes), verb=verb)
 
     def _wanted(self, output: OutputField) -> tuple[int | None, ...]:
         shape = output.shape if self.shape is None else self.shape

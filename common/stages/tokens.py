@@ -197,15 +197,9 @@ class TokenStage(Stage):
         columns.row_steps = []
         columns.outputs = [replace(output, shape=(self.length,)) for output in outputs]
         if positions:
-            taken = next((output.name for output in outputs if output.name in POSITION_FIELDS), None)
-            if taken is not None:
-                raise PipelineError(
-                    f"{self.verb}: expected no field '{taken}', which it adds itself. Rename the stored one."
-                )
-            columns.outputs += [
-                OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
-                for name in POSITION_FIELDS
-            ]
+            for name in POSITION_FIELDS:
+                made = OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
+                columns.add(made, verb=self.verb)
 
 
 def by_field(value: object, fields: Sequence[str], verb: str, what: str) -> Any:

@@ -66,6 +66,11 @@ def _samples(stream: BinaryIO, where: str, skipped: Callable[[str], None]) -> It
             field = extension.lower().replace(".", "_")
             if _NO_UTF8.search(field):
                 raise DatasetError(f"file {where}, member {member.name!a}: expected an extension in UTF-8.")
+            if field == KEY:
+                raise DatasetError(
+                    f"file {where}, member {member.name}: expected no extension '{extension}', because the field "
+                    f"'{KEY}' is the name of the sample. Write the archive with another extension."
+                )
             if field in sample:
                 raise DatasetError(f"file {where}: expected one file '.{extension}' of sample '{key}', got two.")
             sample[field] = _part(content, extension.lower(), f"file {where}, member {member.name}")

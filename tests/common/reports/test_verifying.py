@@ -36,6 +36,12 @@ def test_everything_is_read_and_counted(tmp_path: Path) -> None:
     assert found.bytes > 0
 
 
+def test_nulls_inside_lists_are_sound_beside_a_column_with_the_name_of_their_mask(tmp_path: Path) -> None:
+    lists = pa.array([[1, None], [2]])
+    taken = {name: [1, 2] for name in ("l__valid", "l_", "l____valid")}
+    assert verify(write_table(tmp_path, pa.table({"l": lists, "l___valid": lists, **taken}))).damages == ()
+
+
 def test_bytes_that_changed_are_found_where_they_are(tmp_path: Path) -> None:
     url = write_table(
         tmp_path,

@@ -163,6 +163,11 @@ def test_a_sample_whose_files_do_not_follow_each_other_is_an_error() -> None:
         rows(tar(member("0.txt"), member("./0.TXT")))
 
 
+def test_a_part_never_replaces_the_name_of_its_sample() -> None:
+    with pytest.raises(DatasetError, match=r"member 0\.__KEY__: expected no extension '__KEY__', because the field"):
+        rows(tar(member("0.txt"), member("0.__KEY__")))
+
+
 def claimed_npy(shape: str) -> bytes:
     header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
     return b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header

@@ -196,7 +196,7 @@ def test_it_resumes_at_every_step(url: Path) -> None:
         (lambda p: p.pack("x", "text"), "expected numbers or vectors of fixed length, got field 'text'"),
         (lambda p: p.pack("x", "ragged"), "got field 'ragged'"),
         (lambda p: p.pack("x", "matrix"), "got field 'matrix'"),
-        (lambda p: p.pack("id", "pair"), "expected a new name"),
+        (lambda p: p.pack("id", "pair"), "pack 'id': expected no field 'id', which it adds itself"),
         (lambda p: p.pack("", "pair"), "expected a name for the new field"),
         (lambda p: p.pack("x", []), "expected a field name or regex"),
         (lambda p: p.pack("x", "pair", "text"), "expected a numeric dtype"),
