@@ -114,19 +114,22 @@ class Columns:
         """The names of the columns; a name at several offsets of a window is listed once."""
         return dict.fromkeys(str(output.path[-1]) for output in self.outputs).keys()
 
-    def add(self, output: OutputField, *, verb: str) -> None:
-        """Adds a column that a stage makes, at the end.
+    def add(self, *outputs: OutputField, verb: str) -> None:
+        """Adds columns that a stage makes, at the end.
 
         Raises:
             PipelineError: there is a column of this name. It is never replaced.
         """
-        if any(other.path == output.path for other in self.outputs):
-            name = output.path[-1]
-            raise PipelineError(
-                f"{verb}: expected no field '{name}', which it adds itself, got one. Give that one another name before, "
-                f"with rename({{'{name}': 'stored_{name}'}}), or leave it out with select()."
-            )
-        self.outputs.append(output)
+        paths = {output.path for output in self.outputs}
+        for output in outputs:
+            if output.path in paths:
+                name = output.path[-1]
+                raise PipelineError(
+                    f"{verb}: expected no field '{name}', which it adds itself, got one. Rename that one before, with "
+                    f"rename({{'{name}': 'stored_{name}'}}), or leave it out with select()."
+                )
+            paths.add(output.path)
+        self.outputs += outputs
 
     def named(self, patterns: Sequence[str]) -> list[str]:
         """The names that patterns select, in the order of the patterns."""

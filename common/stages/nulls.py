@@ -84,6 +84,7 @@ class Nulls(Stage):
     def apply(self, columns: Columns) -> None:
         columns.open()
         stored = columns.stored
+        masks: list[OutputField] = []
         for number in columns.matching(self.patterns):
             output = columns.outputs[number]
             if not output.nullable and self.patterns == EVERY_FIELD:
@@ -96,7 +97,8 @@ class Nulls(Stage):
             columns.outputs[number] = replace(output, nullable=False)
             if self.policy == "mask":
                 flags = companion(output, "__valid", np.dtype(bool), output.shape if self.elements else ())
-                columns.add(replace(flags, levels=output.levels if self.elements else 0), verb="nulls")
+                masks.append(replace(flags, levels=output.levels if self.elements else 0))
+        columns.add(*masks, verb="nulls")
 
     def _settle_elements(self, columns: Columns, stored: int | None, output: OutputField, value: Any) -> None:
         """Sets how the lists of a stored field are read, so that none of their elements is null.

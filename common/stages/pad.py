@@ -90,6 +90,7 @@ class Pad(Stage):
         columns.open()
         chosen = columns.matching(self.patterns)
         refuse_nested(self.called, columns, chosen)
+        lengths: list[OutputField] = []
         for number in chosen:
             output = columns.outputs[number]
             shape = self._wanted(output)
@@ -109,7 +110,8 @@ class Pad(Stage):
             columns.outputs[number] = replace(output, shape=shape, padded=None in shape)
             if self.lengths:
                 axes = () if len(variable) == 1 else (len(variable),)
-                columns.add(companion(output, "__length", np.dtype(np.int64), axes), verb=verb)
+                lengths.append(companion(output, "__length", np.dtype(np.int64), axes))
+        columns.add(*lengths, verb=verb)
 
     def _wanted(self, output: OutputField) -> tuple[int | None, ...]:
         shape = output.shape if self.shape is None else self.shape

@@ -197,9 +197,11 @@ class TokenStage(Stage):
         columns.row_steps = []
         columns.outputs = [replace(output, shape=(self.length,)) for output in outputs]
         if positions:
-            for name in POSITION_FIELDS:
-                made = OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
-                columns.add(made, verb=self.verb)
+            made = (
+                OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
+                for name in POSITION_FIELDS
+            )
+            columns.add(*made, verb=self.verb)
 
 
 def by_field(value: object, fields: Sequence[str], verb: str, what: str) -> Any:
