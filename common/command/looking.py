@@ -106,6 +106,11 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
             known,
         )
     yield columns
+    for field in report.fields:
+        if field.missing is not None:
+            yield f"{field.name}: not in {field.missing}, where it is null"
+    if report.undeclared:
+        yield f"not in the schema of the metadata: {', '.join(report.undeclared)}"
     for name, names in report.labels.items():
         yield f"classes of {name}: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,20 @@ from ..schema.field import Unischema, UnischemaField, match_names, schema_from_m
 from ..schema.infer import flatten_fields, infer_fields
 from ..schema.petastorm_metadata import schema_from_petastorm
 from ..schema.ragged import ends_of
-from ..urls import clean_cause
+from ..urls import clean_cause, url_without_secrets
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import DistinctSchemas, unify_schemas
+from .file_schemas import (
+    MOST_EXAMPLES,
+    FileSchema,
+    Missing,
+    joined,
+    missing_columns,
+    undeclared,
+    with_new_columns,
+    with_nullable,
+)
 from .file_versions import FileVersion, changed
 from .files import DataFile, FileListing, list_files, warn_of_splits
 from .filesystem import resolve
@@ -45,6 +56,7 @@ from .patterns import Pattern
 from .retries import is_local, with_retries
 from .row_groups import MAX_VALUE_BYTES, RowGroups, describe_row_group
 from .store_answers import StoreError
+from .stored_keys import agree, stored_keys, warn_of_differences
 from .stores import ForkSafeFileSystem
 from .table import Table, TableColumn
 from .table_dataset import describe_table, table_filesystem, table_listing
@@ -83,6 +95,7 @@ class StoredDataset:
         options = dict(storage_options) if storage_options else None
         self.table = table
         self._located: dict[tuple[int, str], str | None] = {}
+        self._lists = listing is None  # so that only the first process warns
         self._folder: tuple[ForkSafeFileSystem, str] | None = None
         if table is not None and table.is_manifest:
             folder, place = resolve(urls[0], filesystem=filesystem, storage_options=options)
@@ -200,7 +213,38 @@ class StoredDataset:
 
     @cached_property
     def _unified(self) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
-        return unify_schemas(_distinct_schemas(self))
+        return unify_schemas([(schema.examples[0], schema.arrow) for schema in self._schemas])
+
+    @cached_property
+    def _schemas(self) -> list[FileSchema]:
+        return _distinct_schemas(self)
+
+    @cached_property
+    def _declared(self) -> Unischema | None:
+        """The schema in the dataset's own metadata, and in that of its files."""
+        return _declared_schema(replace(self._listing, filesystem=self.filesystem), self)
+
+    @property
+    def missing(self) -> dict[str, Missing]:
+        """The fields of the schema that some files lack, with these files. The fields are null there."""
+        if self.table is not None:
+            return {}
+        return missing_columns((name for name in self.schema.fields if name not in self.partitions), self._schemas)
+
+    @property
+    def shadowed(self) -> list[str]:
+        """The partition columns that some files store, too. The values of the directories count."""
+        if self.table is not None:
+            return []
+        return [name for name in self.partitions if any(name in schema.names for schema in self._schemas)]
+
+    @property
+    def undeclared(self) -> list[str]:
+        """The columns of every file that the metadata leaves out, so that they are no fields."""
+        if self.table is not None or self._declared is None:
+            return []
+        known = {**self.schema.fields, **self.refused}
+        return undeclared(known, (path for path, _ in self._unified[0]))
 
     @cached_property
     def footers(self) -> list[pq.FileMetaData]:
@@ -382,7 +426,7 @@ class StoredDataset:
             SchemaError: a selected column cannot become a tensor.
         """
         if patterns is None:
-            for reason in self.refused.values():
+            for reason in self.refused.values() if self.table is not None or self._declared is None else ():
                 cannot = ", ".join(map(repr, list(self.refused)[:20])) + (", ..." if len(self.refused) > 20 else "")
                 raise SchemaError(f"{reason} Fields that cannot be read: {cannot}; select('.*') keeps all others.")
             return list(self.schema.fields)
@@ -409,26 +453,25 @@ class StoredDataset:
 
 
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
-    declared = _declared_schema(replace(dataset._listing, filesystem=dataset.filesystem))
-    schemas = _distinct_schemas(dataset) if declared is None else [first_schema(dataset)]
-    directories = {key for file in dataset.files for key, _ in file.partition}
-    if declared is not None and not directories.isdisjoint(schemas[0][1].names):  # other files may lack the column
-        schemas = _distinct_schemas(dataset)
-    for where, arrow in schemas:
-        check_no_deletes(where, arrow)
-    names = [{*arrow.names, *(path for path, _ in flatten_fields(arrow))} for _, arrow in schemas]
-    stored = set[str]().union(*names)
-    refused: dict[str, str] = {}
-    schema = declared
-    if schema is None:
-        columns, conflicts = dataset._unified
+    schemas = dataset._schemas
+    for each in schemas:
+        check_no_deletes(each.examples[0], each.arrow)
+    columns, refused = dataset._unified
+    if dataset._declared is None:
         schema, unusable = infer_fields(columns)
-        refused = {**conflicts, **unusable}
-    partly = {name for name in stored if not all(name in each for each in names)}
-    partitions, inferred = partition_columns(dataset.files, schema, stored, partly)
-    if inferred:
-        schema = Unischema(schema.name, [*schema, *inferred])
-    return schema, refused, partitions
+        refused = {**refused, **unusable}
+    else:
+        schema, refused = with_new_columns(dataset._declared, columns, schemas)
+    declared = dataset._declared.fields if dataset._declared is not None else {}
+    stored = stored_keys(dataset.files, dataset._declared, schemas)
+    partitions, fields = partition_columns(dataset.files, schema, declared, stored, partial(agree, dataset))
+    for key in partitions.keys() & stored.keys() if dataset._lists else ():
+        warn_of_differences(dataset, url_without_secrets(dataset.roots[0]), key, partitions[key], schemas)
+    schema = with_nullable(schema, missing_columns((name for name in schema.fields if name not in partitions), schemas))
+    if fields:
+        others = {name: field for name, field in fields.items() if name not in schema}
+        schema = Unischema(schema.name, [*(fields.get(field.name, field) for field in schema), *others.values()])
+    return schema, {name: reason for name, reason in refused.items() if name not in fields}, partitions
 
 
 def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:
@@ -451,29 +494,41 @@ def _naming(path: str) -> Iterator[None]:
         ) from clean_cause(error)
 
 
-def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
-    """The distinct Arrow schemas, each with the first file that has it."""
+def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
+    """The distinct Arrow schemas of the files, in order of first occurrence."""
     if dataset.index is not None:
-        return dataset.index.schemas
-    seen, found = DistinctSchemas(), []
-    for listed, footer in zip(dataset.files, dataset.footers, strict=True):
+        place = {file.path: number for number, file in enumerate(dataset.files)}
+        described = [(place[path], arrow) for path, arrow in dataset.index.schemas]
+        return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
+    seen, numbers = DistinctSchemas(), list[list[int]]()
+    for number, (listed, footer) in enumerate(zip(dataset.files, dataset.footers, strict=True)):
         with _naming(listed.shown_path):
             schema = seen.add(footer)
-        if schema is not None:
-            found.append((listed.shown_path, schema))
-    return found
+        if schema == len(numbers):
+            numbers.append([])
+        numbers[schema].append(number)
+    return [
+        FileSchema.of(arrow, own, [dataset.files[number].shown_path for number in own[:MOST_EXAMPLES]])
+        for arrow, own in zip(seen.schemas, numbers, strict=True)
+    ]
 
 
-def _declared_schema(listing: FileListing) -> Unischema | None:
+def _declared_schema(listing: FileListing, dataset: StoredDataset) -> Unischema | None:
+    """What ``_common_metadata`` declares, and the files: the first one, and those with columns not declared so far."""
+    declarations: list[Unischema] = []
     for version in listing.metadata_files:
         schema = _schema_in(read_key_values(listing.filesystem, version), version.shown_path)
         if schema is not None:
-            return schema
-    file = listing.files[0]
-    footer = read_footer(listing.filesystem, file)
-    return _schema_in(footer.metadata, file.shown_path) or _schema_in(
-        footer.schema.to_arrow_schema().metadata, file.shown_path
-    )
+            declarations.append(schema)
+            break
+    for each in dataset._schemas:
+        declared = {name for declaration in declarations for name in declaration.fields}
+        if declarations and not undeclared(declared, (path for path, _ in flatten_fields(each.arrow))):
+            continue
+        path, footer = each.examples[0], dataset.footer(each.first)
+        schema = _schema_in(footer.metadata, path) or _schema_in(footer.schema.to_arrow_schema().metadata, path)
+        declarations += [] if schema is None else [schema]
+    return joined(declarations)
 
 
 def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[bytes, bytes]:

@@ -24,15 +24,18 @@ class DistinctSchemas:
     """Tells the schemas of files apart.
 
     Arrow stores its own schema beside that of Parquet, which has no durations, tensors, or fixed-size lists.
+
+    Attributes:
+        schemas: the distinct Arrow schemas, in order of first occurrence.
     """
 
     def __init__(self) -> None:
         self._stored: list[pq.ParquetSchema] = []
-        self._known: set[tuple[int, bytes | None]] = set()
-        self._schemas: list[pa.Schema] = []
+        self._known: dict[tuple[int, bytes | None], int] = {}
+        self.schemas: list[pa.Schema] = []
 
-    def add(self, footer: pq.FileMetaData) -> pa.Schema | None:
-        """Returns the Arrow schema of a file, or ``None`` if an earlier file has the same.
+    def add(self, footer: pq.FileMetaData) -> int:
+        """Returns the number of a file's schema among `schemas`, after adding it if it is new.
 
         Raises:
             pa.ArrowException, OSError: Arrow cannot represent the columns.
@@ -41,15 +44,15 @@ class DistinctSchemas:
         place = next((n for n, other in enumerate(self._stored) if stored.equals(other)), len(self._stored))
         key = place, (footer.metadata or {}).get(_ARROW_KEY)
         if key in self._known:
-            return None
+            return self._known[key]
         schema = footer_schema(footer)
-        self._known.add(key)
         if place == len(self._stored):
             self._stored.append(stored)
-        if any(schema.equals(other) for other in self._schemas):
-            return None
-        self._schemas.append(schema)
-        return schema
+        number = next((n for n, other in enumerate(self.schemas) if schema.equals(other)), len(self.schemas))
+        if number == len(self.schemas):
+            self.schemas.append(schema)
+        self._known[key] = number
+        return number
 
 
 def hides_from_parquet(schema: pa.Schema) -> bool:

@@ -85,9 +85,12 @@ class RowGroupIndex:
 
     @property
     def schemas(self) -> list[tuple[str, pa.Schema]]:
-        """The distinct Arrow schemas, each with the relative path of the first file that has it."""
-        described = [schema for part in self._parts for schema in part.description.schemas]
-        return [(path, stored_schema(schema_from_text(text))) for path, text in described]
+        """The distinct Arrow schemas, each with the path of the first file that has it."""
+        return [
+            (posixpath.join(posixpath.dirname(part.version.path), path), stored_schema(schema_from_text(text)))
+            for part in self._parts
+            for path, text in part.description.schemas
+        ]
 
     def statistics(self, name: str) -> ChunkStatistics | None:
         """The statistics of one column; ``None`` if only the footers have them."""

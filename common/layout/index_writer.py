@@ -194,9 +194,9 @@ class IndexLines:
             if not count:
                 self._empty.append((file.relative, file.size_bytes, file.mtime_ns, file.version.portable_tag))
         for file, footer in zip(files, footers, strict=True):
-            schema = self._seen.add(footer)
-            if schema is not None:
-                self._schemas.append((file.relative, schema_to_text(schema)))
+            count = len(self._seen.schemas)
+            if self._seen.add(footer) == count:
+                self._schemas.append((file.relative, schema_to_text(self._seen.schemas[-1])))
         places = [leaf_columns(footer) for footer in footers]
         self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
         columns: dict[str, Any] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import decimal
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -19,62 +20,81 @@ from .files import DataFile, partition_of
 
 
 def partition_columns(
-    files: Sequence[DataFile], schema: Unischema | None, stored: set[str], partly: Collection[str] = ()
-) -> tuple[dict[str, pa.Array], list[UnischemaField]]:
-    """Returns the value of every partition column for each file, and fields for the columns no schema declares.
+    files: Sequence[DataFile],
+    schema: Unischema,
+    declared: Collection[str],
+    stored: Mapping[str, bool],
+    agree: Callable[[str, pa.Array, Collection[int]], bool],
+) -> tuple[dict[str, pa.Array], dict[str, UnischemaField]]:
+    """Returns the value of every partition column for each file, and the fields of columns that the schema lacks or has
+    otherwise, because the directories' values win over stored ones.
 
     Directories above the dataset's root count only for columns that the schema declares, or that other files of the
-    dataset have below their roots. A stored column is not a partition column, with one exception: if only some files
-    store it (``partly``) and all are in directories of this name, the directories count, as in `pyarrow.dataset`.
+    dataset have below their roots; those in an unbroken row of such directories also count for stored columns.
+
+    Args:
+        schema: the fields that are declared or stored.
+        declared: the names of those that are declared.
+        stored: see `stored_keys`.
+        agree: whether a stored column has the value of the directory in all rows of some files. If so, other files need
+            no such directory.
 
     Raises:
         DatasetError: a file lacks the directory of a partition column, or the text does not cast to the type.
     """
-    declared = set(schema.fields) if schema is not None else set()
     texts: dict[str, list[str | None]] = {}
     seen: dict[str, set[int]] = {}
     below = {key for file in files for key, _ in partition_of(posixpath.dirname(file.relative))}
     for number, file in enumerate(files):
         for key, text in file.partition:
-            if (key in stored and key not in partly) or (key not in declared and key not in below):
-                continue
-            texts.setdefault(key, [None] * len(files))[number] = text
-            seen.setdefault(key, set()).add(number)
+            if key in stored:
+                counts = stored[key] and (key in below or key in _keys_around(file))
+            else:
+                counts = key in declared or key in below
+            if counts:
+                texts.setdefault(key, [None] * len(files))[number] = text
+                seen.setdefault(key, set()).add(number)
     columns: dict[str, pa.Array] = {}
-    inferred: list[UnischemaField] = []
+    fields: dict[str, UnischemaField] = {}
     for key, values in texts.items():
-        if key in partly:
-            found = _of_stored_column(schema, key, values) if len(seen[key]) == len(files) else None
-            if found is not None:
-                columns[key] = found
-            continue
-        if len(seen[key]) < len(files):
-            missing = next(file.path for number, file in enumerate(files) if number not in seen[key])
-            raise DatasetError(
-                f"file {missing}: expected a directory '{key}=...' as other files of the dataset have. "
-                "Move it there, or name fewer URLs."
-            )
-        if schema is not None and key in schema:
-            field = schema[key]
-        else:
+        field = schema[key] if key in schema else _infer(key, values)
+        try:
+            column = _cast(field, values)
+        except DatasetError:
+            if key in declared or key not in stored:
+                raise
             field = _infer(key, values)
-            inferred.append(field)
-        columns[key] = _cast(field, values)
-    return columns, inferred
+            column = _cast(field, values)
+        if len(seen[key]) < len(files):
+            if key in stored and agree(key, column, seen[key]):
+                continue
+            raise _no_directory(files, key, seen[key], is_stored=key in stored)
+        columns[key] = column
+        if key in stored:
+            field = field.replace(nullable=None in values or (key in declared and field.nullable))
+        if key not in schema or field != schema[key]:
+            fields[key] = field
+    return columns, fields
 
 
-def _of_stored_column(schema: Unischema | None, key: str, values: list[str | None]) -> pa.Array | None:
-    """Returns the values of directories in the type of a stored column; ``None`` if they are not of this type."""
-    field = schema[key] if schema is not None and key in schema else None
-    if field is None or field.shape or field.storage.coded or not _is_written_as_text(field.dtype):
-        return None
-    try:
-        return _cast(field, values)
-    except (DatasetError, pa.ArrowNotImplementedError):
-        return None
+def _keys_around(file: DataFile) -> set[str]:
+    """The keys of the unbroken row of partition directories that ends with the root of the file."""
+    parts = posixpath.dirname(file.path).split("/")
+    above = parts[: len(parts) - file.relative.count("/")]
+    row = takewhile(lambda part: "=" in part[1:], reversed(above))
+    return {key for part in row for key, _ in partition_of(part)}
 
 
-def _is_written_as_text(dtype: FieldDtype) -> bool:
+def _no_directory(files: Sequence[DataFile], key: str, seen: Collection[int], *, is_stored: bool) -> DatasetError:
+    missing = next(file.shown_path for number, file in enumerate(files) if number not in seen)
+    why = f". They store '{key}', too, but not with the values of their directories" if is_stored else ""
+    return DatasetError(
+        f"file {missing}: expected a directory '{key}=...' as other files of the dataset have{why}. "
+        "Move it there, or name fewer URLs."
+    )
+
+
+def is_written_as_text(dtype: FieldDtype) -> bool:
     """Whether directory names can represent values of this dtype."""
     return dtype is decimal.Decimal or getattr(dtype, "kind", "-") in "iufbUM"
 
@@ -103,10 +123,9 @@ def _cast(field: UnischemaField, values: list[str | None]) -> pa.Array:
         if pa.types.is_binary(target):
             return texts.cast(pa.binary())
         if pa.types.is_boolean(target):
-            truth = pc.is_in(pc.utf8_lower(texts), value_set=texts_as_arrow(["true", "1"]))
-            return pc.if_else(texts.is_valid(), truth, pa.nulls(1, pa.bool_())[0])
+            return pc.utf8_lower(texts).cast(pa.bool_())
         return texts.cast(target)
-    except (pa.ArrowInvalid, decimal.InvalidOperation) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, decimal.InvalidOperation) as error:
         raise DatasetError(
             f"partition column '{field.name}': expected {field.dtype} in every directory name: {error}."
         ) from error

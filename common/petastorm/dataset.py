@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from ..layout.dataset import StoredDataset, first_schema, read_key_values
-from ..layout.partitions import partition_columns
 from ..process.forks import cached_property
 from ..schema.field import Unischema
 from ..schema.infer import infer_fields
@@ -70,10 +69,11 @@ class PetastormDataset(StoredDataset):
     def _stored_columns(self, declared: Described) -> Described:
         columns, conflicts = self._unified
         schema, refused = infer_fields(columns)
-        keys = Unischema("keys", [field for field in declared[0] if field.name in declared[2]])
-        partitions, _ = partition_columns(self.files, keys, set(schema.fields))
-        fields = [keys[name] for name in partitions if name not in schema]
-        return Unischema("inferred_schema", [*fields, *schema]), {**conflicts, **refused}, partitions
+        partitions = declared[2]
+        fields = [declared[0][name] for name in partitions]
+        others = [field for field in schema if field.name not in partitions]
+        refused = {name: reason for name, reason in {**conflicts, **refused}.items() if name not in partitions}
+        return Unischema("inferred_schema", [*fields, *others]), refused, partitions
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:

@@ -20,6 +20,7 @@ from ..selection.statistics import column_bytes
 
 _MOST_FIELDS = 40
 _MOST_GROUPS = 2000
+_MOST_NAMES = 20
 _MOST_BLOCKS = 200
 
 
@@ -54,6 +55,7 @@ def explain(pipeline: Explained) -> str:
         [
             str(pipeline),
             *_storage(plan),
+            *_columns(plan),
             *_selection(plan),
             *_requests(plan),
             *_order(plan),
@@ -76,6 +78,20 @@ def _storage(plan: Plan) -> list[str]:
         f"storage: {shown}{len(plan.dataset.files):,} files, {bytes_text(size)}, {len(groups):,} row groups, "
         f"{int(groups.rows.sum()):,} rows{partitions}"
     ]
+
+
+def _columns(plan: Plan) -> list[str]:
+    """Says which files lack columns that are read, and which columns the metadata hides."""
+    dataset = plan.dataset
+    missing = dataset.missing
+    lines = [
+        f"columns: '{field.name}' is not in {missing[field.name]}, so it is null there"
+        for field in plan.program.fields
+        if field.name in missing
+    ]
+    hidden = dataset.undeclared
+    shown = ", ".join(hidden[:_MOST_NAMES]) + (", ..." if len(hidden) > _MOST_NAMES else "")
+    return [*lines, *([f"columns: the schema in the metadata leaves out {shown}"] if hidden else [])]
 
 
 def _selection(plan: Plan) -> list[str]:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from ..errors import PipelineError
 from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
+from ..layout.file_schemas import Missing
 from ..layout.filesystem import resolve
 from ..layout.footer_check import writer_of
 from ..pipeline.notebook import works_on_values
@@ -65,6 +66,7 @@ class FieldReport:
         dictionary, statistics: the fraction of column chunks that have them, 0 to 1.
         nulls: the number of nulls; ``None`` if the footers do not say.
         minimum, maximum: over all row groups, with dates and times as numpy values; ``None`` if unknown.
+        missing: the files that lack the column, where it is null; ``None`` if all have it.
     """
 
     name: str
@@ -85,6 +87,7 @@ class FieldReport:
     nulls: int | None
     minimum: Any
     maximum: Any
+    missing: Missing | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class DatasetReport:
         indexed: whether a row-group index matches the files.
         described: where the schema comes from: ``"parquetry"``, ``"petastorm"`` or ``"columns"``.
         refused: columns that cannot become tensors, with the reason.
+        undeclared: columns of all files that the schema in the metadata leaves out, so that they are no fields.
         labels: class names by field.
     """
 
@@ -124,6 +128,7 @@ class DatasetReport:
     written_by: str
     fields: tuple[FieldReport, ...]
     refused: Mapping[str, str]
+    undeclared: tuple[str, ...]
     labels: Mapping[str, tuple[str, ...]]
 
     def field(self, name: str) -> FieldReport:
@@ -150,6 +155,7 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
     groups = dataset.row_groups
     footer = dataset.footer(0) if dataset.files else None
     scale = len(groups) / max(len(chunks.row_groups), 1)
+    missing = dataset.missing
     return DatasetReport(
         urls=tuple(map(url_without_secrets, pipeline.urls)),
         kind=None if dataset.table is None else str(dataset.table),
@@ -166,8 +172,9 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
         indexed=dataset.index is not None,
         described=_described(dataset),
         written_by="" if footer is None else writer_of(footer),
-        fields=tuple(_field(dataset, chunks, name, scale) for name in dataset.schema.fields),
+        fields=tuple(_field(dataset, chunks, name, scale, missing.get(name)) for name in dataset.schema.fields),
         refused=dict(dataset.refused),
+        undeclared=tuple(dataset.undeclared),
         labels=dict(dataset.labels),
     )
 
@@ -258,7 +265,7 @@ def _leaves(dataset: StoredDataset, file: int, footer: pq.FileMetaData) -> dict[
     }
 
 
-def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float) -> FieldReport:
+def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float, missing: Missing | None) -> FieldReport:
     field = dataset.schema[name]
     found = chunks.of(name)
     share = 1 / max(len(found), 1)
@@ -283,6 +290,7 @@ def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float) -> 
         nulls=nulls,
         minimum=minimum,
         maximum=maximum,
+        missing=missing,
     )
 
 

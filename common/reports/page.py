@@ -214,7 +214,12 @@ def _schema(report: DatasetReport) -> str:
         for field in report.fields
     ]
     names = ("field", "dtype", "shape", "codec", "stored as", "bytes", "compression", "encodings", "nulls", "range")
-    return f"<h2>Fields</h2>{html_table(names, lines)}"
+    missing = "".join(
+        f"<li>{escape(field.name)}: not in {escape(str(field.missing))}, where it is null</li>"
+        for field in report.fields
+        if field.missing is not None
+    )
+    return f"<h2>Fields</h2>{html_table(names, lines)}{f'<ul>{missing}</ul>' if missing else ''}"
 
 
 def _pictures(pipeline: Pipeline, count: int) -> str:

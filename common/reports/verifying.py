@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from ..engine.read.fetch import Fetcher, fetch_threads
 from ..errors import ELEMENT_ERRORS, DatasetError, ParquetryError, SchemaError
 from ..layout.arrow_read import count_rows
 from ..layout.dataset import StoredDataset
+from ..layout.spark_files import footer_schema, read_options
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..process.dataclass import dataclass
@@ -45,7 +47,8 @@ class Damage:
     """One problem in the data.
 
     Attributes:
-        check: ``"file"``, ``"bytes"``, ``"rows"``, ``"statistics"``, ``"decoding"``, ``"codec"`` or ``"index"``.
+        check: ``"file"``, ``"bytes"``, ``"rows"``, ``"statistics"``, ``"decoding"``, ``"codec"``, ``"index"`` or
+            ``"partition"``.
         file: the path of the file, without the query of a URL; ``None`` for the whole dataset.
         row_group: the index of the row group in the file.
         what: what was expected and what was found.
@@ -89,7 +92,8 @@ def verify(
     """Reads a whole dataset and reports what is wrong with it.
 
     It reads every page (and verifies page checksums if present), counts rows and nulls, checks every value against the
-    bounds in the footers, decodes it, and compares the index with the footers.
+    bounds in the footers, decodes it, and compares the index with the footers, and stored columns with the directories
+    that take their place.
 
     >>> verify("data/train").damages  # doctest: +SKIP
     ()
@@ -246,6 +250,8 @@ class _Checker:
             found("bytes", error)
             return damages, 0, size
         try:
+            for what in _unlike_directories(self._dataset, row_group):
+                found("partition", what)
             for what in self._outside(row_group):
                 found("statistics", what)
         except (pa.ArrowException, ParquetryError) as error:
@@ -300,6 +306,30 @@ class _Checker:
             if nulls >= 0 and column.null_count != nulls:
                 yield f"field '{name}': expected {nulls} nulls as the footer says, got {column.null_count}."
             yield from _out_of_bounds(name, column, known, row_group)
+
+
+def _unlike_directories(dataset: StoredDataset, row_group: int) -> Iterator[str]:
+    """Describes stored columns with other values than the directories that take their place."""
+    file, group = int(dataset.row_groups.file[row_group]), int(dataset.row_groups.group[row_group])
+    names = set(footer_schema(dataset.footer(file)).names)
+    for key in (key for key in dataset.shadowed if key in names):
+        value = dataset.partitions[key][file]
+        with (
+            dataset.open(file) as source,
+            pq.ParquetFile(source, metadata=dataset.footer(file), **read_options(dataset.footer(file))) as reader,
+        ):
+            column = reader.read_row_group(group, columns=[key]).column(0)
+        try:
+            typed = column.cast(value.type)
+            same = pc.fill_null(pc.equal(typed, value), False) if value.is_valid else pc.is_null(typed)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            same = pa.chunked_array([pa.repeat(False, len(column))])
+        if not pc.all(same, min_count=0).as_py():
+            other = column.filter(pc.invert(same))
+            yield (
+                f"field '{key}': expected {value.as_py()!r} in every row, as the name of the directory says, got "
+                f"{other[0].as_py()!r} or others in {len(other):,} of {len(column):,} rows. The directory counts."
+            )
 
 
 def _ranges_text(numbers: Sequence[int]) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from builders import write_table
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DatasetError
+from parquetry.common.layout.index import write_index
+from parquetry.common.reports import verify
 from parquetry.common.tools import generate_metadata
 
 pytestmark = pytest.mark.versions
@@ -75,9 +80,9 @@ def test_directories_count_for_a_column_that_only_some_files_store(tmp_path: Pat
     assert [row["x"] for row in pipeline.where([("k", "=", 2)])] == [2]
 
 
-def test_directories_that_are_not_of_a_stored_columns_type_leave_it_as_it_is(tmp_path: Path) -> None:
+def test_directories_leave_a_column_whose_values_they_cannot_name_as_it_is(tmp_path: Path) -> None:
     ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16)))
-    for name, column in (("text", pa.array([5])), ("uuid", ids), ("lists", pa.array([[1]]))):
+    for name, column in (("uuid", ids), ("lists", pa.array([[1]]))):
         write_table(tmp_path / name / "k=b", pa.table({"x": [1], "k": column}))
         write_table(tmp_path / name / "k=c", pa.table({"x": [2]}))
         rows = list(Pipeline(tmp_path / name))
@@ -99,3 +104,83 @@ def test_a_declared_schema_changes_nothing_of_that(tmp_path: Path, first_stores:
     schema = Unischema("S", [UnischemaField("x", np.int64), UnischemaField("k", np.int64, nullable=True)])
     generate_metadata(tmp_path, schema)
     assert [(row["x"], row["k"]) for row in Pipeline(tmp_path)] == [(1, 1), (2, 2)]
+
+
+def differing(root: Path, **tables: dict[str, object]) -> Path:
+    """Writes a file to each directory ``k=NAME``."""
+    for name, columns in tables.items():
+        write_table(root / f"k={name}", pa.table(columns))
+    return root
+
+
+def read(pipeline: Pipeline) -> list[tuple[int, object]]:
+    return [(int(row["x"]), None if row["k"] is None else row["k"].item()) for row in pipeline]
+
+
+@pytest.mark.parametrize("others", [{}, {"3": {"x": [5]}}], ids=["all-store", "one-lacks"])
+@pytest.mark.parametrize("declares", [False, True])
+def test_directories_win_over_a_stored_column(tmp_path: Path, others: dict[str, Any], declares: bool) -> None:
+    root = differing(tmp_path / "d", **{"1": {"x": [1, 2], "k": [1, 1]}, "2": {"x": [3, 4], "k": [7, 8]}}, **others)
+    if declares:
+        generate_metadata(root, Unischema("S", [UnischemaField("x", np.int64), UnischemaField("k", np.int64)]))
+    rows = [(1, 1), (2, 1), (3, 2), (4, 2), *[(5, 3)] * len(others)]
+    assert read(Pipeline(root)) == rows
+    assert not Pipeline(root).schema.k.nullable
+    assert read(Pipeline(root).where(pc.field("k") >= 2)) == rows[2:]
+    files = sorted(root.rglob("*.parquet"))
+    for urls in (files, f"{root}/k=*/*.parquet", [file.parent for file in files]):  # the name of a file is all the same
+        assert read(Pipeline(urls)) == rows
+    assert read(Pipeline(root / "k=2")) == rows[2:4]
+    write_index(str(root))
+    assert Pipeline(root).dataset.index is not None
+    assert read(Pipeline(root)) == rows
+    assert ds.dataset(root, partitioning="hive", schema=pa.schema({"x": "int64", "k": "int64"})).to_table().to_pydict()[
+        "k"
+    ] == [k for _, k in rows]
+
+
+def test_directories_far_above_the_files_leave_a_stored_column_as_it_is(tmp_path: Path) -> None:
+    url = write_table(tmp_path / "k=1" / "set", pa.table({"x": [1], "k": [5]}))
+    assert read(Pipeline(url)) == [(1, 5)]
+
+
+def test_text_in_directories_takes_the_place_of_stored_numbers(tmp_path: Path) -> None:
+    root = differing(tmp_path, b={"x": [1], "k": [5]}, c={"x": [2]})
+    assert [(int(row["x"]), str(row["k"])) for row in Pipeline(root)] == [(1, "b"), (2, "c")]
+
+
+def test_directories_decide_where_the_stored_columns_have_no_common_type(tmp_path: Path) -> None:
+    root = differing(tmp_path, **{"1": {"x": [1], "k": [5]}, "2": {"x": [2], "k": ["b"]}})
+    assert read(Pipeline(root)) == [(1, 1), (2, 2)]
+
+
+def test_values_that_differ_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    same = differing(tmp_path / "same", **{"1": {"x": [1], "k": [1]}, "__HIVE_DEFAULT_PARTITION__": {"x": [2]}})
+    assert read(Pipeline(same)) == [(1, 1), (2, None)]
+    assert not caplog.records
+    other = differing(tmp_path / "other", **{"1": {"x": [1], "k": [1]}, "2": {"x": [2, 3], "k": [2, 9]}})
+    for _ in range(2):
+        list(Pipeline(other))
+    (record,) = caplog.records
+    assert "/k=2/part.parquet. The directories count." in record.getMessage()
+    assert [(damage.check, damage.file) for damage in verify(str(other)).damages] == [
+        ("partition", str(other / "k=2" / "part.parquet"))
+    ]
+    assert "expected 2 in every row, as the name of the directory says, got 9" in verify(str(other)).damages[0].what
+    assert verify(str(same)).damages == ()
+
+
+def test_files_outside_the_directories_are_refused_if_the_stored_column_differs_inside(tmp_path: Path) -> None:
+    root = differing(tmp_path, **{"1": {"x": [1], "k": [5]}})
+    write_table(root, pa.table({"x": [2], "k": [6]}))
+    with pytest.raises(
+        DatasetError, match=r"/part\.parquet: expected a directory 'k=\.\.\.'.* They store 'k', too, but"
+    ):
+        list(Pipeline(root))
+
+
+def test_a_directory_that_is_no_boolean_is_refused(tmp_path: Path) -> None:
+    url = dataset(tmp_path, {"flag=true": 0, "flag=yes": 1})
+    generate_metadata(url, Unischema("s", [UnischemaField("id", np.int64), UnischemaField("flag", bool)]))
+    with pytest.raises(DatasetError, match=r"partition column 'flag': expected bool in every directory name"):
+        list(Pipeline(url))

@@ -1,0 +1,124 @@
+"""Which columns a dataset has: those of all its files, and those that its metadata declares.
+
+The input is one `FileSchema` for each distinct Arrow schema among the files. The functions here are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from ..errors import SchemaError
+from ..process.dataclass import dataclass
+from ..schema.field import Unischema, UnischemaField
+from ..schema.infer import flatten_fields, infer_field
+
+MOST_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSchema:
+    """One Arrow schema, and the files that have it.
+
+    Attributes:
+        first: the number of the first of these files.
+        files: how many there are; ``None`` if only the row-group index was read.
+        examples: the paths of the first ones, for people.
+    """
+
+    arrow: pa.Schema
+    names: frozenset[str]
+    first: int
+    files: int | None
+    examples: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrow: pa.Schema, numbers: Sequence[int], paths: Sequence[str], *, counted: bool = True) -> FileSchema:
+        """Creates the value from the numbers of its files and the paths of the first ones."""
+        names = frozenset((*arrow.names, *(path for path, _ in flatten_fields(arrow))))
+        files = len(numbers) if counted else None
+        return cls(arrow=arrow, names=names, first=numbers[0], files=files, examples=tuple(paths[:MOST_EXAMPLES]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """The files that lack a column, where it is null.
+
+    Attributes:
+        files: how many they are; ``None`` if only the row-group index was read.
+        examples: the paths of some.
+    """
+
+    files: int | None
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        count = "some files" if self.files is None else f"{self.files:,} file{'s' if self.files > 1 else ''}"
+        whole = self.files is not None and self.files <= len(self.examples)
+        return f"{count} ({'' if whole else 'such as '}{', '.join(self.examples)})"
+
+
+def missing_columns(names: Iterable[str], schemas: Sequence[FileSchema]) -> dict[str, Missing]:
+    """The columns among ``names`` that only some of the files have, with the files that lack each."""
+    missing = {}
+    for name in names if len(schemas) > 1 else ():
+        without = [schema for schema in schemas if name not in schema.names]
+        if 0 < len(without) < len(schemas):
+            counts = [schema.files for schema in without]
+            examples = [path for schema in without for path in schema.examples][:MOST_EXAMPLES]
+            known = [count for count in counts if count is not None]
+            files = sum(known) if len(known) == len(counts) else None
+            missing[name] = Missing(files=files, examples=tuple(examples))
+    return missing
+
+
+def undeclared(declared: Collection[str], names: Iterable[str]) -> list[str]:
+    """The columns, by dotted path, that no field declares: neither by their own name nor by that of a struct around."""
+    return [
+        name
+        for name in names
+        if name not in declared
+        and not any(letter == "." and name[:place] in declared for place, letter in enumerate(name))
+    ]
+
+
+def joined(declarations: Sequence[Unischema]) -> Unischema | None:
+    """The schema that several declare together, where the first one counts; ``None`` if there is none."""
+    if len(declarations) < 2:
+        return declarations[0] if declarations else None
+    fields: dict[str, UnischemaField] = {}
+    for declaration in declarations:
+        new = undeclared(fields, declaration.fields)
+        fields |= {name: declaration[name] for name in new}
+    return Unischema(declarations[0].name, fields.values())
+
+
+def with_new_columns(
+    declared: Unischema, columns: Sequence[tuple[str, pa.Field]], schemas: Sequence[FileSchema]
+) -> tuple[Unischema, dict[str, str]]:
+    """Adds the columns that no field declares and that only some of the files have.
+
+    What every file has and no field declares was left out on purpose.
+
+    Returns:
+        The schema, and the reason for each such column that cannot become a field.
+    """
+    fields = list(declared)
+    refused: dict[str, str] = {}
+    new = set(undeclared(declared.fields, (path for path, _ in columns)))
+    for path, column in columns:
+        if path in new and any(path not in schema.names for schema in schemas):
+            try:
+                fields.append(infer_field(path, column))
+            except SchemaError as error:
+                refused[path] = str(error)
+    return (declared if len(fields) == len(declared) else Unischema(declared.name, fields)), refused
+
+
+def with_nullable(schema: Unischema, missing: Mapping[str, object]) -> Unischema:
+    """Makes the fields nullable that some of the files lack."""
+    if all(field.nullable for field in schema if field.name in missing):
+        return schema
+    fields = [field.replace(nullable=True) if field.name in missing else field for field in schema]
+    return Unischema(schema.name, fields)
