@@ -23,6 +23,7 @@ from ..urls import clean_cause, without_secrets
 from .file_cache import COPY
 from .file_versions import FileVersion, drawn_plan, look, versions_below
 from .filesystem import credentials_advice, resolve
+from .links import each_name_once, each_once
 from .patterns import Pattern, pattern_of
 from .retries import FEW_ATTEMPTS, is_local, with_retries
 from .store_answers import ADVICE, StoreError, told
@@ -113,20 +114,25 @@ class FileListing:
 
 
 def list_files(
-    urls: Sequence[str], *, filesystem: object = None, storage_options: dict[str, Any] | None = None
+    urls: Sequence[str],
+    *,
+    filesystem: object = None,
+    storage_options: dict[str, Any] | None = None,
+    by_name: bool = False,
 ) -> FileListing:
     """Lists every data file under the URLs (directories, files or patterns, of one filesystem), sorted by full path.
 
-    A URL is a pattern, as `Pattern` describes it, if it has wildcards and nothing has exactly this name.
+    A URL is a pattern, as `Pattern` describes it, if it has wildcards and nothing has exactly this name. A file is
+    listed once, whatever URLs, links and names lead to it; see `each_once`. With ``by_name``, each name is listed once:
+    the caller chooses some of them, and then leaves out the links among these.
 
     Raises:
-        DatasetError: a URL does not exist, matches nothing or has no Parquet files, two URLs include the same file, or
-            the URLs are on different filesystems. Links to one file within a directory are different files.
+        DatasetError: a URL does not exist, matches nothing or has no Parquet files, or the URLs are on different
+            filesystems.
     """
     if not urls:
         raise DatasetError("dataset: expected at least one URL or path, got none.")
-    found: dict[str, DataFile] = {}
-    stored: dict[tuple[object, ...], str] = {}
+    listed: list[DataFile] = []
     metadata: dict[str, FileVersion] = {}
     roots: list[str] = []
     patterns: list[Pattern] = []
@@ -139,25 +145,15 @@ def list_files(
         systems.append(fs)
         paths.append(path.rstrip("/") or path)
     list_names = cache(partial(names_in, systems[0]))  # many URLs may lie in one directory
-    for url, listing in zip(urls, _list_each(urls, systems, paths, list_names), strict=True):
+    for listing in _list_each(urls, systems, paths, list_names):
         roots += listing.roots
         patterns += listing.patterns
-        for file in listing.files:
-            same = stored.get((*file.version.inode, file.version.tag), "") if file.version.inode else ""
-            if same or file.version.identity in found:
-                also = f", as {same}" if same and same != file.path else ""
-                raise DatasetError(
-                    f"dataset {url!r}: expected each file once, got {file.shown_path} under another URL too{also}. "
-                    "List it once; to see some rows more often, mix() pipelines or weigh() rows."
-                )
-            found[file.version.identity] = file
-        if len(urls) > 1:  # links lead to the same file by other paths
-            stored.update(
-                ((*file.version.inode, file.version.tag), file.path) for file in listing.files if file.version.inode
-            )
+        listed += listing.files
         metadata.update((version.path, version) for version in listing.metadata_files)
     plan = "" if store_of(systems[0]) else drawn_plan()
-    ordered = tuple(_for_plan(found[identity], plan) for identity in sorted(found))
+    files = each_name_once(listed)
+    files = files if by_name else each_once(systems[0], files)
+    ordered = tuple(_for_plan(file, plan) for file in files)
     described = tuple(metadata[path] for path in sorted(metadata))
     return FileListing(
         filesystem=systems[0],

@@ -28,6 +28,7 @@ from ..file_versions import look
 from ..files import FileListing, is_data_name, list_files
 from ..footers import read_footers, remedy
 from ..int96 import footer_schema
+from ..links import each_once
 from ..retries import with_retries
 from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
 from .huggingface_splits import files_of
@@ -57,13 +58,12 @@ def open_huggingface(
     """
     url = _pinned(os.fspath(path), storage_options) if filesystem is None else os.fspath(path)
     what = f"Hugging Face folder '{url}'"
-    listing = list_files(
-        [url], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
-    )
+    options = dict(storage_options) if storage_options else None
+    listing = list_files([url], filesystem=filesystem, storage_options=options, by_name=True)  # splits may share blobs
     files = {file.relative: file for file in listing.files}
     _check_parquet(what, [*files])
     paths = files_of(what, [*files], _readme(what, listing), config=config, split=split)
-    chosen = [files[path] for path in paths]
+    chosen = each_once(listing.filesystem, [files[path] for path in paths])
     footers = read_footers(listing.filesystem, chosen)
     schemas = [(file.path, _schema_in(footer, file.shown_path)) for file, footer in zip(chosen, footers, strict=True)]
     columns, refused, labels = described(schemas, image_shape)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builders import write_table
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline, write_dataset
@@ -59,21 +60,22 @@ def test_many_files_are_asked_for_at_once(folder: Path) -> None:
     assert listing.roots == tuple(files)
 
 
-def test_a_file_under_two_urls_is_refused(folder: Path) -> None:
+def test_a_file_under_two_urls_is_read_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = named(folder)[0]
-    for urls in ([first, first], [first, str(folder)], [folder, folder]):
-        with pytest.raises(DatasetError, match=r"expected each file once, got .*\.parquet under another URL too"):
-            len(Pipeline(urls))
+    assert len(Pipeline([first, first])) == len(Pipeline(first))
+    for urls in ([first, str(folder)], [folder, folder], [f"{folder}/**", folder]):
+        assert Pipeline(urls).dataset.files == Pipeline(folder).dataset.files
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert "several URLs of one dataset lead to it. It is read once. To see some rows" in caplog.text
 
 
-def test_a_file_under_two_names_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_file_under_two_names_is_read_once(folder: Path, tmp_path: Path) -> None:
     first = named(folder)[0]
     (tmp_path / "link").symlink_to(folder)
     (tmp_path / "hard.parquet").hardlink_to(first)
     for other in (f"/{folder}", f"file:///{folder}", f"/{first}", tmp_path / "link", tmp_path / "hard.parquet"):
         for urls in ([folder, other], [other, str(folder)]):
-            with pytest.raises(DatasetError, match=r"expected each file once, got .*\.parquet under another URL too"):
-                len(Pipeline(urls))
+            assert len(Pipeline(urls)) == 40
 
 
 def test_a_missing_file_among_many_is_named(folder: Path) -> None:
@@ -104,7 +106,8 @@ def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
     write_dataset(str(part), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
     (tmp_path / "elsewhere").symlink_to(part)
     (tmp_path / "data" / "other").symlink_to(tmp_path / "elsewhere")
-    assert len(Pipeline(tmp_path / "data")) == 2  # a link to a sibling directory is intended
+    assert len(Pipeline(tmp_path / "data")) == 1
+    assert len(Pipeline(tmp_path / "data" / "other")) == 1
     (part / "loop").symlink_to(tmp_path / "data")
     with pytest.raises(DatasetError, match=r"/loop: the link leads to '.*data', which contains it\. Remove it\."):
         Pipeline(tmp_path / "data").dataset  # noqa: B018
@@ -114,6 +117,60 @@ def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
         DatasetError, match=r"gone\.parquet: the link is broken: '.*nothing' does not exist\. Remove it\."
     ):
         Pipeline(tmp_path / "data").dataset  # noqa: B018
+
+
+def write(folder: Path, *names: str) -> list[Path]:
+    """Writes a file with one ``id`` under each name."""
+    for number, name in enumerate(names):
+        write_table(folder, pa.table({"id": [number]}), name)
+    return [folder / name for name in names]
+
+
+def test_links_inside_a_directory_repeat_no_rows(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root / "run-1", "part-0.parquet", "part-1.parquet")
+    (root / "latest").symlink_to("run-1")
+    (root / "run-1" / "latest.parquet").symlink_to("part-1.parquet")
+    (root / "run-1" / "hard.parquet").hardlink_to(root / "run-1" / "part-0.parquet")
+    for urls in (root, f"{root}/*/*.parquet", sorted(root.rglob("*.parquet")), [root, root / "latest"]):
+        assert [file.relative.rpartition("/")[2] for file in Pipeline(urls).dataset.files] == [
+            "hard.parquet",
+            "part-1.parquet",
+        ]
+        assert all("/run-1/" in file.path for file in Pipeline(urls).dataset.files)
+    assert len(Pipeline(root / "latest")) == 2
+    assert len(Pipeline(root / "run-1" / "latest.parquet")) == 1
+    write_index(str(root))
+    assert Pipeline(root).dataset.index is not None
+    assert len(Pipeline(root)) == 2
+
+
+def test_a_link_to_a_partition_adds_no_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "day=2024-05-01", "part.parquet")
+    (tmp_path / "day=latest").symlink_to("day=2024-05-01")
+    assert [str(row["day"]) for row in Pipeline(tmp_path)] == ["2024-05-01"]
+    assert "The rows have the values of the directories in the first of these names." in caplog.text
+
+
+def test_equal_files_that_a_store_keeps_once_are_files_of_their_own_partitions(tmp_path: Path) -> None:
+    (blob,) = write(tmp_path / "blobs", "0123")
+    for name in ("k=1", "k=2", "k=2/again"):
+        (tmp_path / "linked" / name).mkdir(parents=True)
+        (tmp_path / "linked" / name / "part.parquet").symlink_to(blob)
+        (tmp_path / "hard" / name).mkdir(parents=True)
+        (tmp_path / "hard" / name / "part.parquet").hardlink_to(blob)
+    for root in (tmp_path / "linked", tmp_path / "hard"):
+        assert [int(row["k"]) for row in Pipeline(root)] == [1, 2]
+
+
+def test_two_splits_that_share_a_blob_have_each_its_own(tmp_path: Path) -> None:
+    (blob,) = write(tmp_path / "blobs", "0123")
+    for split in ("train", "test"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{split}-00000-of-00002.parquet").symlink_to(blob)
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}-00001-of-00002.parquet").symlink_to(blob)
+        assert len(Pipeline.from_huggingface_parquet(tmp_path, split=split)) == 1
 
 
 class Refusing(fsspec.implementations.local.LocalFileSystem):
