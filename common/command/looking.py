@@ -67,7 +67,6 @@ def inspect(
 
 
 def _described(report: DatasetReport) -> Iterable[RenderableType]:
-    from ..display.text import short_text
     from ..pipeline.explain import bytes_text
 
     rows, stored, decoded = report.rows_per_group, report.bytes_per_group, report.decoded_per_group
@@ -91,7 +90,6 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
         right=("bytes", "nulls"),
     )
     for field in report.fields:
-        known = "" if field.minimum is None else f"{short_text(field.minimum, 12)} ... {short_text(field.maximum, 12)}"
         squeezed = f" {field.stored_bytes / field.decoded_bytes:.0%}" if field.decoded_bytes else ""
         columns.add_row(
             field.name + (" ?" if field.nullable else ""),
@@ -103,7 +101,7 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
             " ".join(field.compression).lower() + squeezed,
             " ".join(field.encodings).lower(),
             "" if field.nulls is None else f"{field.nulls:,}",
-            known,
+            field.range_text(12),
         )
     yield columns
     for field in report.fields:

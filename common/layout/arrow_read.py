@@ -31,7 +31,7 @@ from .row_groups import StoredFiles, describe_row_group, most_bytes_of_many
 from .store_answers import StoreError
 from .stores import without_subtrees
 from .temporary import TemporaryBuffer
-from .value_bounds import chunks_of, expanded_bytes, most_bytes, slice_rows
+from .value_bounds import chunks_of, expanded_bytes, most_bytes, slice_rows, values_in_pages
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
 """The exceptions that pyarrow raises for damaged files."""
@@ -168,13 +168,29 @@ def _as_described(opened: _OpenGroup, table: pa.Table, place: str, first_row: in
 def count_rows(dataset: StoredFiles, row_group: int, *, advice: str) -> int:
     """Reads every column of a row group with Arrow and compares all checksums. Returns how many rows there are.
 
+    Arrow reads no more rows than the footer says, so the headers of the pages are counted, too.
+
     Raises:
         DatasetError: as for `read_group`, except that a wrong number of rows is not an error.
     """
     options = {"pre_buffer": False, "page_checksum_verification": True}
+    place = describe_row_group(dataset, row_group)
     with _opened_group(dataset, row_group, lambda schema: schema.names, advice, options) as opened:
-        _check_size(dataset, opened, opened.columns, describe_row_group(dataset, row_group))
-        return int(opened.reader.read_row_group(opened.group, use_threads=False).num_rows)
+        _check_size(dataset, opened, opened.columns, place)
+        rows = int(opened.reader.read_row_group(opened.group, use_threads=False).num_rows)
+        counts = values_in_pages(opened.source, opened.footer, opened.group)
+        columns = [opened.footer.schema.column(number) for number in range(len(counts))]
+        flat = [count for count, column in zip(counts, columns, strict=True) if not column.max_repetition_level]
+        if max(flat, default=rows) > rows:
+            return max(flat)
+        for number, (count, column) in enumerate(zip(counts, columns, strict=True)):
+            values = int(opened.footer.row_group(opened.group).column(number).num_values)
+            if count > values:  # of lists, whose rows the headers do not count
+                raise DatasetError(
+                    f"{place}: expected {values} values in the pages of column '{column.path}', as the footer says, "
+                    f"got {count}. {advice}"
+                )
+        return rows
 
 
 class _OpenGroup:

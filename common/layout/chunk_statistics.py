@@ -23,6 +23,8 @@ from .evolution import keeps_order
 from .footer_check import Trusted, has_no_known_bounds, trusted_bounds
 from .int96 import footer_schema
 
+UNKNOWN, IMPOSSIBLE = -1, -2
+"""Null counts of a row group whose footer has none, and of one whose statistics cannot be true."""
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
 
 
@@ -32,7 +34,7 @@ class ChunkStatistics:
 
     Attributes:
         minimum, maximum: bounds in the column's own type, null where unknown; ``None`` if all are unknown.
-        null_count: int64, -1 where unknown.
+        null_count: int64, `UNKNOWN` or `IMPOSSIBLE` where there is none.
         exact: whether a minimum that equals the maximum is a value the column really holds; see `selection.pruning`.
     """
 
@@ -99,7 +101,7 @@ def convert_bounds(bounds: pa.Array | None, wanted: pa.DataType | None) -> pa.Ar
 def raw_statistics(
     footers: Iterable[pq.FileMetaData], columns: Iterable[int | None]
 ) -> tuple[list[Any], list[Any], list[int]]:
-    """Minimum, maximum (``None`` = unknown) and null count (-1 = unknown) of each row group, as Python values.
+    """Minimum, maximum (``None`` = unknown) and null count (negative = unknown) of each row group, as Python values.
 
     Args:
         columns: the number of the leaf column in each file; ``None`` where a file lacks the column.
@@ -169,15 +171,17 @@ def _chunk_statistics(
     footer: pq.FileMetaData, group: int, column: int | None, trusted: Trusted
 ) -> tuple[Any, Any, int]:
     if column is None:
-        return None, None, -1
-    chunk = footer.row_group(group).column(column)
-    if has_no_known_bounds(footer.schema.column(column)):
-        return None, None, -1
+        return None, None, UNKNOWN
+    chunk, described = footer.row_group(group).column(column), footer.schema.column(column)
+    if has_no_known_bounds(described):
+        return None, None, UNKNOWN
     try:
         statistics = chunk.statistics
         if statistics is None:
-            return None, None, -1
-        null_count = statistics.null_count if statistics.has_null_count else -1
+            return None, None, UNKNOWN
+        null_count = statistics.null_count if statistics.has_null_count else UNKNOWN
+        if statistics.has_null_count and (null_count < 0 or (null_count and not described.max_definition_level)):
+            return None, None, IMPOSSIBLE
         if not statistics.has_min_max or trusted == "none":
             return None, None, null_count
         if trusted == "equal" and statistics.min_raw != statistics.max_raw:
@@ -186,4 +190,4 @@ def _chunk_statistics(
             return statistics.min_raw, statistics.max_raw, null_count
         return statistics.min, statistics.max, null_count
     except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError):
-        return None, None, -1  # pyarrow cannot represent the type: unknown, so it prunes nothing
+        return None, None, UNKNOWN  # pyarrow cannot represent the type: unknown, so it prunes nothing

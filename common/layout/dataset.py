@@ -45,7 +45,7 @@ from .file_schemas import (
 from .file_versions import FileVersion, changed
 from .files import DataFile, FileListing, list_files, warn_of_splits
 from .filesystem import resolve
-from .footers import REMOVED, footer_digest, parse_footer, read_footer, read_footers, remedy, why
+from .footers import REMOVED, checked_footer, footer_digest, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .int96 import footer_schema
@@ -281,7 +281,7 @@ class StoredDataset:
         version = self.files[file].version
         with opened(self.filesystem, version, ranges=ranges) as source:
             yield source
-            if not version.has_version_metadata and not parse_footer(source)[0].equals(self.footer(file)):
+            if not version.has_version_metadata and not checked_footer(source).equals(self.footer(file)):
                 raise changed(version, version)
 
     def check_unchanged(self) -> None:
@@ -429,6 +429,9 @@ class StoredDataset:
             for reason in self.refused.values() if self.table is not None or self._declared is None else ():
                 cannot = ", ".join(map(repr, list(self.refused)[:20])) + (", ..." if len(self.refused) > 20 else "")
                 raise SchemaError(f"{reason} Fields that cannot be read: {cannot}; select('.*') keeps all others.")
+            if not self.schema.fields:
+                places = ", ".join(map(url_without_secrets, self.roots))
+                raise SchemaError(f"{places}: expected files with columns, got none. Write them again with columns.")
             return list(self.schema.fields)
         names = dict.fromkeys([*self.schema.fields, *self.refused])
         wanted: set[str] = set()

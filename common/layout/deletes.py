@@ -31,6 +31,7 @@ from ..schema.ragged import ends_of
 from ..urls import clean_cause
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
+from .footer_check import row_count
 from .footers import open_checked, remedy
 from .nested import one_array
 from .retries import with_retries
@@ -224,7 +225,7 @@ def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | N
     with dataset.filesystem.open_input_file(item.path) as source:
         file = open_checked(source)
         table = file.read(columns=columns)
-        check_counts(table, file.metadata.num_rows, f"delete file {item.path}")
+        check_counts(table, row_count(file.metadata), f"delete file {item.path}")
         return table
 
 

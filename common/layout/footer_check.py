@@ -1,4 +1,5 @@
-"""`check_footer` rejects footers that would make pyarrow terminate the process. `trusted_bounds` rejects false bounds.
+"""`check_footer` rejects footers that would make pyarrow terminate the process, or that count rows in two ways.
+`trusted_bounds` rejects the bounds of writers that are known for false ones.
 
 pyarrow parses much of a footer lazily, in calls that cannot raise: a damaged bit there ends in ``std::terminate``.
 `check_footer` takes the bytes of a footer and pyarrow's view of it, and raises `ValueError` for a bad one. Once a
@@ -22,15 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..native.parquet import passes
-from .thrift import Wanted, parse_struct
+from .thrift import PLACE, Wanted, parse_struct
 
 # The field numbers in parquet.thrift of the fields that are checked.
 _ROW_GROUPS = 4  # of FileMetaData
 _COLUMNS, _ROWS = 1, 3  # of RowGroup
 _OTHER_FILE, _CHUNK_METADATA, _CRYPTO = 1, 3, 8  # of ColumnChunk
-_TYPE, _CODEC, _BYTES, _DATA, _DICTIONARY, _STATISTICS, _SIZES = 1, 4, 7, 9, 11, 12, 16  # of ColumnMetaData
+_TYPE, _CODEC, _VALUES, _BYTES, _DATA, _DICTIONARY, _STATISTICS, _SIZES = 1, 4, 5, 7, 9, 11, 12, 16  # of ColumnMetaData
 _BOUNDS = (1, 2, 5, 6)  # of Statistics
 _TEXT_BYTES, _REPETITION, _DEFINITION = 1, 2, 3  # of SizeStatistics
+_IMPOSSIBLE = b"\x36\x01\x00"  # Statistics with a null count of -1
 
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = (1, 4, 8, 12, 4, 8, 0, 0)
@@ -42,26 +44,60 @@ _BYTE_ARRAY, _FIXED = 6, 7
 Trusted = Literal["all", "equal", "none"]
 
 
-def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
-    """Raises `ValueError` if asking pyarrow about the footer's column chunks might terminate the process.
+def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> tuple[pq.FileMetaData, int]:
+    """Returns a footer whose column chunks pyarrow can be asked about without terminating the process, and its rows.
 
-    Also raises it if a column chunk lies outside the file, or if the row groups together do not have the file's number
-    of rows. The compiled core checks first. A footer that it rejects is checked again here, a hundred times more
-    slowly, to find out what is wrong.
+    It is ``footer``, unless that has bounds of a wrong length: statistics with such bounds then have a null count that
+    is impossible, and nothing else. The rows are those of the row groups. The number of rows of the file may be
+    another one, if the column chunks have as many values as the row groups say.
+
+    The compiled core checks first. A footer that it rejects is checked again here, a hundred times more slowly, to find
+    out what is wrong.
 
     Args:
         data: the footer as stored.
         file_bytes: the size of the whole file.
+
+    Raises:
+        ValueError: a column chunk lies outside the file, row counts contradict each other, or the footer is malformed.
     """
     if not passes(data, footer.num_columns, file_bytes - len(data)):
-        check_slowly(data, footer, file_bytes)
-    rows = sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
-    if rows != footer.num_rows:
+        wrong = check_slowly(data, footer, file_bytes)
+        footer = _without_statistics(data, wrong) if wrong else footer
+    rows = row_count(footer)
+    if rows != footer.num_rows and not _has_values_for_rows(footer):
         raise ValueError(f"row groups of {rows:,} rows together in a file of {footer.num_rows:,}")
+    return footer, rows
 
 
-def check_slowly(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
-    """Does the same as `check_footer` without the compiled core."""
+def row_count(footer: pq.FileMetaData) -> int:
+    """Returns the number of rows of all row groups. The footer's own number may be wrong; see `check_footer`."""
+    return sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))
+
+
+def _has_values_for_rows(footer: pq.FileMetaData) -> bool:
+    """Whether each row group has a column that is not repeated and has one value for each of its rows."""
+    flat = [n for n in range(len(footer.schema)) if footer.schema.column(n).max_repetition_level == 0]
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    return all(any(group.column(n).num_values == group.num_rows for n in flat) for group in groups)
+
+
+def _without_statistics(data: bytes, places: Sequence[range]) -> pq.FileMetaData:
+    """Returns a footer with `_IMPOSSIBLE` statistics at the given places of the stored one."""
+    parts, end = [], 0
+    for place in places:
+        parts += [data[end : place.start], _IMPOSSIBLE]
+        end = place.stop
+    stored = b"".join([*parts, data[end:]])
+    return pq.read_metadata(pa.BufferReader(stored + len(stored).to_bytes(4, "little") + b"PAR1"))
+
+
+def check_slowly(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> list[range]:
+    """Does what the compiled core does for `check_footer`, and says what is wrong.
+
+    Returns:
+        Where statistics have bounds of a wrong length, in ascending order.
+    """
     schema = footer.schema
     leaves = []
     for number in range(len(schema)):
@@ -71,8 +107,7 @@ def check_slowly(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
         leaves.append((kind, width, column.max_repetition_level, column.max_definition_level))
     try:
         groups = parse_struct(data, 0, {_ROW_GROUPS: [{_COLUMNS: [_CHUNK]}]})[0].get(_ROW_GROUPS, [])
-        for group in groups:
-            _check_group(group, leaves, file_bytes - len(data))
+        return [place for group in groups for place in _check_group(group, leaves, file_bytes - len(data))]
     except (AttributeError, IndexError, TypeError) as error:
         raise ValueError("a footer that ends early, or has fields of the wrong type") from error
 
@@ -119,9 +154,11 @@ def may_be_misordered(kind: pa.DataType) -> bool:
     )
 
 
-def _check_group(group: dict[int, Any], leaves: Sequence[tuple[int, int, int, int]], limit: int) -> None:
-    if group.get(_ROWS, 0) < 0:
-        raise ValueError(f"a row group of {group[_ROWS]} rows")
+def _check_group(group: dict[int, Any], leaves: Sequence[tuple[int, int, int, int]], limit: int) -> list[range]:
+    rows = group.get(_ROWS, 0)
+    if rows < 0:
+        raise ValueError(f"a row group of {rows} rows")
+    wrong = []
     chunks = group.get(_COLUMNS, [])
     if len(chunks) != len(leaves):
         raise ValueError(f"a row group of {len(chunks)} columns in a file of {len(leaves)}")
@@ -129,19 +166,23 @@ def _check_group(group: dict[int, Any], leaves: Sequence[tuple[int, int, int, in
         metadata = chunk.get(_CHUNK_METADATA)
         if metadata is None or _CRYPTO in chunk:
             raise ValueError("a column chunk that is encrypted")
-        _check_chunk(metadata, *leaf)
+        if not _check_chunk(metadata, *leaf):
+            wrong.append(metadata[_STATISTICS][PLACE])
+        if leaf[2] == 0 and metadata.get(_VALUES, 0) > rows:
+            raise ValueError(f"a column chunk of {metadata[_VALUES]:,} values in a row group of {rows:,} rows")
         if _OTHER_FILE not in chunk:
             _check_place(metadata, limit)
+    return wrong
 
 
-def _check_chunk(metadata: dict[int, Any], kind: int, width: int, repetition: int, definition: int) -> None:
+def _check_chunk(metadata: dict[int, Any], kind: int, width: int, repetition: int, definition: int) -> bool:
+    """Returns whether the bounds have the right length."""
     if metadata.get(_TYPE) != kind:
         raise ValueError(f"a column chunk of type {metadata.get(_TYPE)} in a column of type {_TYPES[kind]}")
     if not 0 <= metadata.get(_CODEC, -1) < _CODECS:
         raise ValueError(f"a column chunk with compression {metadata.get(_CODEC)}, which Parquet does not have")
-    for number, bound in metadata.get(_STATISTICS, {}).items():
-        if number in _BOUNDS and len(bound) < width:
-            raise ValueError(f"a bound of {len(bound)} bytes for a type of {width}")
+    stated = metadata.get(_STATISTICS, {})
+    lengths = [len(stated[number]) for number in _BOUNDS if number in stated]
     sizes = metadata.get(_SIZES)
     if sizes:
         for number, level in ((_REPETITION, repetition), (_DEFINITION, definition)):
@@ -149,6 +190,7 @@ def _check_chunk(metadata: dict[int, Any], kind: int, width: int, repetition: in
                 raise ValueError(f"a histogram of {len(sizes[number])} levels where there are {level + 1}")
         if _TEXT_BYTES in sizes and kind != _BYTE_ARRAY:
             raise ValueError(f"a total text size in a column of type {_TYPES[kind]}")
+    return not width or all(length == width for length in lengths)
 
 
 def _check_place(metadata: dict[int, Any], limit: int) -> None:

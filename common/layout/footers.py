@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import resource
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from .opening import opened
 from .retries import retry_if_damaged, with_retries
 from .store_answers import StoreError, told
 
+_LOGGER = logging.getLogger(__name__)
 _MOST_KEPT_BYTES = 64 << 20  # as stored; parsed, they take up to ten times as much
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
@@ -79,7 +81,13 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
                 raise DatasetError(
                     f"file {file.shown_path}: expected plain columns, got some that need a key. {_ENCRYPTED}"
                 )
-            check_footer(stored, footer, file.size_bytes)
+            footer, rows = check_footer(stored, footer, file.size_bytes)
+            if rows != footer.num_rows:
+                _LOGGER.warning(
+                    "file %s: expected a footer that counts the %s rows of its row groups, got a count of %s. The row "
+                    "groups are read.",
+                    *(file.shown_path, f"{rows:,}", f"{footer.num_rows:,}"),
+                )
             return footer
 
     return retry_if_damaged(filesystem, load, f"file {file.shown_path}")
@@ -158,8 +166,8 @@ def is_signed(tail: bytes, footer: pq.FileMetaData) -> bool:
     return len(tail) - 8 - int(footer.serialized_size) == _SIGNATURE_BYTES
 
 
-def open_checked(source: pa.NativeFile) -> pq.ParquetFile:
-    """Opens a Parquet file that is read whole, such as a list of deleted rows, after `check_footer`.
+def checked_footer(source: pa.NativeFile) -> pq.FileMetaData:
+    """Returns the footer of an open file, after `check_footer`.
 
     Raises:
         ValueError, pa.ArrowException, OSError: it is damaged or encrypted, or cannot be read.
@@ -167,8 +175,12 @@ def open_checked(source: pa.NativeFile) -> pq.ParquetFile:
     footer, signed, stored = parse_footer(source)
     if signed:
         raise ValueError("columns that need a key")
-    check_footer(stored, footer, source.size())
-    return pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+    return check_footer(stored, footer, source.size())[0]
+
+
+def open_checked(source: pa.NativeFile) -> pq.ParquetFile:
+    """Opens a Parquet file that is read whole, such as a list of deleted rows. Raises errors as `checked_footer`."""
+    return pq.ParquetFile(source, metadata=checked_footer(source), page_checksum_verification=True)
 
 
 def footer_digest(footer: pq.FileMetaData) -> bytes:

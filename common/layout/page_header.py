@@ -145,17 +145,20 @@ class PageTotals:
     has_prefixes: bool
 
 
-def page_totals(read: Callable[[int, int], memoryview], size_bytes: int, values: int) -> PageTotals:
+def page_totals(read: Callable[[int, int], memoryview], size_bytes: int, values: int | None) -> PageTotals:
     """Adds up the page headers of a chunk, from its beginning until there are as many values as its footer says.
 
     Arrow stops there, too. The last of these pages may have more values.
+
+    Args:
+        values: what the footer says; ``None`` adds up all pages of the chunk.
 
     Raises:
         IndexError, KeyError, TypeError, ValueError: there are fewer values, or a malformed header.
     """
     position = found = uncompressed = 0
     has_dictionary = has_prefixes = False
-    while found < values:
+    while position < size_bytes if values is None else found < values:
         header, begin = _page_header(read, position, size_bytes)
         end = begin + header[_COMPRESSED]
         if not begin <= end <= size_bytes:

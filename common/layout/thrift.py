@@ -14,6 +14,8 @@ _TRUE = 1
 _MOST_NESTED = 32
 _MIN_NUMBER, _MAX_NUMBER = -(1 << 15), (1 << 15) - 1
 
+PLACE = 0
+"""The key under which a wanted struct has the range of its bytes. Parquet numbers its fields from 1."""
 Wanted = Mapping[int, Any]
 """The fields whose own fields are parsed, by number: a `Wanted` for a struct, ``[Wanted]`` for a list of structs."""
 
@@ -60,11 +62,13 @@ def _wanted(
     if not isinstance(wanted, list):
         if kind != _STRUCT:
             raise ValueError(f"a value of type {kind} where a struct should be")
-        return parse_struct(data, position, wanted, depth + 1)
+        fields, end = parse_struct(data, position, wanted, depth + 1)
+        fields[PLACE] = range(position, end)
+        return fields, end
     if kind not in _LISTS:
         raise ValueError(f"a value of type {kind} where a list should be")
     kind, size, position = _list_head(data, position)
-    if kind != _STRUCT:
+    if size and kind != _STRUCT:  # an empty list may have any type, even none
         raise ValueError("a list of values that are not structs")
     found = []
     for _ in range(size):

@@ -10,6 +10,7 @@ Source of the rules: "Encodings" of the Parquet format.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -111,18 +112,44 @@ def measured(source: pa.NativeFile, chunk: Chunk) -> Chunk:
         ValueError: a page header is malformed, or there are fewer values than the footer says.
     """
     metadata = chunk.metadata
-    first = metadata.dictionary_page_offset if metadata.has_dictionary_page else None
-    begin = metadata.data_page_offset if first is None else min(first, metadata.data_page_offset)
+    size = min(metadata.total_compressed_size + PADDING_BYTES, source.size() - _begin(metadata))
+    return replace(chunk, totals=_totals(source, metadata, size, int(metadata.num_values)))
+
+
+def values_in_pages(source: pa.NativeFile, footer: pq.FileMetaData, group: int) -> list[int]:
+    """Returns the number of values of each column chunk of a row group, nulls and empty lists included, by its pages.
+
+    Arrow reads only as many as the footer says. If the pages cannot be counted, it is the footer's number.
+    """
+    row_group = footer.row_group(group)
+    chunks = [row_group.column(number) for number in range(row_group.num_columns)]
+    begins = sorted({_begin(chunk) for chunk in chunks} | {source.size()})
+    counts = []
+    for chunk in chunks:
+        following = next((begin for begin in begins if begin > _begin(chunk)), source.size())
+        size = min(chunk.total_compressed_size, following - _begin(chunk))
+        counts.append(int(chunk.num_values))
+        with suppress(ValueError):
+            counts[-1] = _totals(source, chunk, size, None).values
+    return counts
+
+
+def _begin(chunk: pq.ColumnChunkMetaData) -> int:
+    first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+    return int(chunk.data_page_offset if first is None else min(first, chunk.data_page_offset))
+
+
+def _totals(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, size: int, values: int | None) -> PageTotals:
+    """Returns the `page_totals` of the first bytes of a chunk. Raises `ValueError` if a page header is malformed."""
+    begin = _begin(chunk)
 
     def read(start: int, end: int) -> memoryview:
         return memoryview(source.read_at(end - start, begin + start))
 
     try:
-        size = min(metadata.total_compressed_size + PADDING_BYTES, source.size() - begin)
-        totals = page_totals(read, size, int(metadata.num_values))
+        return page_totals(read, size, values)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"malformed page headers ({error})") from error
-    return replace(chunk, totals=totals)
 
 
 def most_bytes(

@@ -103,7 +103,9 @@ bool check_statistics(Reader* from, const Leaf& leaf) {
   int64_t id = 0;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
     if (id == 1 || id == 2 || id == 5 || id == 6) {
-      if (kind != kBinary || from->pass(from->unsigned_number()) < leaf.width) return false;
+      if (kind != kBinary) return false;
+      const int64_t length = from->pass(from->unsigned_number());
+      if (leaf.width && length != leaf.width) return false;
     } else {
       from->skip(kind, 3);
     }
@@ -122,14 +124,15 @@ bool check_sizes(Reader* from, const Leaf& leaf) {
   return from->ok;
 }
 
-bool check_metadata(Reader* from, const Leaf& leaf, bool here, int64_t limit) {
+bool check_metadata(Reader* from, const Leaf& leaf, bool here, int64_t limit, int64_t* most_values) {
   int64_t id = 0, type = -1, codec = -1, bytes = -1, data = -1, dictionary = 0;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
-    if (id == 1 || id == 4 || id == 7 || id == 9 || id == 11) {
+    if (id == 1 || id == 4 || id == 5 || id == 7 || id == 9 || id == 11) {
       if (!is_integer(kind)) return false;
       const int64_t value = from->number();
       if (id == 1) type = value;
       if (id == 4) codec = value;
+      if (id == 5 && leaf.repetition == 0 && value > *most_values) *most_values = value;
       if (id == 7) bytes = value;
       if (id == 9) data = value;
       if (id == 11) dictionary = value;
@@ -145,14 +148,14 @@ bool check_metadata(Reader* from, const Leaf& leaf, bool here, int64_t limit) {
   return begin >= 0 && bytes >= 0 && begin <= limit && bytes <= limit - begin;
 }
 
-bool check_chunk(Reader* from, const Leaf& leaf, int64_t limit) {
+bool check_chunk(Reader* from, const Leaf& leaf, int64_t limit, int64_t* most_values) {
   int64_t id = 0;
   bool found = false, here = true;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
     if (id == 8) return false;  // encrypted
     if (id == 1) here = false;  // in another file
     if (id == 3) {
-      if (kind != kStruct || found || !check_metadata(from, leaf, here, limit)) return false;
+      if (kind != kStruct || found || !check_metadata(from, leaf, here, limit, most_values)) return false;
       found = true;
     } else {
       from->skip(kind, 1);
@@ -162,22 +165,22 @@ bool check_chunk(Reader* from, const Leaf& leaf, int64_t limit) {
 }
 
 bool check_row_group(Reader* from, const Leaf* leaves, int64_t columns, int64_t limit) {
-  int64_t id = 0;
+  int64_t id = 0, rows = 0, most_values = 0;  // values: of columns that are not repeated, which have one for each row
   bool found = false;
   for (int kind = from->field(&id); kind != kStop; kind = from->field(&id)) {
     if (id == 1) {
       int inner = 0;
-      if (kind != kList || found || from->list(&inner) != columns || inner != kStruct) return false;
+      if (kind != kList || found || from->list(&inner) != columns || (columns && inner != kStruct)) return false;
       for (int64_t column = 0; column < columns; ++column)
-        if (!check_chunk(from, leaves[column], limit)) return false;
+        if (!check_chunk(from, leaves[column], limit, &most_values)) return false;
       found = true;
     } else if (id == 3) {
-      if (!is_integer(kind) || from->number() < 0) return false;
+      rows = is_integer(kind) ? from->number() : from->fail();
     } else {
       from->skip(kind, 1);
     }
   }
-  return from->ok && found;
+  return from->ok && found && rows >= 0 && most_values <= rows;
 }
 
 bool check_all(Reader* from, Leaf* leaves, int64_t columns, int64_t limit) {
@@ -230,7 +233,7 @@ extern "C" __attribute__((visibility("default"))) int64_t parquetry_row_groups(c
     }
     int inner = 0;
     const int64_t begin = from.at;
-    if (kind != kList || found || from.list(&inner) != groups || inner != kStruct) return 0;
+    if (kind != kList || found || from.list(&inner) != groups || (groups && inner != kStruct)) return 0;
     *places++ = begin;
     for (int64_t group = 0; from.ok && group < groups; ++group) {
       *places++ = from.at;

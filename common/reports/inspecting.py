@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from ..display.text import short_text
 from ..errors import PipelineError
 from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
@@ -25,9 +26,11 @@ from ..layout.footer_check import writer_of
 from ..pipeline.notebook import works_on_values
 from ..pipeline.pipeline import Pipeline
 from ..process.dataclass import dataclass
+from ..process.forks import pc
 from ..schema.dtypes import dtype_to_json
 from ..schema.field import Shape
-from ..selection.statistics import column_statistics
+from ..selection.possible import believed, comparable, impossible
+from ..selection.statistics import stated_statistics
 from ..stages.nested import Nested
 from ..urls import url_without_secrets
 from .values import scalar_value
@@ -67,6 +70,8 @@ class FieldReport:
         nulls: the number of nulls; ``None`` if the footers do not say.
         minimum, maximum: over all row groups, with dates and times as numpy values; ``None`` if unknown.
         missing: the files that lack the column, where it is null; ``None`` if all have it.
+        impossible: the number of row groups whose statistics cannot be true, such as a minimum above the maximum.
+            Nothing believes them, so the other numbers are unknown, too.
     """
 
     name: str
@@ -88,6 +93,15 @@ class FieldReport:
     minimum: Any
     maximum: Any
     missing: Missing | None
+    impossible: int
+
+    def range_text(self, width: int) -> str:
+        """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
+        if self.impossible:
+            return f"impossible in {self.impossible:,} row group{'s'[: self.impossible != 1]}"
+        if self.minimum is None:
+            return ""
+        return f"{short_text(self.minimum, width)} ... {short_text(self.maximum, width)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +284,7 @@ def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float, mis
     found = chunks.of(name)
     share = 1 / max(len(found), 1)
     dtype = dtype_to_json(field.dtype)
-    nulls, minimum, maximum = _bounds(dataset, name)
+    nulls, minimum, maximum, wrong = _bounds(dataset, name)
     return FieldReport(
         name=name,
         dtype=dtype,
@@ -291,24 +305,34 @@ def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float, mis
         minimum=minimum,
         maximum=maximum,
         missing=missing,
+        impossible=wrong,
     )
 
 
-def _bounds(dataset: StoredDataset, name: str) -> tuple[int | None, Any, Any]:
-    """Returns the null count, minimum and maximum of a field, as far as footers or the index have them."""
+def _bounds(dataset: StoredDataset, name: str) -> tuple[int | None, Any, Any, int]:
+    """Returns the null count, minimum and maximum of a field, as far as footers or the index have them, and how many
+    row groups have statistics that cannot be true.
+    """
     is_long = dataset.index is None and len(dataset.row_groups) * len(dataset.schema) > _MOST_BOUNDS
     if is_long or dataset.schema[name].storage.coded:
-        return None, None, None
-    known = column_statistics(dataset, name)
+        return None, None, None, 0
+    stated = stated_statistics(dataset, name)
+    wrong = int(np.count_nonzero(impossible(stated)))
+    if wrong:
+        return None, None, None, wrong
+    known = believed(stated)
     nulls = int(known.null_count.sum()) if len(known.null_count) and (known.null_count >= 0).all() else None
-    return nulls, _extreme(known.minimum, least=True), _extreme(known.maximum, least=False)
+    return nulls, _extreme(known.minimum, least=True), _extreme(known.maximum, least=False), 0
 
 
 def _extreme(bounds: pa.Array | None, *, least: bool) -> Any:
     if bounds is None or len(bounds) == bounds.null_count:
         return None
-    values = [scalar_value(value) for value in bounds if value.is_valid]
-    return min(values) if least else max(values)
+    try:
+        order = pc.array_sort_indices(comparable(bounds), order="ascending" if least else "descending")
+    except pa.ArrowNotImplementedError:
+        return None  # values without an order
+    return scalar_value(bounds[order[0].as_py()])
 
 
 def _described(dataset: StoredDataset) -> str:

@@ -295,6 +295,15 @@ def _statistics(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
         for field in report.fields
         if field.codec is None and field.shape == () and not field.partition and field.statistics < 0.5
     ]
+    for field in report.fields:
+        if field.impossible:
+            yield _problem(
+                "impossible-statistics",
+                field.name,
+                f"The statistics of '{field.name}' cannot be true in {field.impossible:,} row groups.",
+                "A minimum is above its maximum, or there are more nulls than rows, so filters read these row groups.",
+                "Write them again: parquetry rewrite. What the footers say: parquetry verify.",
+            )
     if missing and report.row_groups > 1:
         shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
         yield _note(

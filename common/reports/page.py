@@ -209,7 +209,7 @@ def _schema(report: DatasetReport) -> str:
             " ".join(field.compression).lower(),
             " ".join(field.encodings).lower(),
             "" if field.nulls is None else f"{field.nulls:,}",
-            "" if field.minimum is None else f"{short_text(field.minimum, 16)} ... {short_text(field.maximum, 16)}",
+            field.range_text(16),
         )
         for field in report.fields
     ]

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..engine.read.fetch import Fetcher, fetch_threads
 from ..errors import ELEMENT_ERRORS, DatasetError, ParquetryError, SchemaError
-from ..layout.arrow_read import count_rows
+from ..layout.arrow_read import count_rows, read_group
 from ..layout.dataset import StoredDataset
-from ..layout.spark_files import footer_schema, read_options
+from ..layout.footer_check import row_count
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..process.dataclass import dataclass
@@ -28,8 +27,9 @@ from ..schema.dtypes import is_bytes
 from ..schema.encoding import encode_rows
 from ..schema.field import Unischema, UnischemaField
 from ..schema.images import CompressedImageCodec
+from ..selection.possible import believed, contradiction, impossible
 from ..selection.pruning import ColumnStatistics
-from ..selection.statistics import column_statistics
+from ..selection.statistics import stated_statistics
 from ..stages.select import Select
 from ..transport.source import usable_processors
 from ..urls import without_secrets
@@ -131,7 +131,7 @@ def verify(
     threads = fetch_threads(dataset.remote, workers or usable_processors())
     numbers = range(len(dataset.row_groups))
     parts = in_parallel(checker.check, numbers, "verifying", threads)
-    damages = [*_index_damages(dataset), *(damage for part in parts for damage in part[0])]
+    damages = [*_miscounted_files(dataset), *_index_damages(dataset), *(damage for part in parts for damage in part[0])]
     return Verification(
         files=len(dataset.files),
         row_groups=len(numbers),
@@ -197,6 +197,16 @@ def _unreadable_files(dataset: StoredDataset) -> Iterator[Damage]:
             yield Damage(check="file", file=file.shown_path, row_group=None, what=str(error))
 
 
+def _miscounted_files(dataset: StoredDataset) -> Iterator[Damage]:
+    """Yields the files whose footer counts other rows than those of its row groups, which are read."""
+    for number, file in enumerate(dataset.files):
+        footer = dataset.footer(number)
+        rows = row_count(footer)
+        if rows != footer.num_rows:
+            what = f"footer: expected a count of {rows} rows, as in its row groups, got {footer.num_rows}."
+            yield Damage(check="rows", file=file.shown_path, row_group=None, what=what)
+
+
 def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
     """Yields the entries where the index disagrees with the footers."""
     if dataset.index is None:
@@ -217,11 +227,13 @@ class _Checker:
         self._dataset = whole.dataset
         self._fields = [field for field in fields if field.name not in self._dataset.partitions]
         self._fetcher = Fetcher(self._dataset, self._fields)
-        self._bounds = {
-            field.name: column_statistics(self._dataset, field.name)
+        self._stated = {
+            field.name: stated_statistics(self._dataset, field.name)
             for field in self._fields
             if not field.storage.coded and not field.shape
         }
+        self._impossible = {name: impossible(stated) for name, stated in self._stated.items()}
+        self._bounds = {name: believed(stated) for name, stated in self._stated.items()}
         plan = whole.plan()
         assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
         self._before = plan.selection.items_before
@@ -301,6 +313,9 @@ class _Checker:
         """Describes columns whose values contradict the footer."""
         table = self._fetcher.stored(row_group)
         for name, known in self._bounds.items():
+            if self._impossible[name][row_group]:
+                what = contradiction(self._stated[name], row_group)
+                yield f"field '{name}': expected {what} in the footer. Filters do not use these statistics."
             column = table.column(name)
             nulls = int(known.null_count[row_group])
             if nulls >= 0 and column.null_count != nulls:
@@ -310,15 +325,19 @@ class _Checker:
 
 def _unlike_directories(dataset: StoredDataset, row_group: int) -> Iterator[str]:
     """Describes stored columns with other values than the directories that take their place."""
-    file, group = int(dataset.row_groups.file[row_group]), int(dataset.row_groups.group[row_group])
-    names = set(footer_schema(dataset.footer(file)).names)
-    for key in (key for key in dataset.shadowed if key in names):
-        value = dataset.partitions[key][file]
-        with (
-            dataset.open(file) as source,
-            pq.ParquetFile(source, metadata=dataset.footer(file), **read_options(dataset.footer(file))) as reader,
-        ):
-            column = reader.read_row_group(group, columns=[key]).column(0)
+    shadowed = dataset.shadowed
+    if not shadowed:
+        return
+    file = int(dataset.row_groups.file[row_group])
+    stored = read_group(
+        dataset,
+        row_group,
+        lambda schema: [key for key in shadowed if key in schema.names],
+        pre_buffer=False,
+        advice=_ADVICE,
+    )
+    for key in stored.column_names:
+        value, column = dataset.partitions[key][file], stored.column(key)
         try:
             typed = column.cast(value.type)
             same = pc.fill_null(pc.equal(typed, value), False) if value.is_valid else pc.is_null(typed)
@@ -349,19 +368,22 @@ def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, 
         return
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    kind = column.type
     try:
-        found = pc.min_max(column)
+        found = pc.min_max(column.cast(pa.int64()) if pa.types.is_duration(kind) else column)
     except pa.ArrowNotImplementedError:
         return  # the type has no order
+    least, most = found["min"].cast(kind), found["max"].cast(kind)
+    low, high = known.minimum[row_group], known.maximum[row_group]
+    below, above = pc.less(least, low).as_py(), pc.greater(most, high).as_py()  # None if one is null
     try:
-        least, most = scalar_value(found["min"]), scalar_value(found["max"])
+        shown = [scalar_value(value) if wrong else None for value, wrong in ((least, below), (most, above))]
     except UnicodeDecodeError:
         return  # decoding reports it
-    low, high = scalar_value(known.minimum[row_group]), scalar_value(known.maximum[row_group])
-    if low is not None and least is not None and least < low:
-        yield f"field '{name}': expected values >= {low!r} as the footer says, got {least!r}."
-    if high is not None and most is not None and most > high and not _is_cut(high, most):
-        yield f"field '{name}': expected values <= {high!r} as the footer says, got {most!r}."
+    if below:
+        yield f"field '{name}': expected values >= {scalar_value(low)!r} as the footer says, got {shown[0]!r}."
+    if above and not _is_cut(scalar_value(high), shown[1]):
+        yield f"field '{name}': expected values <= {scalar_value(high)!r} as the footer says, got {shown[1]!r}."
 
 
 def _is_cut(bound: object, value: object) -> bool:

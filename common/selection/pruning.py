@@ -33,7 +33,7 @@ class ColumnStatistics:
     Attributes:
         minimum: lower bounds of the values in the column's own type, null where unknown; ``None`` if all are unknown.
         maximum: upper bounds, likewise.
-        null_count: the number of nulls, -1 where unknown.
+        null_count: the number of nulls, negative where unknown.
         num_rows: the number of rows.
         exact: whether equal bounds are a value that the column really holds. True for integers, dates and partition
             values; false for strings and binaries, whose bounds may be truncated. Floats are never exact, because their
@@ -242,12 +242,19 @@ def _some_member_between(members: pa.Array, low: pa.Array | None, high: pa.Array
         return np.zeros(size, dtype=np.bool_)
     first = np.zeros(size, dtype=np.int64)
     if low is not None:
-        distinct = pc.fill_null(low, members[0]).dictionary_encode()  # bounds repeat, and comparing objects is slow
-        needles = as_numpy(distinct.dictionary)
-        places = np.searchsorted(as_numpy(members), needles, side="left")
-        first = places[as_numpy(distinct.indices)]
+        distinct = pc.fill_null(low, members[0]).dictionary_encode()  # bounds repeat, and sorting takes time
+        first = _places(members, distinct.dictionary)[as_numpy(distinct.indices)]
     candidates = members.take(as_arrow(np.minimum(first, len(members) - 1)))
     result: np.ndarray = (first < len(members)) & _holds("less_equal", candidates, high, size)
+    return result
+
+
+def _places(members: pa.Array, bounds: pa.Array) -> np.ndarray:
+    """Returns how many members are less than each bound, by Arrow's order: in numpy's, the smallest time is NaT."""
+    order = as_numpy(pc.array_sort_indices(pa.concat_arrays([bounds, members])))  # stable, so bounds precede equals
+    is_member = order >= len(bounds)
+    result = np.empty(len(bounds), dtype=np.int64)
+    result[order[~is_member]] = np.cumsum(is_member)[~is_member]
     return result
 
 
@@ -275,14 +282,16 @@ def _literal_interval(value: pa.Scalar, size: int) -> _Interval:
 def _column_interval(column: ColumnStatistics) -> _Interval:
     low, high = _column_bound(column.minimum), _column_bound(column.maximum)
     null_count, num_rows = np.asarray(column.null_count), np.asarray(column.num_rows)
-    unknown = (null_count < 0) | (null_count > num_rows)
+    unknown = null_count < 0
+    for bound in (low, high):  # a row group of nulls alone has none
+        unknown = unknown if bound is None else unknown | as_numpy(bound.is_valid())
     types = [array.type for array in (column.minimum, column.maximum) if array is not None]
     may_nan = not types or any(pa.types.is_floating(_value_type(arrow)) for arrow in types)
     return _Interval(
         low=low,
         high=high,
         may_value=unknown | (null_count < num_rows),
-        may_null=unknown | (null_count > 0),
+        may_null=(null_count < 0) | (null_count > 0),
         may_nan=may_nan,
         exact=column.exact and not may_nan,
     )

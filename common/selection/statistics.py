@@ -11,17 +11,24 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
+from ..layout.chunk_statistics import UNKNOWN, belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
 from ..memory.arrow_views import as_arrow, as_numpy
+from .possible import believed
 from .pruning import ColumnStatistics
 
 
 def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     """Returns the statistics of a column in each row group, in the column's type in the dataset, without reading it.
 
-    Statistics count as unknown if they are missing, or if Arrow orders values of the type differently.
+    Statistics count as unknown if they are missing, if they cannot be true, or if Arrow orders values of the type
+    differently.
     """
+    return believed(stated_statistics(dataset, name))
+
+
+def stated_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
+    """As `column_statistics`, including statistics that cannot be true."""
     if name in dataset.partitions:
         return _of_partition(dataset, name)
     found = dataset.index.statistics(name) if dataset.index is not None else None
@@ -31,9 +38,9 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
         found = footer_statistics(dataset.footers, paths, wanted)
     null_count = found.null_count
     if "." in name and _may_be_dictionary_of_text(wanted):
-        null_count = np.where(null_count == 0, -1, null_count)  # Arrow does not count the nulls of enclosing structs
+        null_count = _unknown_where(null_count == 0, null_count)  # Arrow does not count the nulls of enclosing structs
     if name in dataset.columns and dataset.columns[name].is_image_struct:
-        null_count = np.where(null_count > 0, -1, null_count)  # some may be images in other files, which is an error
+        null_count = _unknown_where(null_count > 0, null_count)  # some may be images in other files, which is an error
     return ColumnStatistics(
         minimum=convert_bounds(found.minimum, wanted),
         maximum=convert_bounds(found.maximum, wanted),
@@ -41,6 +48,10 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
         num_rows=dataset.row_groups.rows,
         exact=found.exact,
     )
+
+
+def _unknown_where(chosen: np.ndarray, null_count: np.ndarray) -> np.ndarray:
+    return np.where(chosen, UNKNOWN, null_count)
 
 
 def _may_be_dictionary_of_text(kind: pa.DataType | None) -> bool:

@@ -92,6 +92,13 @@ def test_decimals_of_many_digits_are_split(tmp_path: Path) -> None:
         assert (hash_column(column, 1) == whole).all()
 
 
+def test_a_decimal_is_in_the_same_part_whatever_its_scale() -> None:
+    values = [decimal.Decimal(number) / 10 for number in range(100)]  # 1.5 in one file is 1.50 in another
+    hashes = [hash_column(pa.array(values, pa.decimal128(38, scale)), 1).tolist() for scale in (1, 2, 9)]
+    assert hashes[0] == hashes[1] == hashes[2]
+    assert len(set(hashes[0])) == 100
+
+
 @pytest.mark.parametrize(("kind", "count"), [(pa.int8(), 128), (pa.uint8(), 256)], ids=str)
 def test_a_null_is_split_when_the_indices_are_used_up(kind: pa.DataType, count: int) -> None:
     names = [f"name {number}" for number in range(count)]

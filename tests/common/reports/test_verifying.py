@@ -108,7 +108,7 @@ def test_a_footer_with_wrong_claims_is_found(tmp_path: Path, monkeypatch: pytest
     from parquetry.common.reports import verifying as module
 
     built = build(tmp_path, [[10]], names=("id", "speed"))
-    true = module.column_statistics
+    true = module.stated_statistics
 
     def lie(dataset: object, name: str) -> object:
         found = true(dataset, name)  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def test_a_footer_with_wrong_claims_is_found(tmp_path: Path, monkeypatch: pytest
             exact=False,
         )
 
-    monkeypatch.setattr(module, "column_statistics", lie)
+    monkeypatch.setattr(module, "stated_statistics", lie)
     damages = verify(built.url).damages
     assert [damage.check for damage in damages] == ["statistics"] * 6
     assert any("expected 1 nulls as the footer says, got 0" in damage.what for damage in damages)
