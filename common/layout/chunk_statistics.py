@@ -20,8 +20,9 @@ from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order
-from .footer_check import Trusted, has_no_known_bounds, trusted_bounds
+from .footer_check import has_no_known_bounds
 from .int96 import footer_schema
+from .writers import Trusted, trusted_bounds
 
 UNKNOWN, IMPOSSIBLE = -1, -2
 """Null counts of a row group whose footer has none, and of one whose statistics cannot be true."""

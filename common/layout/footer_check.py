@@ -1,23 +1,15 @@
 """`check_footer` rejects footers that would make pyarrow terminate the process, or that count rows in two ways.
-`trusted_bounds` rejects the bounds of writers that are known for false ones.
 
 pyarrow parses much of a footer lazily, in calls that cannot raise: a damaged bit there ends in ``std::terminate``.
 `check_footer` takes the bytes of a footer and pyarrow's view of it, and raises `ValueError` for a bad one. Once a
 footer has passed, access to any of its column chunks and their statistics is safe.
 Source of the rules: FileMetaData of parquet.thrift, and the checks of Arrow's ``metadata.cc`` and ``statistics.cc``.
-
-Bounds may be in a wrong order because an old release of a writer compared values as signed bytes. Arrow leaves out the
-bounds of texts and unsigned numbers that such releases wrote, but not those of decimals, and it trusts files that do
-not name their writer. Sources: PARQUET-251, PARQUET-686 and PARQUET-1025
-(https://issues.apache.org/jira/browse/PARQUET-1025), and ``ApplicationVersion::HasCorrectStatistics`` of Arrow's
-``metadata.cc``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,11 +29,7 @@ _IMPOSSIBLE = b"\x36\x01\x00"  # Statistics with a null count of -1
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = (1, 4, 8, 12, 4, 8, 0, 0)
 _CODECS = 8
-_WRITER = re.compile(r"(parquet-mr|parquet-cpp)(?![\w-])(?:\s+version\s+(\d+)\.(\d+))?")
-_RIGHT_SINCE = {"parquet-mr": (1, 10), "parquet-cpp": (1, 3)}
 _BYTE_ARRAY, _FIXED = 6, 7
-
-Trusted = Literal["all", "equal", "none"]
 
 
 def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> tuple[pq.FileMetaData, int]:
@@ -118,40 +106,6 @@ def has_no_known_bounds(column: pq.ColumnSchema) -> bool:
     Some writers truncate the bounds of long values. Bounds of numbers (decimals, float16) are always complete.
     """
     return column.physical_type == _TYPES[_FIXED] and column.logical_type.type not in ("DECIMAL", "FLOAT16")
-
-
-def trusted_bounds(footer: pq.FileMetaData, column: pq.ColumnSchema) -> Trusted:
-    """Which bounds of a column are right: all, only a minimum that equals the maximum, or none."""
-    in_bytes = column.physical_type in _TYPES[_BYTE_ARRAY:]
-    writer = writer_of(footer)
-    if not writer:
-        return "none" if in_bytes or str(column.converted_type).startswith("UINT") else "all"
-    found = _WRITER.match(writer)
-    if not in_bytes or column.logical_type.type != "DECIMAL" or found is None:
-        return "all"
-    return "all" if (int(found[2] or 0), int(found[3] or 0)) >= _RIGHT_SINCE[found[1]] else "equal"
-
-
-def writer_of(footer: pq.FileMetaData) -> str:
-    """What a footer says of the program that wrote the file; empty if nothing, or bytes that are not text."""
-    try:
-        return str(footer.created_by or "")
-    except UnicodeDecodeError:
-        return ""
-
-
-def may_be_misordered(kind: pa.DataType) -> bool:
-    """Whether `trusted_bounds` is not always ``"all"`` for a column of this type."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return not (
-        pa.types.is_signed_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_time(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_duration(kind)
-    )
 
 
 def _check_group(group: dict[int, Any], leaves: Sequence[tuple[int, int, int, int]], limit: int) -> list[range]:

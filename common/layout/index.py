@@ -24,13 +24,13 @@ from .chunk_statistics import ChunkStatistics
 from .evolution import hides_from_parquet
 from .file_versions import current_versions
 from .files import FileListing
-from .footer_check import may_be_misordered
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
 from .nested import stored_schema
 from .retries import with_retries
 from .store_answers import told
+from .writers import right_since
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
@@ -118,12 +118,12 @@ class RowGroupIndex:
 
     def _is_by_writer(self, name: str, kind: pa.DataType) -> bool:
         """Whether bounds of this type are right, whoever wrote the files."""
-        old = next((part for part in self._parts if not part.description.by_writer), None)
-        if old is None or not may_be_misordered(kind):
+        old = next((part for part in self._parts if part.description.by_writer < right_since(kind)), None)
+        if old is None:
             return True
         _LOGGER.warning(
-            "row-group index %s: expected no bounds of old writers, which may be wrong, got an index of an earlier "
-            "release. The footers are read for field '%s' instead; write_index() makes a new index.",
+            "row-group index %s: expected no bounds of writers that are known for wrong ones, got an index of an "
+            "earlier release. The footers are read for field '%s' instead; write_index() makes a new index.",
             old.version.shown_path,
             name,
         )

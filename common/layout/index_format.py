@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ..process.dataclass import dataclass
 from .chunk_statistics import belongs
+from .writers import GENERATION
 
 INDEX_NAME = "_row_groups.parquet"
 METADATA_KEY = b"parquetry.row_groups.v1"
@@ -47,7 +48,7 @@ class IndexDescription:
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
         by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
-        by_writer: whether bounds of old writers were left out, as `trusted_bounds` says; earlier releases kept them.
+        by_writer: the `GENERATION` of the writers whose bounds were left out; 0 if none were.
     """
 
     fields: tuple[str, ...]
@@ -58,7 +59,7 @@ class IndexDescription:
     empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
     by_arrow: bool = True
-    by_writer: bool = True
+    by_writer: int = GENERATION
 
     def covers(self, names: Sequence[str]) -> bool:
         """Whether the index has everything that the footers say about these fields."""
@@ -93,7 +94,7 @@ class IndexDescription:
             empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
             schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
             by_arrow=bool(value.get("by_arrow", False)),
-            by_writer=bool(value.get("by_writer", False)),
+            by_writer=int(value.get("by_writer", 0)),
         )
 
 

@@ -22,7 +22,7 @@ from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
 from ..layout.file_schemas import Missing
 from ..layout.filesystem import resolve
-from ..layout.footer_check import writer_of
+from ..layout.writers import writer_of
 from ..pipeline.notebook import works_on_values
 from ..pipeline.pipeline import Pipeline
 from ..process.dataclass import dataclass
