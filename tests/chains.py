@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build
+from footer_edits import FOREIGN, edit
 from hypothesis import assume
 from hypothesis import strategies as st
 from joins import SEPARATOR
@@ -139,12 +140,20 @@ def dataset(
     partition: str | None = None,
     narrow: Collection[int] = (),
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    foreign: str | None = None,
 ) -> Iterator[Built]:
-    """Builds a dataset in a new directory; hypothesis runs many examples in one test."""
+    """Builds a dataset in a new directory; hypothesis runs many examples in one test.
+
+    Args:
+        foreign: which of `footer_edits.FOREIGN` to do to the footers.
+    """
     directory = Path(tempfile.mkdtemp())
     try:
         ordered = [name for name in FIELDS if name in (*KEPT, *names)]
-        yield build(directory / "data", files, names=ordered, partition=partition, narrow=narrow, change=change)
+        built = build(directory / "data", files, names=ordered, partition=partition, narrow=narrow, change=change)
+        for path in directory.rglob("*.parquet") if foreign is not None else ():
+            edit(path, FOREIGN[foreign])
+        yield built
     finally:
         shutil.rmtree(directory)
 
@@ -161,7 +170,8 @@ def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -
     # The contract suite covers each stage alone, and a few tests with hardly any rows are enough.
     assume(len(calls) >= 3 and (sum(map(sum, files)) > 5 or data.draw(st.integers(0, 3)) == 0))
     narrow = data.draw(st.sets(st.sampled_from(range(4)), max_size=3), "files of narrower types")
-    with dataset(files, names, partition=partition, narrow=narrow) as built:
+    foreign = data.draw(st.sampled_from([None, None, None, *FOREIGN]), "footers of another writer")
+    with dataset(files, names, partition=partition, narrow=narrow, foreign=foreign) as built:
         yield built, calls
 
 

@@ -6,7 +6,10 @@ numbers are those of parquet.thrift.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,66 @@ def set_rows(
         group[GROUP_ROWS] = I64, rows
         for column in group[COLUMNS][1][1] if of_chunks else ():
             column[METADATA][1][VALUES] = I64, rows
+
+
+def swap(stated: Struct) -> None:
+    """Swaps the bounds."""
+    stated[MIN], stated[MAX] = stated[MAX], stated[MIN]
+
+
+def too_many_nulls(stated: Struct) -> None:
+    """Counts more nulls than rows."""
+    stated[NULLS] = I64, 1000
+
+
+def negative_nulls(stated: Struct) -> None:
+    """Counts fewer nulls than none."""
+    stated[NULLS] = I64, -5
+
+
+def short(stated: Struct) -> None:
+    """Cuts a byte off the upper bound."""
+    stated[MAX] = BINARY, stated[MAX][1][:-1]
+
+
+def long(stated: Struct) -> None:
+    """Adds a byte to the lower bound."""
+    stated[MIN] = BINARY, stated[MIN][1] + b"\0"
+
+
+def empty(stated: Struct) -> None:
+    """Leaves both bounds empty."""
+    stated[MIN] = stated[MAX] = BINARY, b""
+
+
+def not_a_number(stated: Struct) -> None:
+    """Makes the lower bound NaN."""
+    stated[MIN] = BINARY, struct.pack("<d", math.nan)
+
+
+LIES = (swap, too_many_nulls, negative_nulls, short, long, empty, not_a_number)
+"""Changes of statistics that cannot be true afterwards. Some of them may be true of texts, or of equal bounds."""
+
+
+def tell(footer: Struct, lie: Callable[[Struct], None]) -> None:
+    """Changes the statistics of all columns."""
+    for group in groups_of(footer):
+        for column in group[COLUMNS][1][1]:
+            stated = column[METADATA][1].get(STATISTICS, (STRUCT, {}))[1]
+            if MIN in stated:
+                lie(stated)
+
+
+def forget_rows(footer: Struct) -> None:
+    """Counts no rows in the file, as old versions of parquet-rs did."""
+    set_rows(footer, 0, of_groups=False)
+
+
+FOREIGN: dict[str, Callable[[Struct], None]] = {
+    **{lie.__name__: partial(tell, lie=lie) for lie in (swap, too_many_nulls, negative_nulls)},
+    "forget_rows": forget_rows,
+}
+"""Changes of a footer that readers see through, whatever the columns hold."""
 
 
 def _read_number(data: bytes, at: int) -> tuple[int, int]:
@@ -120,9 +183,9 @@ def _signed_bytes(number: int) -> bytes:
     return _number_bytes(number * 2 if number >= 0 else -number * 2 - 1)
 
 
-def _struct_bytes(struct: Struct) -> bytes:
+def _struct_bytes(fields: Struct) -> bytes:
     result, before = b"", 0
-    for field, (kind, value) in sorted(struct.items()):
+    for field, (kind, value) in sorted(fields.items()):
         short = 0 < field - before < 16
         result += bytes([(field - before) << 4 | kind]) if short else bytes([kind]) + _signed_bytes(field)
         result += _value_bytes(kind, value)

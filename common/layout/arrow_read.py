@@ -179,16 +179,16 @@ def count_rows(dataset: StoredFiles, row_group: int, *, advice: str) -> int:
         _check_size(dataset, opened, opened.columns, place)
         rows = int(opened.reader.read_row_group(opened.group, use_threads=False).num_rows)
         counts = values_in_pages(opened.source, opened.footer, opened.group)
-        columns = [opened.footer.schema.column(number) for number in range(len(counts))]
-        flat = [count for count, column in zip(counts, columns, strict=True) if not column.max_repetition_level]
+        chunks = chunks_of(opened.footer, opened.group, range(len(counts)))
+        pages = list(zip(counts, chunks, strict=True))
+        flat = [count for count, chunk in pages if not chunk.column.max_repetition_level]
         if max(flat, default=rows) > rows:
             return max(flat)
-        for number, (count, column) in enumerate(zip(counts, columns, strict=True)):
-            values = int(opened.footer.row_group(opened.group).column(number).num_values)
-            if count > values:  # of lists, whose rows the headers do not count
+        for count, chunk in pages:  # of lists, whose rows the headers do not count
+            if count > chunk.metadata.num_values:
                 raise DatasetError(
-                    f"{place}: expected {values} values in the pages of column '{column.path}', as the footer says, "
-                    f"got {count}. {advice}"
+                    f"{place}: expected {chunk.metadata.num_values} values in the pages of column "
+                    f"'{chunk.column.path}', as the footer says, got {count}. {advice}"
                 )
         return rows
 

@@ -9,6 +9,7 @@ Source of the rules: "Encodings" of the Parquet format.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -126,7 +127,7 @@ def values_in_pages(source: pa.NativeFile, footer: pq.FileMetaData, group: int) 
     begins = sorted({_begin(chunk) for chunk in chunks} | {source.size()})
     counts = []
     for chunk in chunks:
-        following = next((begin for begin in begins if begin > _begin(chunk)), source.size())
+        following = begins[min(bisect_right(begins, _begin(chunk)), len(begins) - 1)]
         size = min(chunk.total_compressed_size, following - _begin(chunk))
         counts.append(int(chunk.num_values))
         with suppress(ValueError):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from footer_edits import I64, MAX, MIN, NULLS, Struct
+from footer_edits import I64, MAX, MIN, NULLS, Struct, empty, long, not_a_number, short
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
@@ -68,43 +68,12 @@ def ids(path: Path, condition: pc.Expression) -> list[int]:
         return []
 
 
-def swap(stated: Struct) -> None:
-    stated[MIN], stated[MAX] = stated[MAX], stated[MIN]
-
-
-def too_many_nulls(stated: Struct) -> None:
-    stated[NULLS] = I64, 1000
-
-
-def negative_nulls(stated: Struct) -> None:
-    stated[NULLS] = I64, -5
-
-
-def short(stated: Struct) -> None:
-    stated[MAX] = edits.BINARY, stated[MAX][1][:-1]
-
-
-def long(stated: Struct) -> None:
-    stated[MIN] = edits.BINARY, stated[MIN][1] + b"\0"
-
-
-def empty(stated: Struct) -> None:
-    stated[MIN] = stated[MAX] = edits.BINARY, b""
-
-
-def not_a_number(stated: Struct) -> None:
-    stated[MIN] = edits.BINARY, struct.pack("<d", math.nan)
-
-
-LIES = (swap, too_many_nulls, negative_nulls, short, long, empty, not_a_number)
-
-
 def lies_about(kind: str) -> list[Callable[[Struct], None]]:
     """Returns the lies about a type that can be told from the truth."""
     possible = {not_a_number} if kind != "float" else set()
     if kind in ("string", "binary"):
         possible |= {short, long, empty}
-    return [lie for lie in LIES if lie not in possible]
+    return [lie for lie in edits.LIES if lie not in possible]
 
 
 @pytest.fixture(params=["core", "python"])
