@@ -26,6 +26,7 @@ from .writers import Trusted, trusted_bounds
 
 UNKNOWN, IMPOSSIBLE = -1, -2
 """Null counts of a row group whose footer has none, and of one whose statistics cannot be true."""
+_NARROW = frozenset({"INT_8", "INT_16", "UINT_8", "UINT_16"})
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
 
 
@@ -61,8 +62,8 @@ def footer_statistics(
         named = [kind for name, kind in bound_types(footer) if name == path]
         types.append(named[0] if len(named) == 1 else None)
         numbers.append(flat_columns(footer).get(path or "") if len(named) == 1 else None)
-    minimum, maximum, null_count = raw_statistics(footers, numbers)
     of_group = [kind for kind, footer in zip(types, footers, strict=True) for _ in range(footer.num_row_groups)]
+    minimum, maximum, null_count = raw_statistics(footers, numbers, of_group)
     low, high = bounds_in(minimum, of_group, wanted), bounds_in(maximum, of_group, wanted)
     known = low is not None and high is not None
     return ChunkStatistics(
@@ -100,12 +101,13 @@ def convert_bounds(bounds: pa.Array | None, wanted: pa.DataType | None) -> pa.Ar
 
 
 def raw_statistics(
-    footers: Iterable[pq.FileMetaData], columns: Iterable[int | None]
+    footers: Iterable[pq.FileMetaData], columns: Iterable[int | None], types: Sequence[pa.DataType | None]
 ) -> tuple[list[Any], list[Any], list[int]]:
     """Minimum, maximum (``None`` = unknown) and null count (negative = unknown) of each row group, as Python values.
 
     Args:
         columns: the number of the leaf column in each file; ``None`` where a file lacks the column.
+        types: the column's stored type in each row group.
     """
     minimum: list[Any] = []
     maximum: list[Any] = []
@@ -117,7 +119,25 @@ def raw_statistics(
             minimum.append(low)
             maximum.append(high)
             nulls.append(null_count)
+    for kind in dict.fromkeys(types):
+        if kind is None or not pa.types.is_decimal(kind):
+            continue
+        places = [place for place, other in enumerate(types) if other == kind]
+        if _fit(kind, [bounds[place] for place in places for bounds in (minimum, maximum)]):
+            continue
+        for place in places:
+            if not _fit(kind, [minimum[place], maximum[place]]):
+                minimum[place], maximum[place], nulls[place] = None, None, IMPOSSIBLE
     return minimum, maximum, nulls
+
+
+def _fit(kind: pa.DataType, bounds: list[Any]) -> bool:
+    """Whether decimals have no more digits than their type, which Parquet stores in a wider one."""
+    try:
+        pa.array(bounds, kind)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError):
+        return False
+    return True
 
 
 def bound_types(footer: pq.FileMetaData) -> list[tuple[str, pa.DataType]]:
@@ -189,6 +209,9 @@ def _chunk_statistics(
             return None, None, null_count
         if statistics.logical_type.type in ("TIMESTAMP", "TIME"):  # raw counts: Python's times have no nanoseconds
             return statistics.min_raw, statistics.max_raw, null_count
-        return statistics.min, statistics.max, null_count
+        bounds, stored = (statistics.min, statistics.max), (statistics.min_raw, statistics.max_raw)
+        if described.converted_type in _NARROW and bounds != stored:  # Arrow has cut them to the width of the type
+            return None, None, IMPOSSIBLE
+        return *bounds, null_count
     except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError):
         return None, None, UNKNOWN  # pyarrow cannot represent the type: unknown, so it prunes nothing

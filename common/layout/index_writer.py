@@ -230,7 +230,7 @@ class IndexLines:
         name: str,
         types: Sequence[pa.DataType],
     ) -> dict[str, pa.Array | list[int]]:
-        minimum, maximum, nulls = raw_statistics(footers, columns)
+        minimum, maximum, nulls = raw_statistics(footers, columns, types)
         exact = is_exact(minimum)
         if exact is not None:
             self._exact.setdefault(name, exact)

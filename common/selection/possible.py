@@ -51,7 +51,7 @@ def contradiction(stated: ColumnStatistics, row_group: int) -> str:
     """Says what about the statistics of a row group cannot be true, given that it is `impossible`."""
     nulls, rows = int(stated.null_count[row_group]), int(stated.num_rows[row_group])
     if nulls < UNKNOWN:
-        return "bounds of the right length and a possible null count, got others"
+        return "bounds that the column's type holds, and a possible null count, got others"
     if nulls > rows:
         return f"at most {rows} nulls, got {nulls}"
     bounds = [None if array is None else _shown(array[row_group]) for array in (stated.minimum, stated.maximum)]

@@ -24,8 +24,10 @@ from oracle import examples
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, EmptySelectionError, SchemaError
+from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index_writer import write_index
 from parquetry.common.reports import inspect, lint, verify
+from parquetry.common.selection.statistics import column_statistics
 
 pytestmark = pytest.mark.versions
 
@@ -148,6 +150,39 @@ def test_a_column_that_cannot_be_null_has_no_nulls_whatever_its_footer_says(inde
         write_index(tmp_path)
     assert ids(tmp_path, pc.field("v") > 4) == [1, 2, 3]
     assert inspect(str(tmp_path)).field("v").impossible == 1
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "bound"), [("int8", struct.pack("<i", 300)), ("decimal", b"\x7f\xff\xff\xff")], ids=["int8", "decimal"]
+)
+def test_bounds_that_their_type_does_not_hold_are_unknown(
+    kind: str, bound: bytes, indexed: bool, tmp_path: Path
+) -> None:
+    table = write(tmp_path / "a.parquet", kind, KINDS[kind] * 2, rows=4)
+
+    def tell(footer: Struct) -> None:
+        first, _ = edits.statistics_of(footer, 1)
+        first[MAX] = edits.BINARY, bound
+
+    edits.edit(tmp_path / "a.parquet", tell)
+    if indexed:
+        write_index(tmp_path)
+    assert ids(tmp_path, pc.field("v") == table["v"][2]) == [2, 6]
+    known = column_statistics(StoredDataset([str(tmp_path)]), "v")
+    assert (known.minimum.is_valid().to_pylist(), known.null_count.tolist()) == ([False, True], [-1, 0])
+    assert inspect(str(tmp_path)).field("v").impossible == 1
+
+
+def test_a_short_bound_in_one_of_many_row_groups_is_unknown(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", "int64", list(range(40)), rows=1)  # with an index, each has a footer of its own
+
+    def tell(footer: Struct) -> None:
+        short(list(edits.statistics_of(footer, 1))[7])
+
+    edits.edit(tmp_path / "a.parquet", tell)
+    write_index(tmp_path)
+    assert ids(tmp_path, pc.field("v").isin([6, 7])) == [6, 7]
 
 
 @pytest.mark.usefixtures("checked_by")
