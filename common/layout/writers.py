@@ -26,15 +26,15 @@ _TIMES = ("TIMESTAMP", "TIME")
 
 
 def _is_decimal_in_bytes(column: pq.ColumnSchema) -> bool:
-    return column.logical_type.type == "DECIMAL" and column.physical_type in _BYTES
+    return bool(column.logical_type.type == "DECIMAL" and column.physical_type in _BYTES)
 
 
 def _is_decimal_of_any_length(column: pq.ColumnSchema) -> bool:
-    return column.logical_type.type == "DECIMAL" and column.physical_type == "BYTE_ARRAY"
+    return bool(column.logical_type.type == "DECIMAL" and column.physical_type == "BYTE_ARRAY")
 
 
 def _is_decimal_in_int32(column: pq.ColumnSchema) -> bool:
-    return column.logical_type.type == "DECIMAL" and column.physical_type == "INT32"
+    return bool(column.logical_type.type == "DECIMAL" and column.physical_type == "INT32")
 
 
 def _is_time(column: pq.ColumnSchema) -> bool:
