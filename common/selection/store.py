@@ -28,9 +28,8 @@ from .rows import RowSet
 from .selection import Report, Selection
 
 # Version 1: filters saw each file's own types. Version 2: null structs passed filters on a dictionary inside, parts of
-# durations depended on pandas, and files that lacked a stored partition column had nulls there. Version 3: INT96 wrapped
-# around, stored columns won over partition directories, and bounds were believed that cannot be true, or are by a writer
-# of wrong ones.
+# durations depended on pandas, and files that lacked a stored partition column had nulls there. Version 3: INT96
+# wrapped around, stored columns won over partition directories, and bounds were believed that cannot be true.
 _VERSION = 4
 _LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
 _PART, _PART_ROWS = "values-", 1 << 20
