@@ -25,6 +25,10 @@ _BYTES = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _TIMES = ("TIMESTAMP", "TIME")
 
 
+def _is_in_bytes(column: pq.ColumnSchema) -> bool:
+    return column.physical_type in _BYTES
+
+
 def _is_decimal_in_bytes(column: pq.ColumnSchema) -> bool:
     return bool(column.logical_type.type == "DECIMAL" and column.physical_type in _BYTES)
 
@@ -76,6 +80,12 @@ class Writer:
 
 
 WRITERS = (
+    Writer(  # bounds are views of memory that was used again
+        name="parquet-mr",
+        columns=_is_in_bytes,
+        right_since=(1, 8),
+        source="https://issues.apache.org/jira/browse/PARQUET-251",
+    ),
     Writer(  # values are compared as signed bytes
         name="parquet-mr",
         columns=_is_decimal_in_bytes,

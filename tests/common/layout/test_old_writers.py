@@ -196,7 +196,9 @@ TRUSTED = [
     ("parquet-mr version 1.9.0 (build 3)", "FIXED_LEN_BYTE_ARRAY", "DECIMAL", "equal"),
     ("parquet-mr version 1.9.0 (build 3)", "INT64", "DECIMAL", "all"),
     ("parquet-mr version 1.9.0 (build 3)", "BYTE_ARRAY", "STRING", "all"),  # Arrow leaves these out
-    ("parquet-mr", "BYTE_ARRAY", "DECIMAL", "equal"),
+    ("parquet-mr", "BYTE_ARRAY", "DECIMAL", "none"),
+    ("parquet-mr version 1.7.0 (build 3)", "BYTE_ARRAY", "STRING", "none"),
+    ("parquet-mr version 1.7.0 (build 3)", "INT32", "NONE", "all"),
     ("parquet-mr version 1.10.1-databricks", "BYTE_ARRAY", "DECIMAL", "all"),
     ("parquet-mr version 2.0.0", "BYTE_ARRAY", "DECIMAL", "all"),
     ("parquet-cpp version 1.2.1", "FIXED_LEN_BYTE_ARRAY", "DECIMAL", "equal"),
