@@ -28,7 +28,12 @@ def _owned(value: object) -> Any:
         return [_owned(item) for item in value]
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    return np.array(value) if hasattr(value, "__array__") else value
+    if not hasattr(value, "__array__"):
+        return value
+    try:
+        return np.array(value)
+    except (RuntimeError, TypeError):  # a tensor with gradients, or of a dtype that numpy lacks
+        return value  # the encoder's error names its row and field
 
 
 def raw_bytes(value: object) -> int:

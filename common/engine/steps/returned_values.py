@@ -337,7 +337,7 @@ class ValueCollector:
         if isinstance(value, np.ndarray | np.generic) or array.dtype.kind in "mM":
             _check_dtype(self._step, self._field, array.dtype, self._rows, self._describe)
             return _as_delivered(self._step, self._field, array, self._rows, self._describe)
-        return _converted(self._step, self._field, array, self._rows, self._describe)
+        return _converted(self._step, self._field, value, array, self._rows, self._describe)
 
     def _where(self) -> str:
         return f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
@@ -398,7 +398,7 @@ def _check_null(step: TransformStep, field: OutputField, row: int, describe: Des
 
 
 def _converted(
-    step: TransformStep, field: OutputField, array: np.ndarray, number: int, describe: Describe
+    step: TransformStep, field: OutputField, value: object, array: np.ndarray, number: int, describe: Describe
 ) -> np.ndarray:
     """Converts Python numbers, which have no dtype, and tensors to the declared dtype. Floats may be rounded.
 
@@ -413,14 +413,30 @@ def _converted(
         result = array.astype(field.dtype)
     if field.dtype.kind != "f":
         exact = result == array
+    elif array.dtype.kind != "f":
+        exact = float_holds(array, result)
     else:
-        exact = np.isfinite(result) | ~np.isfinite(array) if array.dtype.kind == "f" else float_holds(array, result)
+        exact = np.isfinite(result) | ~np.isfinite(array)
+        if isinstance(value, list | tuple) and (np.abs(array) >= 2.0 ** np.finfo(field.dtype).nmant).any():
+            array, exact = _beside_floats(value, array, result, exact)
     if not exact.all():
         raise TransformError(
             f"transform {step.name}, field '{field.name}', {describe(number)}: expected values that {field.dtype} can "
             f"hold, got {array[~exact][0]}. Declare another dtype in output=[...]."
         )
     return result
+
+
+def _beside_floats(
+    value: Sequence[Any], array: np.ndarray, result: np.ndarray, exact: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values of a list and which are exact. numpy rounds large integers that stand beside floats."""
+    items = np.array(value, dtype=object)
+    if items.shape != array.shape:
+        return array, exact
+    pairs = zip(items.flat, result.flat, strict=True)
+    same = [not isinstance(item, int | np.integer) or int(item) == float(each) for item, each in pairs]
+    return items, exact & np.array(same, np.bool_).reshape(exact.shape)
 
 
 def _as_delivered(

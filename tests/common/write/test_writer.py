@@ -938,3 +938,14 @@ def test_a_date_that_no_reader_parses_is_not_a_partition(tmp_path: Path, day: st
     with pytest.raises(EncodeError, match=r"row 1, field 'day': expected a date of the years 0000 to 9999"):
         write_dataset(tmp_path / "target", schema, rows, partition_by="day")
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Can't call numpy()"), TypeError("unsupported ScalarType BFloat16")])
+def test_a_tensor_that_numpy_cannot_convert_is_an_error_with_its_row(tmp_path: Path, error: Exception) -> None:
+    class Tensor:
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise error
+
+    schema = Unischema("rows", [UnischemaField("x", np.float32, (1,))])
+    with pytest.raises(EncodeError, match=r"row 1, field 'x': "):
+        write_dataset(tmp_path / "d", schema, [{"x": np.zeros(1, np.float32)}, {"x": Tensor()}])

@@ -438,6 +438,18 @@ def test_an_integer_is_refused_just_where_the_float_differs(built: Built, value:
         next(iter(returning(value)))
 
 
+@pytest.mark.parametrize(("dtype", "odd"), [(np.float32, ODD), (np.float64, 2**53 + 1), (np.float64, -(2**53) - 1)])
+def test_an_integer_beside_floats_is_refused_too(built: Built, dtype: Any, odd: int) -> None:
+    def returning(*values: float) -> Pipeline:
+        field = UnischemaField("x", dtype, (2, None))
+        function = lambda row: {"x": [[0.5, values[0]], [1.5, values[1]]]}  # noqa: E731
+        return Pipeline(built.url, ["id"]).transform(function, output=[field], remove=("id",))
+
+    assert next(iter(returning(odd - 1, float(odd))))["x"].tolist() == [[0.5, odd - 1], [1.5, float(dtype(odd))]]
+    with pytest.raises(TransformError, match=f"got {odd}"):
+        next(iter(returning(odd - 1, odd)))
+
+
 @pytest.mark.parametrize("error", [RuntimeError("Can't call numpy()"), TypeError("unsupported ScalarType BFloat16")])
 @pytest.mark.parametrize(
     "field",
