@@ -23,6 +23,18 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread.
+
+    Raises:
+        ResourceError: the system allows no more. The message names the limit.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ResourceError(f"thread {thread.name}: {error}. {limit_reached(error)}") from error
+
+
 class ThreadPool(Executor):
     """A pool of threads, each started when it is first needed. Thread-safe.
 
@@ -85,12 +97,12 @@ class ThreadPool(Executor):
     def _start(self) -> None:
         thread = _Thread(f"{self._name}_{len(self._threads)}", self._calls, self._idle, self._begin)
         try:
-            thread.start()
-        except RuntimeError as error:
+            start_thread(thread)
+        except ResourceError as error:
             if not self._threads:
                 self._calls.get()  # the call, which nobody will make
-                raise ResourceError(f"{thread.name}: {error}. {limit_reached(error)}") from error
-            _LOGGER.warning("%s: %s. Working with %d threads.", thread.name, error, len(self._threads))
+                raise
+            _LOGGER.warning("%s Working with %d.", error, len(self._threads))
             self._most = len(self._threads)
         else:
             self._threads.append(thread)

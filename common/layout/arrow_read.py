@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, DecodeError
+from ..errors import DatasetError, ParquetryError
 from ..memory.recent import RecentValues
 from ..process.forks import cached_property
 from ..urls import clean_cause
@@ -299,13 +299,13 @@ def _opened_group(
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
                 yield opened
-            except (DatasetError, DecodeError, TooLargeError):
+            except (ParquetryError, TooLargeError):
                 raise
             except DAMAGE:
                 wanted = [_damaged(opened.reader, group, wanted)]
                 stored = _storage(footer, group, wanted)
                 raise
-    except (DatasetError, DecodeError, TooLargeError):
+    except (ParquetryError, TooLargeError):
         raise
     except StoreError as error:
         raise DatasetError(f"{place}: cannot be read, {error}. {error.advice}") from clean_cause(error)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, SchemaError
+from ..errors import DatasetError, ParquetryError, SchemaError
 from ..memory.arrow_views import as_numpy
 from ..process.forks import cached_property
 from ..schema.dtypes import is_bytes
@@ -488,7 +488,7 @@ def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:
 def _naming(path: str) -> Iterator[None]:
     try:
         yield
-    except DatasetError:
+    except ParquetryError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
@@ -547,7 +547,7 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
 
     try:
         return with_retries(filesystem, read, f"file {version.shown_path}")
-    except DatasetError:
+    except ParquetryError:
         raise
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError
+from ..errors import DatasetError, ResourceError
 from ..memory.arrow_views import as_numpy
 from ..progress import thread_pool
 from ..schema.ragged import ends_of
@@ -197,6 +197,8 @@ def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) ->
     place = f"{item.kind} of deleted rows {item.path or '(inline)'}"
     try:
         return with_retries(dataset.filesystem, read, place)
+    except ResourceError:
+        raise
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         damaged = (
             "It is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version of the table."

@@ -6,9 +6,11 @@ It takes URLs and returns `DataFile` values sorted by full path. Names that begi
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -16,7 +18,7 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError
+from ..errors import DatasetError, ParquetryError
 from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..urls import clean_cause, without_secrets
@@ -214,7 +216,7 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
             files = with_retries(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
         is_directory = kind == pafs.FileType.Directory
         marks, logs = (_marks_above(fs, root), logs_above(root, list_names)) if is_directory else ([], [])
-    except DatasetError:
+    except ParquetryError:
         raise
     except StoreError as error:
         advice = _NOWHERE if error.is_gone else error.advice
@@ -320,8 +322,9 @@ def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
         return []
     names = [COPY]
     if is_local(fs):
-        found = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
-        names = [name for info in found if (name := posixpath.basename(info.path)).startswith(".parquetry-")]
+        names = []
+        with suppress(OSError):  # only the directory of the dataset must be readable
+            names = [name for name in os.listdir(root) if name.startswith(".parquetry-")]
     marks = [posixpath.join(name, MOVING) for name in names]
     return [mark for mark in marks if look(fs, posixpath.join(root, mark))[0] == pafs.FileType.File]
 

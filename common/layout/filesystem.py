@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
+from ..process.working_directory import absolute
 from ..schema.plain import is_utf_8
 from ..urls import clean_cause, url_without_secrets, user_of, without_secrets
 from .retries import is_transient
@@ -105,12 +106,12 @@ def local_path(text: str) -> str:
         return _absolute(unquote(slash + rest))
     if text.lower().startswith("file:/"):  # the short form of RFC 8089, which Java writes
         return _absolute(unquote(text[len("file:") :]))
-    return _absolute(os.path.expanduser(text))
+    return _absolute(text)
 
 
 def _absolute(path: str) -> str:
     """The absolute path. POSIX lets two slashes at the start mean something else, and Python keeps them."""
-    path = os.path.abspath(path)
+    path = absolute(path)
     return path[1:] if path.startswith("//") else path
 
 

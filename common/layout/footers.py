@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, access_failed, limit_reached
+from ..errors import DatasetError, ParquetryError, access_failed, limit_reached
 from ..memory.recent import RecentValues
 from ..progress import progress, thread_pool
 from ..urls import clean_cause
@@ -108,7 +108,7 @@ def naming_file(file: DataFile) -> Iterator[None]:
     """Raises errors of the block, which reads a footer, as `DatasetError`."""
     try:
         yield
-    except DatasetError:
+    except ParquetryError:
         raise
     except StoreError as error:
         raise DatasetError(

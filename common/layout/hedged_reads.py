@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from ..counting.counters import Count, add, counters_here, counting
 from ..progress import first_done
+from ..threads import start_thread
 from .latencies import Latencies, latencies_of
 from .request_slots import SlotLease, slots_of, using
 
@@ -193,7 +194,7 @@ class _Helper:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(self._tasks,), name="parquetry-store", daemon=True).start()
+        start_thread(threading.Thread(target=_serve, args=(self._tasks,), name="parquetry-store", daemon=True))
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def run(self, read: Callable[[], Any], held: SlotLease) -> Future[Any]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, access_failed
+from ..errors import DatasetError, ParquetryError, access_failed
 from ..memory.arrow_views import as_arrow, as_numpy
 from ..process.dataclass import dataclass
 from ..urls import clean_cause
@@ -65,7 +65,7 @@ class IndexFile:
             metadata, table = with_retries(filesystem, read, f"row-group index {version.shown_path}")
             description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
             return cls._of(filesystem, version, metadata, description, table)
-        except DatasetError:
+        except ParquetryError:
             raise
         except _UNREADABLE as error:
             if access_failed(error):
@@ -126,7 +126,7 @@ class IndexFile:
 
         try:
             table = with_retries(self.filesystem, read, where)
-        except DatasetError:
+        except ParquetryError:
             raise
         except _UNREADABLE as error:
             advice = access_failed(error)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError
+from ..errors import DatasetError, ParquetryError
 from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..schema.field import match_names
@@ -76,7 +76,7 @@ def write_lines(
     try:
         with whole_file(path, listing.filesystem) as hidden, closing(tables_of(lines)) as tables:
             _write(listing, hidden, lines, tables)
-    except DatasetError:
+    except ParquetryError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(

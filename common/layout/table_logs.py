@@ -5,16 +5,18 @@ It takes the names of files in and above a directory, and raises an error that s
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..process.dataclass import dataclass
-from .retries import FEW_ATTEMPTS, is_transient, with_retries
+from .retries import FEW_ATTEMPTS, is_local, is_transient, with_retries
 
 LOGS = ("_delta_log", "metadata", ".hoodie", "_spark_metadata")
 """The directories in which tables keep their logs."""
@@ -149,6 +151,10 @@ def names_in(filesystem: pafs.FileSystem, directory: str) -> list[str]:
     Raises:
         StoreError: the store cannot be reached.
     """
+    if is_local(filesystem):  # pyarrow cannot name a file whose name is not UTF-8
+        with suppress(OSError), os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
+        return []
     selector = pafs.FileSelector(directory, allow_not_found=True)
 
     def listed() -> list[pafs.FileInfo]:

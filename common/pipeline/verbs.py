@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import ParquetryError, PipelineError
 from ..predicates.column_predicates import hash_split
 from ..process.ranks import resolve_rank
+from ..process.working_directory import absolute
 from ..schema.field import UnischemaField
 from ..schema.plain import integer, is_utf_8, plain
 from ..stages.base import FieldNames, names_of, required_names
@@ -485,4 +486,4 @@ class Verbs(ImageVerbs):
         path = plain(directory)
         if not isinstance(path, str) or not path or "\0" in path or not is_utf_8(path):
             raise PipelineError(f"cache: expected a directory, got {directory!r}.")
-        return self._with_stage(Cache(os.path.abspath(os.path.expanduser(path)), max_bytes))
+        return self._with_stage(Cache(absolute(path), max_bytes))

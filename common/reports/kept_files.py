@@ -17,6 +17,7 @@ from ..layout.kept_directories import cache_root
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..process.dataclass import dataclass
+from ..process.working_directory import absolute
 from ..progress import progress
 from .inspecting import pipeline_of
 
@@ -129,7 +130,7 @@ def _place(kind: str) -> str:
 
 
 def _checked(directory: str | os.PathLike[str]) -> str:
-    path = os.path.abspath(os.path.expanduser(os.fspath(directory)))
+    path = absolute(os.fspath(directory))
     if not os.path.isdir(path):
         raise PipelineError(f"cache: expected a directory, found none at {path}.")
     return path

@@ -21,6 +21,7 @@ from typing import Literal
 
 import platformdirs
 
+from ..errors import SidecarError
 from ..layout.kept_directories import cache_root
 from ..memory.memory_file import has_memfd, memory_file
 from ..native import jpeg
@@ -196,11 +197,11 @@ def _library_name() -> str:
 
     Runs in a separate process, because it imports TensorFlow.
     """
-    command = python_command("parquetry.tf_plugin.build", "--name")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
+        command = python_command("parquetry.tf_plugin.build", "--name")
         told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError, SidecarError):
         return ""
     return told.stdout.split()[-1]
 

@@ -23,6 +23,7 @@ from ..pipeline.pipeline import Pipeline
 from ..pipeline.sources import Fields
 from ..plan.options import OptionArguments
 from ..process.dataclass import dataclass
+from ..process.working_directory import absolute
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats
@@ -201,7 +202,7 @@ def _parent(session: SparkSession, given: str | os.PathLike[str] | None) -> str:
             f"spark_converter: expected a directory that Python can open, got {str(parent)!r}. "
             "Use file:///dbfs/... instead."
         )
-    return parent.rstrip("/") if "://" in parent else os.path.abspath(os.path.expanduser(parent))
+    return parent.rstrip("/") if "://" in parent else absolute(parent)
 
 
 def _is_there(converter: SparkConverter) -> bool:

@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..errors import SidecarError
+
 _RUN = (
     "import os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); "  # each worker has a processor of its own
     "sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); "
@@ -36,10 +38,20 @@ def python_command(module: str, *arguments: str) -> list[str]:
     """Returns the command line that runs a module with this Python, as isolated as this process.
 
     ``PARQUETRY_PYTHON`` names another Python, for programs that embed Python.
+
+    Raises:
+        SidecarError: nothing says which Python this is.
     """
+    python = os.environ.get("PARQUETRY_PYTHON") or sys.executable
+    if not python:
+        raise SidecarError(
+            "sidecar: expected the path of this Python in sys.executable, got an empty one, as in programs that embed "
+            "Python. Set the environment variable PARQUETRY_PYTHON to a Python in which parquetry is installed, or use "
+            "executor='threads'."
+        )
     isolation = {"-I": sys.flags.isolated, "-E": sys.flags.ignore_environment, "-s": sys.flags.no_user_site}
     flags = [flag for flag, is_set in isolation.items() if is_set]
-    return [os.environ.get("PARQUETRY_PYTHON") or sys.executable or "python3", *flags, "-c", _RUN, module, *arguments]
+    return [python, *flags, "-c", _RUN, module, *arguments]
 
 
 def report() -> None:

@@ -113,10 +113,10 @@ def test_with_few_threads_a_pool_works_with_those_and_without_any_names_the_limi
     allowed = 1
     with ThreadPool(3, "work") as pool:
         assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
-    assert "Working with 1 threads" in caplog.text
+    assert "Working with 1." in caplog.text
     allowed = 0
     started.clear()
-    with ThreadPool(3, "work") as pool, pytest.raises(ResourceError, match=r"work_0: can't start.*RLIMIT_NPROC"):
+    with ThreadPool(3, "work") as pool, pytest.raises(ResourceError, match=r"thread work_0: can't start.*RLIMIT_NPROC"):
         pool.submit(int)
 
 

@@ -8,14 +8,17 @@ import re
 import resource
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from builders import build, write_table
+from memory_store import Store
 from processes import run_python
 
 from parquetry.common import (
@@ -30,6 +33,7 @@ from parquetry.common import (
 from parquetry.common.engine.run import threads
 from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
+from parquetry.common.layout import hedged_reads
 from parquetry.common.layout.footers import remedy
 from parquetry.common.sidecar.connection import ClientConnection
 from parquetry.common.transport.sidecar.channel import Channel
@@ -130,6 +134,28 @@ def test_an_iterator_that_meets_a_limit_says_which(
     monkeypatch.setattr(ThreadedEngine, "_top_up", fail)
     with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
         next(iter(pipeline))
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_lack_of_threads_is_not_taken_for_a_bad_file(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+    store = Store(name=f"few threads {files}", says="tag")
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": range(5)}), sink)
+    for number in range(files):
+        store.put_file_bytes(f"data/{number}.parquet", sink.getvalue().to_pybytes())
+    pipeline = Pipeline("data", filesystem=store, executor="threads")
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("parquetry"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(hedged_reads, "_idle", hedged_reads._Idle())
+    with pytest.raises(ResourceError, match=r"thread parquetry.*can't start new thread.*RLIMIT_NPROC") as raised:
+        len(pipeline)
+    assert "Parquet file" not in str(raised.value)
 
 
 def test_an_odd_error_of_a_job_is_not_hidden_by_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

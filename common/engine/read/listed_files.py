@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ...errors import DatasetError
+from ...errors import ParquetryError
 from ...layout.file_versions import FileVersion
 from ...layout.opening import opened
 from ...layout.retries import with_retries
@@ -130,7 +130,7 @@ def _read(filesystem: pafs.FileSystem, version: FileVersion, place: memoryview) 
 
     try:
         with_retries(filesystem, read, f"file {version.shown_path}")
-    except DatasetError:
+    except ParquetryError:
         raise
     except (OSError, pa.ArrowException) as error:
         raise unreadable(version, error) from error

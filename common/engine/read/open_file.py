@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 
-from ...errors import DatasetError
+from ...errors import DatasetError, ParquetryError
 from ...layout.file_versions import FileVersion, check_version, local_version
 from ...layout.files import DataFile
 
@@ -85,7 +85,7 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
             end = start + len(place)
         _read_all(file, buffers, begin)
         file.check()
-    except DatasetError:
+    except ParquetryError:
         raise
     except OSError as error:
         raise DatasetError(f"file {file.path}: expected to read the open file, got: {error}.") from error

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ...errors import DatasetError
+from ...errors import DatasetError, ParquetryError
 from ...urls import clean_cause
 from ..file_versions import FileVersion, versions_below
 from ..footers import open_checked, remedy
@@ -62,7 +62,7 @@ class Log:
         try:
             place = f"Delta log {self._directory}"
             found = with_retries(filesystem, self._list, place, is_listing=True)
-        except DatasetError:
+        except ParquetryError:
             raise
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"Delta log {self._directory}: cannot be listed: {error}") from clean_cause(error)
@@ -301,7 +301,7 @@ def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, 
 
     try:
         yield from parse_lines(with_retries(filesystem, read, f"Delta log {path}"))
-    except DatasetError:
+    except ParquetryError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DatasetError(
@@ -324,7 +324,7 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
                 if kind in batch.schema.names:
                     for action in batch.column(kind).drop_null().to_pylist():
                         yield kind, _checked(kind, action)
-    except DatasetError:
+    except ParquetryError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
         raise DatasetError(

@@ -128,7 +128,7 @@ def _readme(what: str, listing: FileListing) -> str:
 
     try:
         return with_retries(filesystem, read, f"file {path}").decode()
-    except DatasetError:
+    except ParquetryError:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
         raise DatasetError(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...counting.tracing import ENVIRONMENT
@@ -59,8 +59,9 @@ class SidecarClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shared = [SHARED] if self._shared else []
         self._stderr = ""
-        command = python_command("parquetry.common.sidecar", *shared, "--fd", str(theirs.fileno()))
+        command: Sequence[str] = ()
         try:
+            command = python_command("parquetry.common.sidecar", *shared, "--fd", str(theirs.fileno()))
             self._process, self._drain = start_child(
                 command,
                 meanwhile=self._drain_stderr,
@@ -72,6 +73,8 @@ class SidecarClient:
         except (OSError, RuntimeError) as error:
             ours.close()
             theirs.close()
+            if isinstance(error, SidecarError):
+                raise
             raise SidecarError(
                 f"sidecar could not be started with {command}: {error}. "
                 + (limit_reached(error) or "Set PARQUETRY_PYTHON to a Python in which parquetry is installed.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,7 +20,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Any, NoReturn
@@ -229,8 +230,13 @@ def _rename(name: str) -> str:
 
 
 def _close_all_but(connection: socket.socket) -> None:
-    for text in os.listdir("/proc/self/fd"):
-        descriptor = int(text)
+    try:
+        descriptors: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
+    except OSError:  # a sandbox without /proc
+        os.closerange(_STANDARD_STREAMS, connection.fileno())
+        os.closerange(connection.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        return
+    for descriptor in descriptors:
         if descriptor >= _STANDARD_STREAMS and descriptor != connection.fileno():
             with suppress(OSError):  # the descriptor of the listing itself
                 os.close(descriptor)

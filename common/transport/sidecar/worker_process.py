@@ -55,8 +55,8 @@ class WorkerProcess:
 def start_worker(module: str = "worker") -> WorkerProcess:
     """Starts a worker, which waits for its program, or another module of this package that serves a socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    command = python_command(f"parquetry.common.transport.sidecar.{module}", "--fd", str(theirs.fileno()))
     try:
+        command = python_command(f"parquetry.common.transport.sidecar.{module}", "--fd", str(theirs.fileno()))
         process, _ = start_child(command, hands_over=theirs, stdin=subprocess.DEVNULL)
     except (OSError, RuntimeError):
         ours.close()

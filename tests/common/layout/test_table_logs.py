@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def put(path: Path, name: str = "a.parquet") -> None:
         pq.write_table(pa.table({"id": [1]}), path / name)
     else:
         (path / name).write_text("{}")
+
+
+def test_names_beside_a_partition_need_not_be_utf_8(tmp_path: Path) -> None:
+    put(tmp_path / "day=1")
+    (tmp_path / os.fsdecode(b"note\xff")).touch()
+    (tmp_path / os.fsdecode(b"folder\xff")).mkdir()
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / os.fsdecode(b"\xff")).touch()
+    assert len(Pipeline(tmp_path / "day=1")) == 1
+    put(tmp_path, "_delta_log/00000000000000000000.json")
+    with pytest.raises(DatasetError, match=DELTA):
+        Pipeline(tmp_path / "day=1").plan()
 
 
 @pytest.mark.parametrize("name", LOGS)

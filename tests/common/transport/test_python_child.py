@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from builders import Built, built_once
 from processes import run_python
 
+from parquetry.common.errors import SidecarError
 from parquetry.common.transport.processes import python_command
 
 SHADOWS = ("logging", "json", "pickle", "socket", "numpy", "pyarrow", "runpy", "parquetry", "cloudpickle", "argparse")
@@ -50,6 +52,18 @@ def test_the_working_directory_shadows_nothing_and_the_scripts_own_modules_are_f
     (scripts / "train.py").write_text(TRAINER)
     done = run_python(scripts / "train.py", built.url, cwd=here)
     assert (done.stdout.split(), done.stderr) == (["33"] * 3, "")
+
+
+def test_a_program_that_does_not_know_its_python_is_told_how_to_name_one(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = sys.executable
+    monkeypatch.delenv("PARQUETRY_PYTHON", raising=False)
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(SidecarError, match="Set the environment variable PARQUETRY_PYTHON"):
+        next(iter(built.pipeline("id", "label", executor="sidecar")))
+    monkeypatch.setenv("PARQUETRY_PYTHON", python)
+    assert python_command("json.tool")[0] == python
 
 
 def test_a_child_runs_the_module_with_its_arguments_and_is_as_isolated_as_its_parent(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ import numpy as np
 import psutil
 import pytest
 from builders import Built, built_once
-from processes import command_of, eventually, gone, open_files, run_python, settled, unless_ended
+from processes import command_of, eventually, gone, in_own_process, open_files, run_python, settled, unless_ended
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.transport.sidecar.forked_worker import TEMPLATE_NAME
+from parquetry.common.transport.sidecar.forked_worker import TEMPLATE_NAME, _close_all_but
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh")
@@ -38,6 +39,23 @@ def _own_sidecar() -> Iterator[None]:
     while _BEGUN:  # including those of a failed test
         _BEGUN.pop().close()
     IDLE.close()
+
+
+def _descriptors_left() -> list[bool]:
+    """Closes all descriptors but that of a connection, without ``/proc``. Returns which ones are still open."""
+
+    def refuse(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    (before, connection), (after, _) = socket.socketpair(), os.pipe()
+    os.listdir = refuse  # type: ignore[assignment]
+    _close_all_but(connection)
+    numbers = (0, 1, 2, before.fileno(), connection.fileno(), after)
+    return [os.path.exists(f"/proc/self/fd/{number}") for number in numbers]
+
+
+def test_a_template_keeps_its_connection_alone_also_without_proc() -> None:
+    assert in_own_process(_descriptors_left) == [True, True, True, False, True, False]
 
 
 def begun(built: Built, **options: Any) -> tuple[Any, psutil.Process]:
