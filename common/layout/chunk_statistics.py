@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from ..process.dataclass import dataclass
 from ..process.forks import pc
 from ..schema.infer import flatten_fields
-from .evolution import keeps_order
+from .conforming import keeps_order
 from .footer_check import has_no_known_bounds
 from .int96 import footer_schema
 from .writers import Trusted, trusted_bounds

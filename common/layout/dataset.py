@@ -6,10 +6,12 @@ Footers are read at most once, and only if the schema and a row-group index do n
 
 from __future__ import annotations
 
+import copy
+import decimal
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,7 +33,7 @@ from ..schema.ragged import ends_of
 from ..urls import clean_cause, url_without_secrets
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
-from .evolution import DistinctSchemas, unify_schemas
+from .evolution import DistinctSchemas, strained, unify_schemas
 from .file_schemas import (
     MOST_EXAMPLES,
     FileSchema,
@@ -49,7 +51,7 @@ from .footers import REMOVED, checked_footer, footer_digest, read_footer, read_f
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
 from .int96 import footer_schema
-from .nested import usual_type, wide
+from .nested import usual_type, variable, wide
 from .opening import check_used, opened
 from .partitions import partition_columns
 from .patterns import Pattern
@@ -78,6 +80,8 @@ class StoredDataset:
     """
 
     _filesystem: ForkSafeFileSystem | None = None
+    _cast: Container[str] = frozenset()
+    _is_declared = False  # whether the user's declarations change the type of a column
 
     def __init__(
         self,
@@ -190,8 +194,8 @@ class StoredDataset:
     def types(self) -> dict[str, pa.DataType]:
         """The Arrow type of every field as seen by filters, windows and decoders, whatever type each file stores.
 
-        It is the type that all files share, or the narrowest type that represents the values of all files exactly. If
-        there is no such type and a schema was declared, it is the declared type.
+        It is the type that all files share. Where they differ, it is the declared type, or else the narrowest type for
+        the values of all files, each of which is checked as it is read.
         """
         if self.table is not None:
             types = {name: wide(column.arrow) for name, column in self.columns.items()}
@@ -213,7 +217,17 @@ class StoredDataset:
 
     @cached_property
     def _unified(self) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
-        return unify_schemas([(schema.examples[0], schema.arrow) for schema in self._schemas])
+        return unify_schemas(self._first_files, self._declared_types, self._cast)
+
+    @cached_property
+    def strained(self) -> frozenset[str]:
+        """The columns that have values in some file which their type in the dataset may not represent."""
+        return strained(self._first_files, self._unified[0]) if self.table is None else frozenset()
+
+    @property
+    def _first_files(self) -> list[tuple[str, pa.Schema]]:
+        """The distinct schemas, each with the first file that has it."""
+        return [(schema.examples[0], schema.arrow) for schema in self._schemas]
 
     @cached_property
     def _schemas(self) -> list[FileSchema]:
@@ -223,6 +237,29 @@ class StoredDataset:
     def _declared(self) -> Unischema | None:
         """The schema in the dataset's own metadata, and in that of its files."""
         return _declared_schema(replace(self._listing, filesystem=self.filesystem), self)
+
+    @cached_property
+    def _declared_types(self) -> dict[str, pa.DataType]:
+        """The types to read columns in whose files differ, where a schema or the user declares one."""
+        return _types_of(self._declared or ())
+
+    def declaring(self, fields: Iterable[UnischemaField], cast: Collection[str] = ()) -> StoredDataset:
+        """Returns this dataset with other types where files differ.
+
+        Args:
+            fields: the fields that the user declares.
+            cast: see `unify_schemas`.
+        """
+        types = _types_of(fields)
+        if self.table is not None or not (types or cast):
+            return self
+        _ = self._schemas  # reads the footers or the index once for both
+        dataset = copy.copy(self)
+        for name in ("_unified", "_described", "types", "image_bytes", "strained", "fingerprint", "version"):
+            dataset.__dict__.pop(name, None)
+        dataset._declared_types, dataset._cast = {**self._declared_types, **types}, cast or self._cast
+        dataset._is_declared = True
+        return self if dataset._unified == self._unified else dataset
 
     @property
     def missing(self) -> dict[str, Missing]:
@@ -354,6 +391,8 @@ class StoredDataset:
             digest.update(self.table.digest.encode())
         if self.verify != VERIFY[0]:  # cached data was checked at this level
             digest.update(self.verify.encode())
+        if self._is_declared:  # windows have gaps in the unit of their field
+            digest.update(str(self._unified[0]).encode())
         return digest.hexdigest()
 
     @cached_property
@@ -455,6 +494,12 @@ class StoredDataset:
         return f"{describe_row_group(self, row_group)}, row {row}"
 
 
+def _types_of(fields: Iterable[UnischemaField]) -> dict[str, pa.DataType]:
+    """Returns the Arrow types that fields declare for their columns, by name. Decimals leave their digits open."""
+    plain = [field for field in fields if not field.storage.coded and field.dtype is not decimal.Decimal]
+    return {field.name: variable(wide(field.storage.arrow_type(field))) for field in plain}
+
+
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
     schemas = dataset._schemas
     for each in schemas:
@@ -464,7 +509,8 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
         schema, unusable = infer_fields(columns)
         refused = {**refused, **unusable}
     else:
-        schema, refused = with_new_columns(dataset._declared, columns, schemas)
+        schema, unusable = with_new_columns(dataset._declared, columns, schemas)
+        refused = {**{name: why for name, why in refused.items() if name not in schema}, **unusable}
     declared = dataset._declared.fields if dataset._declared is not None else {}
     stored = stored_keys(dataset.files, dataset._declared, schemas)
     partitions, fields = partition_columns(dataset.files, schema, declared, stored, partial(agree, dataset))

@@ -1,23 +1,26 @@
 """Unifies the schemas of files that were written over time.
 
-Columns that some files lack become nullable, and types widen where that is exact. The input is the Arrow schema of each
-file; the output is one field per column path. A column that cannot be widened safely is refused, with a reason that
-names both files. `conform` casts a file's column to its type in the dataset.
+Columns that some files lack become nullable, and types widen where no value is lost. The input is the Arrow schema of
+each file; the output is one field per column path. A column that cannot be widened is refused, with a reason that names
+two files. `conforming.conform` casts a file's column to its type in the dataset.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
+from .conforming import UNITS, always_fits, converts, declaration
 from .int96 import footer_schema
-from .nested import is_bytes, is_list, wide, widened
+from .nested import is_bytes, is_list, is_text, plain
 
 _ARROW_KEY = b"ARROW:schema"
+_DIGITS_128, _MOST_DIGITS = 38, 76  # of decimals in Arrow
 
 
 class DistinctSchemas:
@@ -68,54 +71,111 @@ def _is_hidden(kind: pa.DataType) -> bool:
 
 def unify_schemas(
     schemas: Sequence[tuple[str, pa.Schema]],
+    declared: Mapping[str, pa.DataType] | None = None,
+    cast: Container[str] = (),
 ) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
     """Returns the columns of all files by dotted path, in order of first occurrence.
 
     Args:
         schemas: ``(file, schema)`` for each distinct schema.
+        declared: the types to read columns in whose files differ, by dotted path. A type that some file's values cannot
+            be converted to is not used.
+        cast: paths of columns that the user casts to numbers or times, which says what their values mean.
 
     Returns:
         The columns, and the reason for each refused path: its types cannot be widened to one type, it is a struct in
         only some of the files, or a file has it more than once.
     """
     refused = _mixed_kinds(schemas)
-    ambiguous: set[str] = set()
-    found: dict[str, tuple[pa.Field, str]] = {}
+    found: dict[str, pa.Field] = {}
+    kinds: dict[str, dict[pa.DataType, str]] = {}  # the types of each column, with the first file that has each
     count: dict[str, int] = {}
     for file, schema in schemas:
         columns = list(flatten_fields(schema))
         names = Counter(path for path, _ in columns)
         for path, column in columns:
             if names[path] > 1:
-                ambiguous.add(path)
                 refused[path] = (
                     f"field '{path}': expected one column of this name in {file}, got {names[path]}, so the name is "
                     "ambiguous. Rename them where the data are written, or deselect the field with "
                     "select(...) or fields=[...]."
                 )
             count[path] = count.get(path, 0) + 1
-            if path not in found:
-                found[path] = (column, file)
-                continue
-            before, first_file = found[path]
-            widened = widen(before.type, column.type)
-            if widened is None and path in ambiguous:
-                continue
-            if widened is None:
-                refused[path] = (
-                    f"field '{path}': expected one type in all files, got {before.type} in {first_file} and "
-                    f"{column.type} in {file}, which do not widen to one without loss. Rewrite one of the files, "
-                    "or deselect the field with select(...) or fields=[...]."
-                )
-                continue
-            found[path] = (pa.field(path, widened, before.nullable or column.nullable), first_file)
+            before = found.setdefault(path, column)
+            found[path] = before.with_nullable(before.nullable or column.nullable)
+            kinds.setdefault(path, {}).setdefault(column.type, file)
+    for path, types in kinds.items():
+        if len(types) == 1 or path in refused:
+            continue
+        kind = _in_zone((declared or {}).get(path), types)
+        if kind is None or not all(converts(each, kind) for each in types):
+            kind = widest(types)
+        if kind is None and path in cast and (target := _declarable(types)) is not None and not is_text(target):
+            kind = _in_zone(target, types)
+        if kind is None:
+            refused[path] = _not_one_type(path, types)
+        else:
+            found[path] = found[path].with_type(kind)
     parents = {path[:place] for path in found for place, letter in enumerate(path) if letter == "."}
     unified = [
         (path, column if count[path] == len(schemas) else column.with_nullable(True))
-        for path, (column, _) in found.items()
+        for path, column in found.items()
         if path not in refused and not (path in parents and pa.types.is_null(column.type))
     ]
     return unified, refused
+
+
+def _in_zone(kind: pa.DataType | None, types: Collection[pa.DataType]) -> pa.DataType | None:
+    """Returns a declared type, which names no time zone, with that of the files. If they name several, it is UTC."""
+    if kind is None or not pa.types.is_timestamp(kind):
+        return kind
+    zones = {each.tz for each in types if pa.types.is_timestamp(each) and each.tz is not None}
+    return pa.timestamp(kind.unit, zones.pop() if len(zones) == 1 else "UTC" if zones else None)
+
+
+def strained(schemas: Sequence[tuple[str, pa.Schema]], unified: Sequence[tuple[str, pa.Field]]) -> frozenset[str]:
+    """Returns the columns that have values in some file which their unified type may not represent."""
+    types = {path: column.type for path, column in unified}
+    return frozenset(
+        path
+        for _, schema in schemas
+        for path, column in flatten_fields(schema)
+        if path in types and not always_fits(column.type, types[path])
+    )
+
+
+def widest(types: Collection[pa.DataType]) -> pa.DataType | None:
+    """Returns the type for the values of all types; see `widen`."""
+    kinds = iter(types)
+    kind: pa.DataType | None = next(kinds)
+    for other in kinds:
+        kind = None if kind is None else widen(kind, other)
+    return kind
+
+
+def _not_one_type(path: str, types: Mapping[pa.DataType, str]) -> str:
+    """Returns the reason to refuse a column, with the files of two types that do not widen, and what to do."""
+    (first, first_file), *others = types.items()
+    other, file = next((pair for pair in others if widen(first, pair[0]) is None), others[-1])
+    target = _declarable(types)
+    advice = f"leave the field out with select(r'(?!{re.escape(path)}$).*')"
+    if target is not None:
+        advice = f"read all as one type: {declaration(path, target)}"
+        if pa.types.is_timestamp(target):
+            advice += " takes times without a zone as UTC"
+    return (
+        f"field '{path}': expected one type in all files, got {first} in {first_file} and {other} in {file}, which do "
+        f"not widen to one without loss. Rewrite one of the files, or {advice}."
+    )
+
+
+def _declarable(types: Collection[pa.DataType]) -> pa.DataType | None:
+    """Returns a type whose values mean something else in some of the files, so that the user has to ask for it."""
+    kinds = [plain(kind) for kind in types]
+    finest = max((kind.unit for kind in kinds if pa.types.is_timestamp(kind)), key=UNITS.index, default="us")
+    number = pa.float64() if any(map(pa.types.is_floating, kinds)) else pa.int64()
+    targets = pa.timestamp(finest), pa.large_string(), number
+    return next((target for target in targets if all(converts(kind, target) for kind in kinds)), None)
 
 
 def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
@@ -148,55 +208,14 @@ def _kind(kind: pa.DataType) -> str:
     return next((name for name in ("struct", "map") if getattr(pa.types, f"is_{name}")(kind)), "values")
 
 
-def conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """Casts a file's column to its type in the dataset.
-
-    Raises:
-        pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError: the type cannot represent the values.
-    """
-    if column.type == wanted:
-        return column
-    if column.num_chunks == 0 or pa.types.is_null(column.type):
-        return pa.chunked_array([pa.nulls(len(column), wanted)])
-    return pa.chunked_array([_cast(chunk, wanted) for chunk in column.chunks])
-
-
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = widened(array)
-    if pa.types.is_float16(wanted) and pa.types.is_integer(array.type):
-        array = array.cast(pa.float32())  # older releases of Arrow reinterpret the bits
-    return array.cast(wanted)
-
-
-def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a checked cast preserves the order of all values."""
-    types = pa.types
-    if source == target:
-        return True
-    if types.is_integer(source):
-        return bool(
-            types.is_integer(target) or types.is_float32(target) or types.is_float64(target) or types.is_decimal(target)
-        )
-    if types.is_floating(source):
-        return bool(types.is_float32(target) or types.is_float64(target))
-    if types.is_decimal(source):
-        return bool(types.is_decimal(target) and target.scale >= source.scale)
-    if types.is_timestamp(source):
-        return bool(types.is_timestamp(target) and source.tz == target.tz)
-    if types.is_date32(source):
-        return types.is_timestamp(target) and target.tz is None
-    return any(is_kind(source) and is_kind(target) for is_kind in (_is_text, is_bytes))
-
-
 def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that represents every value of both types exactly; ``None`` if there is none."""
+    """The narrowest type for the values of both types; ``None`` if there is none.
+
+    It represents every value exactly, or all but extreme ones, as ``float64`` does for ``int64``; `conform` checks.
+    """
+    first, second = plain(first), plain(second)
     if first == second:
         return first
-    if _plain(first) != first or _plain(second) != second:
-        return widen(_plain(first), _plain(second))
     if pa.types.is_null(first) or pa.types.is_null(second):
         return second if pa.types.is_null(first) else first
     if pa.types.is_integer(first) and pa.types.is_integer(second):
@@ -207,61 +226,65 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return _float_for(second, first)
     if pa.types.is_integer(first) and pa.types.is_floating(second):
         return _float_for(first, second)
-    if _is_text(first) and _is_text(second):
+    if is_text(first) and is_text(second):
         return pa.large_string()
-    if is_bytes(first) and is_bytes(second):
+    if all(is_text(kind) or is_bytes(kind) for kind in (first, second)):
         return pa.large_binary()
-    if pa.types.is_decimal(first) and pa.types.is_decimal(second):
+    if all(pa.types.is_decimal(kind) or pa.types.is_integer(kind) for kind in (first, second)):
         return _wider_decimal(first, second)
     if pa.types.is_date(first) and pa.types.is_date(second):
         return pa.date64()
-    if pa.types.is_timestamp(first) and pa.types.is_timestamp(second) and (first.tz is None) == (second.tz is None):
-        unit = _wider_unit(first, second)  # the instants are the same in every zone
-        return None if unit is None else pa.timestamp(unit, first.tz)
-    if pa.types.is_time32(first) and pa.types.is_time32(second):
-        return pa.time32("ms")
+    if all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (first, second)):
+        zones = [kind.tz if pa.types.is_timestamp(kind) else None for kind in (first, second)]
+        if (zones[0] is None) != (zones[1] is None):
+            return None  # a time without a zone may be local
+        zone = zones[0] if zones[0] == zones[1] else "UTC"  # the instants are the same in every zone
+        return pa.timestamp(_finer_unit(first, second), zone)
+    if pa.types.is_duration(first) and pa.types.is_duration(second):
+        return pa.duration(_finer_unit(first, second))
+    if pa.types.is_time(first) and pa.types.is_time(second):
+        unit = _finer_unit(first, second)
+        return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
     if is_list(first) and is_list(second):
         inner = widen(first.value_type, second.value_type)
         return None if inner is None else pa.large_list(inner)
     return None
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, without a dictionary or an extension type. A tensor is not the list that stores it."""
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
-        return kind.storage_type
-    return wide(kind) if pa.types.is_dictionary(kind) else kind
+def _finer_unit(first: pa.DataType, second: pa.DataType) -> str:
+    """The finer of two units of time. Days become the coarsest, and dates in milliseconds keep those."""
+    days = {pa.date32(): "s", pa.date64(): "ms"}
+    return max((days.get(kind) or kind.unit for kind in (first, second)), key=UNITS.index)
 
 
-def _wider_unit(first: pa.DataType, second: pa.DataType) -> str | None:
-    """The unit of both timestamps. Parquet stores those in seconds as milliseconds, so these do not overflow."""
-    if first.unit == second.unit:
-        return str(first.unit)
-    return "ms" if {first.unit, second.unit} == {"s", "ms"} else None
-
-
-def _wider_integer(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+def _wider_integer(first: pa.DataType, second: pa.DataType) -> pa.DataType:
     signed = pa.types.is_signed_integer(first), pa.types.is_signed_integer(second)
     if signed[0] == signed[1]:
         return max(first, second, key=lambda kind: kind.bit_width)
     unsigned = second if signed[0] else first
     other = first if signed[0] else second
     bits = max(other.bit_width, 2 * unsigned.bit_width)
-    return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
+    return {16: pa.int16(), 32: pa.int32()}.get(bits, pa.int64())
 
 
-def _float_for(integer: pa.DataType, floating: pa.DataType) -> pa.DataType | None:
+def _float_for(integer: pa.DataType, floating: pa.DataType) -> pa.DataType:
     for kind, digits in ((pa.float16(), 11), (pa.float32(), 24), (pa.float64(), 53)):
         if kind.bit_width >= floating.bit_width and integer.bit_width <= digits:
             return kind
-    return None
+    return pa.float64()
 
 
 def _wider_decimal(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    scale = max(first.scale, second.scale)
-    digits = max(first.precision - first.scale, second.precision - second.scale) + scale
-    return pa.decimal128(digits, scale) if digits <= 38 else None
+    parts = [_digits(kind) for kind in (first, second)]
+    scale = max(scale for _, scale in parts)
+    digits = max(whole for whole, _ in parts) + scale
+    if digits > _MOST_DIGITS:
+        return None
+    return pa.decimal128(digits, scale) if digits <= _DIGITS_128 else pa.decimal256(digits, scale)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    """The digits before and after the point of integers or decimals."""
+    if pa.types.is_decimal(kind):
+        return kind.precision - kind.scale, kind.scale
+    return len(str((1 << kind.bit_width) - 1)), 0

@@ -231,6 +231,18 @@ def is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether the values are text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, without a dictionary or an extension type. A tensor is not the list that stores it."""
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType):
+        return kind.storage_type
+    return wide(kind) if pa.types.is_dictionary(kind) else kind
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether the type is any of Arrow's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

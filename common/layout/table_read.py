@@ -13,7 +13,7 @@ import pyarrow as pa
 from ..errors import DatasetError, DecodeError, SchemaError
 from ..process.forks import pc
 from .arrow_read import read_group, read_slices
-from .evolution import conform
+from .conforming import MisfitError, conform
 from .nested import child, is_bytes, wide, without_rare_types
 from .row_groups import StoredFiles, describe_row_group
 from .spark_files import refuse_old_calendar
@@ -140,7 +140,7 @@ def column_slices(
     for rows, held in slices:
         for name, path in beside.items():
             _check_embedded(held, name, path, first_row, place)
-        yield rows, _typed(dataset, number, columns, paths, parents, held, rows, place)
+        yield rows, _typed(dataset, number, columns, paths, parents, held, range(first_row, first_row + rows), place)
         first_row += rows
 
 
@@ -175,10 +175,10 @@ def _typed(
     paths: Sequence[tuple[str, ...] | None],
     parents: Mapping[str, tuple[str, ...] | None],
     held: pa.Table,
-    rows: int,
+    rows: range,
     place: str,
 ) -> pa.Table:
-    """Returns the table's columns, given what was read from a file, in the table's types."""
+    """Returns the table's columns, given what was read from some rows of a file, in the table's types."""
     try:
         for name in held.column_names:
             refuse_old_calendar(dataset.footer(file), held.column(name), name)
@@ -188,14 +188,14 @@ def _typed(
     made = []
     for column, path in zip(columns, paths, strict=True):
         if path is not None:
-            made.append(_in_type(_member(held, path), column, place))
+            made.append(_in_type(_member(held, path), column, rows, place))
         elif column.name in given:
-            made.append(_repeated(given[column.name], column, rows))
+            made.append(_repeated(given[column.name], column, len(rows)))
         elif column.default is not None and (around := parents.get(column.name, ())) is not None:
-            values = _repeated(column.default, column, rows)
+            values = _repeated(column.default, column, len(rows))
             made.append(_null_where(_member(held, around), values) if around else values)
         elif column.nullable:
-            made.append(pa.nulls(rows, wide(column.arrow)))
+            made.append(pa.nulls(len(rows), wide(column.arrow)))
         else:
             raise SchemaError(
                 f"{place}: expected column '{column.name}', which the table says is never null, found none. "
@@ -232,13 +232,14 @@ def _member(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
     return without_rare_types(column)
 
 
-def _in_type(column: pa.ChunkedArray, wanted: TableColumn, place: str) -> pa.ChunkedArray:
+def _in_type(column: pa.ChunkedArray, wanted: TableColumn, rows: range, place: str) -> pa.ChunkedArray:
     try:
         return conform(column, wide(wanted.arrow))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        row = f", row {rows[error.place]}" if isinstance(error, MisfitError) else ""
         raise DatasetError(
-            f"{place}: expected column '{wanted.name}' to hold {wanted.arrow}, as the table says, got {column.type}: "
-            f"{error}. Deselect the field, or write the file again."
+            f"{place}{row}: expected column '{wanted.name}' to hold {wanted.arrow}, as the table says, got "
+            f"{column.type}: {error}. Deselect the field, or write the file again."
         ) from error
 
 

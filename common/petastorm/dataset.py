@@ -8,7 +8,7 @@ without footers, so worker processes need not list the files again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,11 @@ _READ_BY_PETASTORM = frozenset(
 Described = tuple[Unischema, dict[str, str], dict[str, pa.Array]]
 
 
+class _AnyName(Container[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 class PetastormDataset(StoredDataset):
     """A dataset on storage.
 
@@ -33,6 +38,8 @@ class PetastormDataset(StoredDataset):
         urls: URLs of directories or files; a URL given twice is read twice.
         physical: whether to use the stored columns as fields instead of the declared ones.
     """
+
+    _cast: Container[str] = _AnyName()  # times with and without a zone are read as UTC, as Petastorm reads them
 
     def __init__(
         self,
@@ -55,8 +62,10 @@ class PetastormDataset(StoredDataset):
     def _described(self) -> Described:  # cached, as in the base class
         declared: Described = StoredDataset._described.func(self)  # type: ignore[attr-defined]  # a cached_property
         schema, refused, partitions = self._stored_columns(declared) if self._physical else declared
-        self.left_out = refused
-        nested = sorted([*refused, *(name for name in schema.fields if "." in name)])
+        conflicts = self._unified[1] if refused else {}
+        differing = {name: reason for name, reason in conflicts.items() if name in refused and "." not in name}
+        self.left_out = {name: reason for name, reason in refused.items() if name not in differing}
+        nested = sorted([*self.left_out, *(name for name in schema.fields if "." in name)])
         if nested:
             warnings.warn(
                 f"dataset {url_without_secrets(self.roots[0])}: ignoring columns that Petastorm's readers do not "
@@ -64,7 +73,14 @@ class PetastormDataset(StoredDataset):
                 UserWarning,
                 stacklevel=4,
             )
-        return Unischema(schema.name, [field for field in schema if "." not in field.name]), {}, partitions
+        fields = [field for field in schema if "." not in field.name]
+        reasons = {name: with_schema_fields(reason) for name, reason in differing.items()}
+        return Unischema(schema.name, fields), reasons, partitions
+
+    @cached_property
+    def _declared_types(self) -> dict[str, pa.DataType]:
+        declared: dict[str, pa.DataType] = StoredDataset._declared_types.func(self)  # type: ignore[attr-defined]
+        return {} if self._physical else declared
 
     def _stored_columns(self, declared: Described) -> Described:
         columns, conflicts = self._unified
@@ -95,10 +111,14 @@ class PetastormDataset(StoredDataset):
 
     @cached_property
     def unread_by_petastorm(self) -> frozenset[str]:
-        """Columns of plain Parquet files that Petastorm does not read; empty if the dataset declares a schema."""
+        """Columns that have a type in every plain Parquet file that Petastorm does not read; empty if the dataset
+        declares a schema.
+        """
         if self.is_petastorm and not self._physical:
             return frozenset()
-        return frozenset(column.name for column in self.arrow_schema if not _is_read_by_petastorm(column.type))
+        columns = [column for schema in self._schemas for column in schema.arrow]
+        read = {column.name for column in columns if _is_read_by_petastorm(column.type)}
+        return frozenset(column.name for column in columns if column.name not in read)
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute what every worker needs: row groups, schema and types. Workers read the footers that they need.
@@ -107,6 +127,11 @@ class PetastormDataset(StoredDataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, index=None)
+
+
+def with_schema_fields(text: str) -> str:
+    """Returns an error text with the argument that declares fields for Petastorm's readers."""
+    return text.replace(": fields=[UnischemaField(", ": schema_fields=[UnischemaField(")
 
 
 def _is_read_by_petastorm(kind: pa.DataType) -> bool:

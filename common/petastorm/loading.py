@@ -22,7 +22,7 @@ from ..order.permutations import permutation
 from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from ..schema.field import UnischemaField
-from .dataset import PetastormDataset
+from .dataset import PetastormDataset, with_schema_fields
 from .filtering import keep_in_table, keep_rows, predicate_fields
 from .ngram import NGram
 from .predicates import PredicateBase
@@ -86,10 +86,10 @@ class RowGroupLoader:
                 return self._windows(job, job.windows)
             return self._columns(job) if self.batched else self._rows(job)
         except ParquetryError as error:
-            place = describe_row_group(self.dataset, job.row_group)
-            if place in str(error):
+            place, text = describe_row_group(self.dataset, job.row_group), with_schema_fields(str(error))
+            if place in text and text == str(error):
                 raise
-            raise type(error)(f"{place}: {error}") from error
+            raise type(error)(text if place in text else f"{place}: {text}") from error
 
     def mask(self, predicate: PredicateBase, row_group: int, rows: np.ndarray) -> np.ndarray:
         """Returns which of the given rows a predicate keeps."""

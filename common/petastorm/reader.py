@@ -7,9 +7,10 @@ import re
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from ..errors import PipelineError
+from ..errors import PipelineError, SchemaError
 from ..layout.kept_directories import cache_root
 from ..tracebacks import did_you_mean
 from ..urls import url_without_secrets
@@ -215,6 +216,7 @@ def _reader(
     zmq_copy_buffers: bool,
 ) -> Reader:
     seed, shuffle_rows, shuffle_row_groups, parts, num_epochs = order
+    dataset = _declaring(dataset, schema_fields)
     stored = from_parquetry(dataset.schema)
     storage, ngram = _storage_schema(dataset, stored, schema_fields)
     if transform is not None and not hasattr(transform, "edit_fields"):
@@ -268,6 +270,7 @@ def _storage_schema(
         ngram.resolve_regex_field_names(stored)
         chosen: list[Any] = ngram.get_field_names_at_all_timesteps()
     elif schema_fields is None:
+        _refuse_differing(dataset, [".*"])
         return _default_schema(dataset, stored, [".*"]), None
     elif isinstance(schema_fields, collections.abc.Iterable) and not isinstance(schema_fields, str | UnischemaField):
         chosen = list(schema_fields)
@@ -277,8 +280,9 @@ def _storage_schema(
             f"got {schema_fields!r}."
         )
     patterns = [item for item in chosen if isinstance(item, str) and item not in stored.fields] if chosen else [".*"]
-    default = _default_schema(dataset, stored, patterns)
     named = {item if isinstance(item, str) else getattr(item, "name", None) for item in chosen}
+    _refuse_differing(dataset, [*patterns, *(re.escape(name) for name in named if isinstance(name, str))])
+    default = _default_schema(dataset, stored, patterns)
     known = [field for name, field in stored.fields.items() if name in default.fields or name in named]
     storage = Unischema(stored._name, known).create_schema_view(chosen) if chosen else default
     if not storage.fields:
@@ -305,6 +309,25 @@ def _why_no_fields(dataset: PetastormDataset, storage: Unischema) -> str:
         f"dataset {url_without_secrets(dataset.roots[0])}: expected at least one column that can be read, got none. "
         + " ".join(f"{reason.rstrip('.')}." for reason in reasons)
     )
+
+
+def _declaring(dataset: PetastormDataset, schema_fields: object) -> PetastormDataset:
+    """Returns the dataset with columns whose files differ in the types of the given fields."""
+    given = schema_fields if isinstance(schema_fields, list | tuple) else ()
+    fields = []
+    for item in given:
+        with suppress(SchemaError):  # the type of a field whose columns are alike is not used
+            fields += [item.to_parquetry()] if isinstance(item, UnischemaField) else []
+    declared = dataset.declaring(fields)
+    assert isinstance(declared, PetastormDataset)
+    return declared
+
+
+def _refuse_differing(dataset: PetastormDataset, patterns: Sequence[str]) -> None:
+    """Raises `SchemaError` if regexes match a column whose files have types that cannot become one."""
+    for name, reason in dataset.refused.items():
+        if any(re.fullmatch(pattern, name) for pattern in patterns):
+            raise SchemaError(reason)
 
 
 def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequence[str]) -> Unischema:

@@ -49,7 +49,7 @@ class UnischemaField(NamedTuple):
 
     name: str
     numpy_dtype: Any
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...] = ()
     codec: Any = None
     nullable: bool | None = False
 

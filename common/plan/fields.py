@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
@@ -164,6 +166,15 @@ def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], 
         else:
             return columns, [*left, *steps[place:]]
     return columns, left
+
+
+def casts_in_file(field: UnischemaField, dtype: np.dtype[Any]) -> bool:
+    """Returns whether values can be cast to a dtype as they are read: numbers to numbers, and times to a unit."""
+    if field.shape or field.storage.coded or not isinstance(field.dtype, np.dtype):
+        return False
+    if field.dtype.kind in "mM":
+        return dtype.kind == field.dtype.kind and np.datetime_data(dtype)[0] != "generic"
+    return field.dtype.kind in "biuf" and dtype.kind in "biuf"
 
 
 def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaField) -> UnischemaField:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ from ..stages.columns import ResolveFields
 from ..stages.measure import Measure
 from ..stages.shard import Shard
 from .draws import BlockKey, BlockRows, Draw
-from .fields import build_program, declared_as
+from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct
 from .joined_items import items_of
 from .program import ElementProgram
@@ -395,7 +396,7 @@ class Plan(BasePlan):
     """
 
     def __init__(self, dataset: StoredDataset, stages: Sequence[Stage], select: Select) -> None:
-        self.dataset = dataset
+        self._stored = dataset
         self._select = select
         self.vocabularies: dict[tuple[str, tuple[Stage, ...]], Vocabulary] = {}
         """The vocabularies learned so far, by stored field and the stages that selected the rows."""
@@ -410,9 +411,38 @@ class Plan(BasePlan):
     # --- from the schema alone ---
 
     @cached_property
+    def dataset(self) -> StoredDataset:
+        """The dataset, with columns whose files differ in the types that the pipeline declares."""
+        declared, stored = self.order.declared, self._stored
+        refused = [name for name in stored.refused if self.order.cast_of(name) is not None] if self.order.casts else []
+        return stored.declaring(declared.values(), refused) if declared or refused else stored
+
+    @cached_property
+    def casts(self) -> dict[str, np.dtype[Any]]:
+        """The fields that are cast as they are read, from the type of each file, with their dtypes.
+
+        Files store them in different types, and that of the dataset may not represent the values of all.
+        """
+        if not self.order.casts or self.dataset.table is not None:
+            return {}
+        names = [name for name in self.dataset.strained if name not in self.order.declared]
+        dtypes = {name: self.order.cast_of(name) for name in names if name in self.dataset.schema.fields}
+        return {
+            name: dtype
+            for name, dtype in dtypes.items()
+            if dtype is not None and casts_in_file(self.dataset.schema[name], dtype)
+        }
+
+    def _resolve_cast(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
+        """Returns what `resolve` does, with the dtypes of `casts`."""
+        casts = self.casts
+        fields = self.resolve(patterns)
+        return [field.replace(dtype=casts[field.name]) if field.name in casts else field for field in fields]
+
+    @cached_property
     def program(self) -> ElementProgram:  # type: ignore[override]  # computed once
         """How rows become elements."""
-        program = build_program(self.order.fields, self.resolve, self.seed)
+        program = build_program(self.order.fields, self._resolve_cast, self.seed)
         join = [] if self.order.join is None else [self.order.join]
         learning = [each.stage for each in self.order.learning]
         for stage in (*self.order.selection, *join, *learning):
@@ -578,7 +608,7 @@ class Plan(BasePlan):
         return self._with_stages(with_canonical_shards(self.stages, count))
 
     def _with_stages(self, stages: Sequence[Stage]) -> Plan:
-        plan = Plan(self.dataset, stages, self._select)
+        plan = Plan(self._stored, stages, self._select)
         plan.skips = self.skips
         return plan
 

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from itertools import takewhile
+from typing import Any
+
+import numpy as np
 
 from ..errors import PipelineError
 from ..process.dataclass import dataclass
@@ -22,6 +25,7 @@ from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch
 from ..stages.cache import Cache
+from ..stages.cast import Cast
 from ..stages.nulls import Nulls
 from ..stages.shard import Shard
 from ..stages.shuffle import Shuffle
@@ -151,6 +155,21 @@ class StageOrder:
                 )
         elif item.codec is not None:
             raise _misplaced(stage, before, "it says how stored fields are decoded, by their stored names")
+
+    @property
+    def casts(self) -> bool:
+        """Whether a stage casts fields."""
+        return any(isinstance(stage, Cast) for stage in self.fields)
+
+    def cast_of(self, name: str) -> np.dtype[Any] | None:
+        """Returns the dtype that a stored field is cast to before any other stage works on it."""
+        for stage in self.fields:
+            if isinstance(stage, Cast) and stage.changes(name):
+                return np.dtype(stage.dtype)
+            is_work = stage.decides is Decision.FIELDS and stage.changes_names and not stage.selects
+            if is_work or stage.changes(name) or stage.hides(name):
+                return None
+        return None
 
     @property
     def makes_batches(self) -> bool:

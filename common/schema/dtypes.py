@@ -98,6 +98,22 @@ def dtype_from_json(name: str, *, field: str) -> FieldDtype:
     return canonical_dtype(name, field=field)
 
 
+def numbers_outside(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
+    """Returns a mask of the numbers that the dtype cannot hold, or ``None`` if it certainly holds all of them."""
+    if dtype.kind == "f" or np.can_cast(values.dtype, dtype) or not values.size:
+        return None
+    if dtype.kind == "b":
+        return ~np.isfinite(values) if values.dtype.kind == "f" else None
+    limits = np.iinfo(dtype)
+    if values.dtype.kind == "f":
+        whole = np.trunc(values.astype(np.float64))
+        return ~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))  # floats hold powers of two exactly
+    if values.dtype.kind == "b" or (int(values.min()) >= limits.min and int(values.max()) <= limits.max):
+        return None
+    own = np.iinfo(values.dtype)
+    return (values < max(limits.min, own.min)) | (values > min(limits.max, own.max))
+
+
 def decimal_text(value: decimal.Decimal) -> str:
     """Returns the exact text of a decimal without trailing zeros or an exponent, whatever the context's precision.
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..layout.evolution import keeps_order
+from ..layout.conforming import keeps_order
 from ..memory.arrow_views import as_arrow, as_numpy
 from ..predicates.expression import Call, FieldRef, Literal, Node, walk
 from ..process.dataclass import dataclass

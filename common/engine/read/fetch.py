@@ -18,9 +18,9 @@ from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError
 from ...layout.arrow_read import TooLargeError
 from ...layout.checksums import VERIFY
+from ...layout.conforming import conform, misfit
 from ...layout.core_read import core_compressions
 from ...layout.dataset import StoredDataset
-from ...layout.evolution import conform
 from ...layout.nested import take_rows
 from ...layout.row_groups import describe_row_group
 from ...layout.temporary import NoRoomError
@@ -36,6 +36,7 @@ from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
 from .core_reader import NOTHING, CoreReader
 from .disk_cache import DiskCache
+from .file_casts import cast_in_file
 from .file_cells import FileCells, Part, RowGroupColumns
 from .item_order import ItemOrder
 from .large_blocks import LargeColumns, LargeReader
@@ -99,6 +100,7 @@ class Fetcher:
         stored_bytes: returns the stored size of a row group's columns, for the counters.
         shared: row groups shared with processes that read the same ones at the same time; ``None`` without any.
         share: the approximate share of a block that this process uses.
+        casts: fields that are cast from the type of each file; see `Plan.casts`.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class Fetcher:
         stored_bytes: Callable[[int], int] = lambda row_group: 0,
         shared: TableCache | None = None,
         share: float = 1.0,
+        casts: Container[str] = (),
     ) -> None:
         self._share = share
+        self._casts = casts
         self._dataset = dataset
         self._fields = tuple(fields)
         self._cache = cache if dataset.is_cacheable else None
@@ -187,10 +191,12 @@ class Fetcher:
         began = False
         try:
             with closing(self._slices(row_group, self._stored, room_bytes)) as slices:
+                first = 0
                 for count, table in slices:
                     check_cancelled()
                     began = True
-                    yield self._typed(row_group, table, count)
+                    yield self._typed(row_group, table, range(first, first + count))
+                    first += count
                 return
         except NoRoomError as error:  # for what a store sends
             if began:
@@ -200,27 +206,27 @@ class Fetcher:
 
     def _whole(self, row_group: int, room_bytes: int | None) -> pa.Table:
         table, _ = self._stored_columns(row_group, room_bytes=room_bytes)
-        return self._typed(row_group, table, int(self._dataset.row_groups.rows[row_group]))
+        return self._typed(row_group, table, range(int(self._dataset.row_groups.rows[row_group])))
 
-    def _typed(self, row_group: int, table: pa.Table, count: int) -> pa.Table:
+    def _typed(self, row_group: int, table: pa.Table, rows: range) -> pa.Table:
         """Returns the stored columns of the given rows with the types of the dataset, and the partition columns."""
         columns = [
-            self._partition_value(field.name, row_group, count)
+            self._partition_value(field.name, row_group, len(rows))
             if field.name in self._dataset.partitions
-            else self._conformed(row_group, field, table.column(field.name))
+            else self._conformed(row_group, field, table.column(field.name), rows)
             for field in self._fields
         ]
         return pa.table(columns, names=[field.name for field in self._fields])
 
-    def _conformed(self, row_group: int, field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _conformed(
+        self, row_group: int, field: UnischemaField, column: pa.ChunkedArray, rows: RowNumbers
+    ) -> pa.ChunkedArray:
         wanted = self._dataset.types[field.name]
         try:
             return conform(column, wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise DecodeError(
-                f"{self.places([row_group])[0]}: field '{field.name}': expected values of type {wanted}, as in the "
-                f"rest of the dataset, got {column.type}: {error}. Write the file again, or deselect the field."
-            ) from error
+            what = misfit(field.name, column.type, wanted, error, rows)
+            raise DecodeError(f"{self.places([row_group])[0]}: {what}") from error
 
     def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
@@ -309,13 +315,14 @@ class Fetcher:
         row_group: int,
         field: UnischemaField,
         column: pa.ChunkedArray | pa.Array,
-        rows: RowNumbers | None = None,
+        rows: RowNumbers,
     ) -> pa.Array:
         """Returns a stored column of a row group, or its partition value, in canonical form."""
-        if field.name not in self._dataset.partitions:
-            column = self._conformed(row_group, field, column)
+        is_cast = field.name in self._casts
+        if field.name not in self._dataset.partitions and not is_cast:
+            column = self._conformed(row_group, field, column, rows)
         try:
-            return to_canonical(field, column, rows)
+            return to_canonical(field, cast_in_file(field, column, rows) if is_cast else column, rows)
         except ParquetryError as error:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 
@@ -476,6 +483,7 @@ def _fetcher_of(plan: Plan, shared_by_workers: bool, shared: TableCache | None, 
         stored_bytes=plan.read_bytes,
         shared=shared,
         share=share,
+        casts=plan.casts,
     )
 
 

@@ -35,7 +35,7 @@ _BYTES_AT_ONCE = 4 << 20
 _MOST_AT_ONCE = 256
 
 Slices = Callable[[int, Sequence[UnischemaField], int], Generator[tuple[int, pa.Table], None, None]]
-Settle = Callable[[int, UnischemaField, pa.Array], pa.Array]
+Settle = Callable[[int, UnischemaField, pa.Array, RowNumbers], pa.Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ class LargeReader:
         cells: locates values that can stay in the dataset's files.
         slices: reads some fields of a row group in slices, within some bytes of memory; yields each with its number of
             rows.
-        settle: converts a stored column of a row group to canonical form.
+        settle: converts a stored column of rows of a row group to canonical form.
         decoded_bytes: the decompressed bytes of some fields of a row group.
     """
 
@@ -177,7 +177,8 @@ class LargeReader:
                             break
                         chosen = rows_between(wanted, first, first + count)
                         arrays = [
-                            self._settle(group, field, _some(table.column(field.name), chosen)) for field in fields
+                            self._settle(group, field, _some(table.column(field.name), chosen), chosen + first)
+                            for field in fields
                         ]
                     yield arrays
                     first += count

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from ...errors import DecodeError
+from ...schema.dtypes import numbers_outside
 from ...schema.times import convert_counts, counts_too_far
 from ...stages.cast import CastStep
 from ..columns.batch import Column, Dense, Ragged, values_of, with_values
@@ -29,7 +29,7 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
     values = column.values
     assert isinstance(values, np.ndarray)
     times = (step.field.time, step.time) if step.field.time is not None and step.time is not None else None
-    wrong = _misfits(values, step.dtype) if times is None else counts_too_far(values, *times)
+    wrong = numbers_outside(values, step.dtype) if times is None else counts_too_far(values, *times)
     if wrong is not None and column.valid is not None:  # the number stored for a null is not a value
         wrong &= _spread(column)
     if wrong is not None and wrong.any():
@@ -44,22 +44,6 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
     result = list(columns)
     result[step.number] = with_values(columns[step.number], replace(column, values=cast))
     return result
-
-
-def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
-    """Returns a mask of the numbers that the dtype cannot hold, or ``None`` if it certainly holds all of them."""
-    if dtype.kind == "f" or np.can_cast(values.dtype, dtype) or not values.size:
-        return None
-    if dtype.kind == "b":
-        return ~np.isfinite(values) if values.dtype.kind == "f" else None
-    limits = np.iinfo(dtype)
-    if values.dtype.kind == "f":
-        whole = np.trunc(values.astype(np.float64))
-        return ~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))  # floats hold powers of two exactly
-    if values.dtype.kind == "b" or (int(values.min()) >= limits.min and int(values.max()) <= limits.max):
-        return None
-    own = np.iinfo(values.dtype)
-    return (values < max(limits.min, own.min)) | (values > min(limits.max, own.max))
 
 
 def _spread(column: Dense | Ragged) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from cases import every_case
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import examples
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DecodeError, SchemaError
 from parquetry.common.layout import index_format
-from parquetry.common.layout.evolution import widen
+from parquetry.common.layout.evolution import widen, widest
 from parquetry.common.layout.index import write_index
 from parquetry.common.tools import generate_metadata
 
@@ -26,31 +30,57 @@ pytestmark = pytest.mark.versions
     [
         (pa.int32(), pa.int64(), pa.int64()),
         (pa.uint16(), pa.int8(), pa.int32()),
-        (pa.uint64(), pa.int64(), None),
+        (pa.uint64(), pa.int64(), pa.int64()),
         (pa.float32(), pa.float64(), pa.float64()),
         (pa.int16(), pa.float32(), pa.float32()),
         (pa.int32(), pa.float32(), pa.float64()),
-        (pa.int64(), pa.float64(), None),
+        (pa.int64(), pa.float64(), pa.float64()),
         (pa.string(), pa.large_string(), pa.large_string()),
         (pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.large_string()),
         (pa.decimal128(9, 2), pa.decimal128(12, 4), pa.decimal128(12, 4)),
-        (pa.decimal128(38, 0), pa.decimal128(38, 10), None),
+        (pa.decimal128(38, 0), pa.decimal128(38, 10), pa.decimal256(48, 10)),
         (pa.list_(pa.int32()), pa.list_(pa.int64()), pa.large_list(pa.int64())),
         (pa.null(), pa.int8(), pa.int8()),
         (pa.string(), pa.int64(), None),
         (pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ms")),
-        (pa.timestamp("us"), pa.timestamp("ms"), None),
+        (pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("us")),
         (pa.timestamp("us"), pa.timestamp("us", "UTC"), None),
+        (pa.timestamp("ns", "UTC"), pa.date32(), None),
+        (pa.date32(), pa.timestamp("s"), pa.timestamp("s")),
+        (pa.date64(), pa.timestamp("s"), pa.timestamp("ms")),
         (pa.time32("s"), pa.time32("ms"), pa.time32("ms")),
-        (pa.duration("s"), pa.duration("ms"), None),
+        (pa.time32("s"), pa.time64("ns"), pa.time64("ns")),
+        (pa.string(), pa.binary(2), pa.large_binary()),
+        (pa.int64(), pa.decimal128(9, 2), pa.decimal128(22, 2)),
+        (pa.decimal256(76, 0), pa.decimal128(1, 1), None),
+        (pa.bool_(), pa.int8(), None),
+        (pa.duration("s"), pa.duration("ms"), pa.duration("ms")),
         (pa.uuid(), pa.binary(16), pa.binary(16)),
         (pa.fixed_shape_tensor(pa.int8(), [2, 3]), pa.fixed_shape_tensor(pa.int8(), [3, 2]), None),
         (pa.fixed_shape_tensor(pa.int8(), [6]), pa.list_(pa.int8(), 6), None),
     ],
 )
-def test_types_widen_only_where_that_is_exact(first: pa.DataType, second: pa.DataType, expected: pa.DataType) -> None:
+def test_types_widen_where_no_value_is_lost(first: pa.DataType, second: pa.DataType, expected: pa.DataType) -> None:
     assert widen(first, second) == expected
     assert widen(second, first) == expected
+
+
+WIDENING = [
+    pa.null(),
+    *(pa.int8(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()),
+    *(pa.decimal128(9, 2), pa.decimal128(38, 0), pa.decimal128(20, 10)),
+    *(pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ns")),
+    *(pa.time32("s"), pa.time64("us"), pa.duration("s"), pa.duration("us")),
+    *(pa.string(), pa.large_binary(), pa.binary(3), pa.dictionary(pa.int8(), pa.string())),
+]
+
+
+@examples(100)
+@given(st.lists(st.sampled_from(WIDENING), min_size=2, max_size=4, unique=True), st.randoms(use_true_random=False))
+def test_the_order_of_files_does_not_decide_their_type(kinds: list[pa.DataType], order: random.Random) -> None:
+    shuffled = list(kinds)
+    order.shuffle(shuffled)
+    assert widest(shuffled) == widest(kinds)
 
 
 @pytest.fixture
@@ -119,7 +149,7 @@ ALIKE: dict[str, tuple[pa.Array, pa.Array, list[object] | None]] = {
     "a tensor of another shape": (tensors(2, 3), tensors(3, 2), None),
     "a flat list": (tensors(2, 3), pa.array([[1] * 6], pa.list_(pa.int32(), 6)), None),
     "a number": (pa.array([1], pa.duration("s")), pa.array([2], pa.int64()), None),
-    "another unit": (pa.array([1], pa.duration("s")), pa.array([5], pa.duration("ms")), None),
+    "another unit": (pa.array([1], pa.duration("s")), pa.array([5], pa.duration("ms")), [1000, 5]),
     "a list of another length": (
         pa.array([[1, 2]], pa.list_(pa.int32(), 2)),
         pa.array([[1, 2, 3]], pa.list_(pa.int32(), 3)),
