@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from builders import int96_column, write_int96
 
-from parquetry.common.errors import PipelineError, TransformError
+from parquetry.common.errors import PipelineError, SchemaError, TransformError
 from parquetry.common.petastorm import TransformSpec, make_batch_reader
 from parquetry.common.petastorm import reader as reader_module
 from parquetry.common.petastorm.errors import NoFieldsError
@@ -138,7 +138,7 @@ def test_nested_columns_are_left_out_with_a_warning(tmp_path: Path) -> None:
 def test_a_dataset_without_a_column_that_can_be_read_says_why(tmp_path: Path, chosen: list[str] | None) -> None:
     for number, values in enumerate([[1], ["text"]]):
         pq.write_table(pa.table({"a": values}), tmp_path / f"{number}.parquet")
-    with pytest.raises(NoFieldsError, match=r"field 'a': .* got int64 in .*0\.parquet and string in .*1\.parquet"):
+    with pytest.raises(SchemaError, match=r"field 'a': .* got int64 in .*0\.parquet and string in .*1\.parquet"):
         batches(str(tmp_path), schema_fields=chosen)
 
 
