@@ -34,12 +34,16 @@ from ..urls import clean_cause, url_without_secrets
 from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import DistinctSchemas, strained, unify_schemas
+from .file_cache import user_cache
 from .file_schemas import (
     MOST_EXAMPLES,
     FileSchema,
     Missing,
     joined,
     missing_columns,
+    schemas_from_bytes,
+    schemas_key,
+    schemas_to_bytes,
     undeclared,
     with_new_columns,
     with_nullable,
@@ -66,6 +70,7 @@ from .table_logs import check_no_deletes
 from .table_read import locate
 
 LABELS_KEY = b"parquetry.class_names.v1"
+_MANY_FILES = 1000  # whose columns are kept, because a process that needs only them reads no other part of the footers
 
 
 class StoredDataset:
@@ -549,6 +554,18 @@ def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
         place = {file.path: number for number, file in enumerate(dataset.files)}
         described = [(place[path], arrow) for path, arrow in dataset.index.schemas]
         return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
+    key = schemas_key(dataset.version) if len(dataset.files) >= _MANY_FILES and dataset.is_cacheable else None
+    kept = None
+    if key is not None and "footers" not in dataset.__dict__:
+        kept = user_cache("schemas").load(key, schemas_from_bytes)
+    if kept is None:
+        kept = _schemas_in_footers(dataset)
+        if key is not None:
+            user_cache("schemas").save(key, schemas_to_bytes(kept))
+    return kept
+
+
+def _schemas_in_footers(dataset: StoredDataset) -> list[FileSchema]:
     seen, numbers = DistinctSchemas(), list[list[int]]()
     for number, (listed, footer) in enumerate(zip(dataset.files, dataset.footers, strict=True)):
         with _naming(listed.shown_path):

@@ -5,6 +5,8 @@ The input is one `FileSchema` for each distinct Arrow schema among the files. Th
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -13,8 +15,10 @@ from ..errors import SchemaError
 from ..process.dataclass import dataclass
 from ..schema.field import Unischema, UnischemaField
 from ..schema.infer import flatten_fields, infer_field
+from .index_format import schema_from_text, schema_to_text
 
 MOST_EXAMPLES = 3
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +40,29 @@ class FileSchema:
     @classmethod
     def of(cls, arrow: pa.Schema, numbers: Sequence[int], paths: Sequence[str], *, counted: bool = True) -> FileSchema:
         """Creates the value from the numbers of its files and the paths of the first ones."""
-        names = frozenset((*arrow.names, *(path for path, _ in flatten_fields(arrow))))
         files = len(numbers) if counted else None
-        return cls(arrow=arrow, names=names, first=numbers[0], files=files, examples=tuple(paths[:MOST_EXAMPLES]))
+        return cls._with_names(arrow, numbers[0], files, paths[:MOST_EXAMPLES])
+
+    @classmethod
+    def _with_names(cls, arrow: pa.Schema, first: int, files: int | None, examples: Sequence[str]) -> FileSchema:
+        names = frozenset((*arrow.names, *(path for path, _ in flatten_fields(arrow))))
+        return cls(arrow=arrow, names=names, first=first, files=files, examples=tuple(examples))
+
+
+def schemas_to_bytes(schemas: Iterable[FileSchema]) -> bytes:
+    """The schemas as JSON."""
+    kept = [[schema_to_text(each.arrow), each.first, each.files, each.examples] for each in schemas]
+    return json.dumps(kept).encode()
+
+
+def schemas_from_bytes(stored: bytes) -> list[FileSchema]:
+    """The inverse of `schemas_to_bytes`."""
+    return [FileSchema._with_names(schema_from_text(text), *others) for text, *others in json.loads(stored)]
+
+
+def schemas_key(version: str) -> str:
+    """The name under which the schemas of a dataset's version are kept. Arrow's types depend on its release."""
+    return hashlib.blake2b(f"{_VERSION} {pa.__version__} {version}".encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

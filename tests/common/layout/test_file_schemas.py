@@ -14,6 +14,8 @@ import pytest
 from builders import write_table
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.layout import dataset as dataset_module
+from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.petastorm import make_batch_reader, make_reader
 from parquetry.common.reports import inspect
@@ -135,3 +137,28 @@ def test_petastorms_datasets_have_the_columns_of_all_files(tmp_path: Path) -> No
         values = np.concatenate([np.asarray(batch.score, np.float64) for batch in batches])
     assert np.isnan(values[:before]).all()
     assert values[before:].tolist() == [0.5] * len(table)
+
+
+def test_the_columns_of_many_files_are_kept_for_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dataset_module, "_MANY_FILES", 3)
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
+    root = tmp_path / "root"
+    write(root / "a", [1], later=False)
+    write(root / "b", [2], later=True)
+    write_table(root / "c", pa.table({"x": [3], "more": [1]}))
+    first = StoredDataset([str(root)])
+    assert "footers" in (first.schema, first.__dict__)[1]
+    then = StoredDataset([str(root)])
+    assert then.schema == first.schema
+    assert {name: str(files) for name, files in then.missing.items()} == {
+        name: str(files) for name, files in first.missing.items()
+    }
+    assert "footers" not in then.__dict__
+    (kept,) = (tmp_path / "cache" / "schemas").glob("*.json")
+    kept.write_bytes(b"damaged")
+    assert StoredDataset([str(root)]).schema == first.schema
+    write_table(root / "d", pa.table({"x": [4], "last": [1]}))
+    assert "last" in StoredDataset([str(root)]).schema
+    caplog.clear()  # it says that the damaged file is made again
