@@ -173,6 +173,9 @@ def build(
     partition: str | None = None,
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     narrow: Collection[int] = (),
+    lacking: Collection[int] = (),
+    shadowed: Collection[int] = (),
+    linked: Collection[int] = (),
 ) -> Built:
     """Writes rows 0, 1, 2, ... in storage order.
 
@@ -182,6 +185,9 @@ def build(
         partition: a text field stored in the directory names; it must have one value per file.
         change: applied to each row before it is written.
         narrow: numbers of the files that store the values in the types of `NARROWER`, and times as INT96.
+        lacking: numbers of the files without the nullable fields, which are null there.
+        shadowed: numbers of the files that also store the ``partition``, with another value.
+        linked: numbers of the files that have a link beside them.
     """
     schema = Unischema("built", [KINDS[name].field for name in names])
     stored: list[StoredRow] = []
@@ -197,9 +203,14 @@ def build(
             rows = [{**row, partition: value} for row in rows]
             # The number keeps the files in the order they are written.
             place = directory / f"{position:03d}" / f"{partition}={value}" / "part.parquet"
-        without = () if partition is None else (partition,)
+        nullable = [name for name in names if KINDS[name].field.nullable and position in lacking]
+        rows = [{**row, **dict.fromkeys(nullable)} for row in rows]
+        without = nullable if partition is None or position in shadowed else [*nullable, partition]
+        written = rows if partition is None else [{**row, partition: "of the file"} for row in rows]
         types, old = (NARROWER, True) if position in narrow else ({}, False)
-        write_groups(place, schema, rows, groups, without=without, types=types, int96=old)
+        write_groups(place, schema, written, groups, without=without, types=types, int96=old)
+        if position in linked:
+            place.with_name(f"a-link-to-{place.name}").symlink_to(place.name)
         at = 0
         for size in groups:
             stored += [StoredRow(delivered(schema, row), str(place), row_group) for row in rows[at : at + size]]

@@ -138,21 +138,23 @@ def dataset(
     names: Sequence[str] = (),
     *,
     partition: str | None = None,
-    narrow: Collection[int] = (),
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     foreign: str | None = None,
+    **kinds: Collection[int],
 ) -> Iterator[Built]:
     """Builds a dataset in a new directory; hypothesis runs many examples in one test.
 
     Args:
         foreign: which of `footer_edits.FOREIGN` to do to the footers.
+        kinds: as for `build`.
     """
     directory = Path(tempfile.mkdtemp())
     try:
         ordered = [name for name in FIELDS if name in (*KEPT, *names)]
-        built = build(directory / "data", files, names=ordered, partition=partition, narrow=narrow, change=change)
+        built = build(directory / "data", files, names=ordered, partition=partition, change=change, **kinds)
         for path in directory.rglob("*.parquet") if foreign is not None else ():
-            edit(path, FOREIGN[foreign])
+            if not path.is_symlink():
+                edit(path, FOREIGN[foreign])
         yield built
     finally:
         shutil.rmtree(directory)
@@ -171,7 +173,9 @@ def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -
     assume(len(calls) >= 3 and (sum(map(sum, files)) > 5 or data.draw(st.integers(0, 3)) == 0))
     narrow = data.draw(st.sets(st.sampled_from(range(4)), max_size=3), "files of narrower types")
     foreign = data.draw(st.sampled_from([None, None, None, *FOREIGN]), "footers of another writer")
-    with dataset(files, names, partition=partition, narrow=narrow, foreign=foreign) as built:
+    kind = data.draw(st.sampled_from(["lacking", "shadowed", "linked"]), "what other programs did to some files")
+    some = data.draw(st.sets(st.sampled_from(range(4)), max_size=2), "these files")
+    with dataset(files, names, partition=partition, narrow=narrow, foreign=foreign, **{kind: some}) as built:
         yield built, calls
 
 

@@ -470,7 +470,8 @@ class StoredDataset:
             SchemaError: a selected column cannot become a tensor.
         """
         if patterns is None:
-            for reason in self.refused.values() if self.table is not None or self._declared is None else ():
+            hides = self.refused and self.table is None and self._declared is not None  # the metadata leaves them out
+            for reason in () if hides else self.refused.values():
                 cannot = ", ".join(map(repr, list(self.refused)[:20])) + (", ..." if len(self.refused) > 20 else "")
                 raise SchemaError(f"{reason} Fields that cannot be read: {cannot}; select('.*') keeps all others.")
             if not self.schema.fields:
