@@ -52,7 +52,7 @@ def convert(value: object) -> object:
     return default_convert(value)
 
 
-def stack(rows: Sequence[Any]) -> Any:
+def stack(rows: list[Any]) -> Any:
     """Returns what ``default_collate(rows)`` returns, with an error that names the field whose rows it cannot stack.
 
     Raises:

@@ -107,7 +107,8 @@ class PartPositions:
         if cycle < 2:
             return positions[positions < (cycle + 1) * length]
         turns, lane = divmod(cycle - 1, self.parts)
-        return positions[positions < length + turns * self._ends[-1] + self._ends[lane]]
+        end = length + turns * int(self._ends[-1]) + int(self._ends[lane])
+        return positions[positions < end]
 
     def passes_begun(self, positions: np.ndarray) -> np.ndarray:
         """Returns how many passes have begun at each position. Positions that wrap around begin no other pass."""
