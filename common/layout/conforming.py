@@ -65,12 +65,12 @@ def misfit(
         kind, wanted: the column's type in its file and in the dataset.
         rows: the number of each value's row.
     """
-    expected = f"expected values of type {wanted}, as which it is read from all files, got"
+    expected = f"expected values of type {wanted}, in which all files are read, got"
     if not isinstance(error, MisfitError):
         return f"field '{name}': {expected} {kind}: {error}. Write the file again, or deselect the field."
     return (
-        f"field '{name}', row {rows[error.place]}: {expected} {error.shown} of type {kind}, which it cannot represent. "
-        f"To read the field in another type, name it: {declaration(name, kind)}."
+        f"field '{name}', row {rows[error.place]}: {expected} {error.shown} ({kind}), which does not fit. To read "
+        f"the field in another type, declare it: {declaration(name, kind)}."
     )
 
 

@@ -231,7 +231,7 @@ FILES: list[dict[str, pa.Array]] = [
         "l": pa.array([[], [7]], pa.list_(pa.int8())),
     },
 ]
-DELIVERED = {
+DELIVERED: dict[str, list[Any]] = {
     "t": [0, 1000, 5, 1000, DAY, 2 * DAY],
     "n": [-1.0, -1.0, 3.0, -1.0, 0.5, 2.5],
     "i": [2**53 + 1, 2, 1, 7, 9, None],
@@ -252,7 +252,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("face", installed_faces(), ids=lambda face: face.name)
 def test_every_face_reads_drifting_files_alike(url: str, face: Face) -> None:
-    declared = [UnischemaField("i", np.int64), UnischemaField("z", "datetime64[us]"), ".*"]
+    declared: list[str | UnischemaField] = [UnischemaField("i", np.int64), UnischemaField("z", "datetime64[us]"), ".*"]
     late = pa.scalar(FAR // 1000, pa.timestamp("us", "UTC"))
     filters = [("z", "<=", late), ("t", "!=", pa.scalar(1, pa.timestamp("us"))), ("i", ">", 1)]
     rows = Pipeline(url, declared).where(filters).nulls("fill", "n", value=-1)
@@ -290,6 +290,26 @@ def test_the_first_value_that_does_not_fit_is_named_with_its_row_and_what_to_wri
     (damage,) = verify(str(tmp_path)).damages
     assert f"field 'x', row 1: expected values of type {kind}" in damage.what
     assert inspect(str(tmp_path)).fields[1].stored == str(kind)
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong"),
+    [
+        ("datetime64[D]", pa.array([1], pa.date32()), pa.array([0, 1], pa.timestamp("us"))),
+        ("datetime64[us]", pa.array([1], pa.timestamp("us")), pa.array([1000, 1], pa.timestamp("ns"))),
+        ("int64", pa.array([1]), pa.array([1.0, 1.5])),
+        ("int64", pa.array([7]), pa.array(["7", "007"])),
+        ("str", pa.array(["a"]), pa.array([b"a", b"\xff"])),
+    ],
+    ids=["a time of day", "nanoseconds", "a fraction", "zeros", "text that is not UTF-8"],
+)
+def test_a_value_that_the_declared_type_would_change_is_refused(
+    tmp_path: Path, field: str, right: pa.Array, wrong: pa.Array
+) -> None:
+    write(tmp_path, [right, wrong])
+    pipeline = Pipeline(tmp_path, [UnischemaField("x", field), ".*"], executor="threads")
+    with pytest.raises(DecodeError, match=r"1\.parquet, row group 0: field 'x', row 1: expected values of type"):
+        list(pipeline)
 
 
 def test_times_that_may_be_local_are_not_taken_for_utc_unless_the_user_says_so(tmp_path: Path) -> None:

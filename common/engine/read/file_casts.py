@@ -28,7 +28,7 @@ def cast_in_file(field: UnischemaField, column: pa.ChunkedArray, rows: RowNumber
     Raises:
         DecodeError: the dtype cannot hold a value; the message names its row.
     """
-    dtype = np.dtype(field.dtype)  # type: ignore[arg-type]  # never decimals
+    dtype = np.dtype(field.dtype)
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), pa.int64())
     stored = scalar_dtype(column.type, field=field.name)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import int96_column, write_int96
+from cases import every_case
 
 from parquetry.common.errors import PipelineError, SchemaError, TransformError
 from parquetry.common.petastorm import TransformSpec, make_batch_reader
@@ -19,6 +20,7 @@ from parquetry.common.petastorm import reader as reader_module
 from parquetry.common.petastorm.errors import NoFieldsError
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda, in_set
+from parquetry.common.petastorm.unischema import UnischemaField
 
 pytestmark = pytest.mark.versions
 
@@ -176,6 +178,34 @@ def test_columns_that_petastorm_leaves_out_come_if_they_are_named(tmp_path: Path
     assert batch._fields == (*OTHERS, "id")
     assert batch.u64.dtype == np.uint64
     assert batch.code.tolist() == ["a", "b"]
+
+
+DRIFTING = {
+    "units": (pa.array([0, 1], pa.timestamp("us")), pa.array([7], pa.timestamp("ns")), [0, 1000, 7]),
+    "zones": (pa.array([0, 1], pa.timestamp("us")), pa.array([7], pa.timestamp("us", "UTC")), [0, 1000, 7000]),
+    "nothing first": (pa.nulls(1), pa.array([7]), [None, 7]),
+    "a missing number": (pa.array([7]), pa.array([1.5, 2.0]), [7.0, 1.5, 2.0]),
+    "codes": (pa.array(["a"]).dictionary_encode(), pa.array(["b"]), ["a", "b"]),
+}
+
+
+@pytest.mark.filterwarnings("error::UserWarning")  # that a column is left out
+@every_case("name", DRIFTING)
+def test_columns_whose_files_differ_in_type_are_not_left_out(tmp_path: Path, name: str) -> None:
+    *files, values = DRIFTING[name]
+    for number, column in enumerate(files):
+        pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+    assert [value for batch in batches(str(tmp_path)) for value in batch.x.tolist()] == values
+
+
+def test_a_column_whose_files_mean_different_things_needs_a_declaration(tmp_path: Path) -> None:
+    for number, column in enumerate(([1, 2], ["a", "b"])):
+        pq.write_table(pa.table({"id": [0, 1], "x": column}), tmp_path / f"{number}.parquet")
+    with pytest.raises(SchemaError, match=r"field 'x': .*schema_fields=\[UnischemaField\('x', 'str'\), '\.\*'\]"):
+        batches(str(tmp_path))
+    assert [batch._fields for batch in batches(str(tmp_path), schema_fields=["id"])] == [("id",)] * 2
+    read = batches(str(tmp_path), schema_fields=[UnischemaField("x", "str"), ".*"])
+    assert [batch.x.tolist() for batch in read] == [["1", "2"], ["a", "b"]]
 
 
 def test_partitions_are_typed_by_their_directories(tmp_path: Path) -> None:

@@ -289,3 +289,41 @@ def test_a_mix_holds_sources_to_one_unit(times: Pipeline) -> None:
     seconds, days = (times.select("t").cast(f"datetime64[{unit}]", "t") for unit in "sD")
     with pytest.raises(SchemaError, match=r"'t' datetime64\[s\] \(\) in pipeline 0, 't' datetime64\[D\]"):
         _ = mix([seconds, days]).element
+
+
+FAR_US = 253_402_300_799_000_000  # the end of the year 9999
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first", "second", "values"),
+    [
+        ("datetime64[us]", pa.array([FAR_US], pa.timestamp("us")), pa.array([-1, None], pa.timestamp("ns")), [FAR_US, -1, None]),
+        ("datetime64[s]", pa.array([FAR_US], pa.timestamp("us")), pa.array([-1], pa.timestamp("ns")), [FAR_US // 10**6, -1]),
+        ("int64", pa.array([2**53 + 1]), pa.array([-1.5, None]), [2**53 + 1, -1, None]),
+        ("uint64", pa.array([2**64 - 1], pa.uint64()), pa.array([1]), [2**64 - 1, 1]),
+        ("float32", pa.array([2**53 + 1]), pa.array([0.1]), [float(np.float32(2**53)), float(np.float32(0.1))]),
+        ("float64", pa.array([True]), pa.array([1.5]), [1.0, 1.5]),
+        ("bool", pa.array([2**53 + 1]), pa.array([0.0]), [True, False]),
+        ("int64", pa.array([5], pa.timestamp("us")), pa.array([7000], pa.timestamp("ns", "UTC")), [5000, 7000]),
+    ],
+    ids=["far", "coarse", "whole", "unsigned", "rounded", "truth", "bools", "zones"],
+)  # fmt: skip
+def test_a_cast_is_from_the_type_of_each_file_where_one_type_would_not_hold_all(
+    tmp_path: Path, dtype: str, first: pa.Array, second: pa.Array, values: list[object]
+) -> None:
+    for number, column in enumerate((first, second)):
+        pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+    rows = list(Pipeline(tmp_path, executor="threads").shuffle(1, seed=1).cast(dtype, "x"))
+    found = [
+        row["x"] if row["x"] is None else row["x"].astype("int64" if dtype[0] == "d" else dtype).item() for row in rows
+    ]
+    assert sorted(map(str, found)) == sorted(map(str, values))
+
+
+def test_a_number_of_some_file_that_a_cast_cannot_hold_is_named_with_its_row(tmp_path: Path) -> None:
+    for number, column in enumerate(([1.5, float("nan")], [2**53 + 1])):
+        pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+    with pytest.raises(
+        DecodeError, match=r"0\.parquet, row group 0: cast: field 'x', row 1: .*int64 can hold, got nan"
+    ):
+        list(Pipeline(tmp_path, executor="threads").cast("int64", "x"))
