@@ -301,7 +301,8 @@ def _statistics(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
                 "impossible-statistics",
                 field.name,
                 f"The statistics of '{field.name}' cannot be true in {field.impossible:,} row groups.",
-                "A minimum is above its maximum, or there are more nulls than rows, so filters read these row groups. parquetry verify names them.",
+                "A minimum is above its maximum, or there are more nulls than rows, so filters read these row groups. "
+                "parquetry verify names them.",
                 "Write them again: parquetry rewrite.",
             )
     if missing and report.row_groups > 1:
