@@ -4,7 +4,8 @@ A value is 12 bytes: the nanoseconds of the day, and the Julian day. Arrow makes
 wrap around outside 1677 to 2262, or microseconds, which drop the last digits. So Arrow gets a footer in which these
 columns are byte strings (`bytes_footer`), and `decode_int96` converts the bytes. A column has microseconds, which cover
 290,000 years. If a value has more digits, nanoseconds are returned, and the cast to the column's type refuses them.
-Source of the layout: the Parquet readers of Impala and Spark, which agree with Arrow on all values that fit.
+Source of the layout: the Parquet readers of Impala and Spark; Spark's test file int96_from_spark.parquet in
+https://github.com/apache/parquet-testing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _VALUE = np.dtype([("nanoseconds", "<i8"), ("day", "<i4")])
 _EPOCH_DAY = 2_440_588  # the Julian day of 1970-01-01
 _DAY_US = 86_400_000_000
 _MOST_DAYS = 106_600_000  # before or after 1970: whatever the time of day says, int64 holds the microseconds
+_WRAPPED_DAYS = -(2**63 // _DAY_US) - _EPOCH_DAY
+"""The least day. Below `-_MOST_DAYS`, they mean years after 287,000, for which Spark's sum of microseconds and the epoch's
+Julian day wraps around.
+"""
 _MOST_US = 2**63 // 1000 - 1  # before or after 1970: int64 holds the nanoseconds
 _SCHEMA, _TYPE, _REPETITION, _NAME = 2, 1, 3, 4  # the numbers of fields in parquet.thrift
 _INT96 = b"\x06"
@@ -172,7 +177,11 @@ def _timestamps(array: pa.Array, unit: str) -> pa.Array:
     valid = as_numpy(array.is_valid()) if array.null_count else None
     if valid is not None:  # what stands beneath a null is not a value
         nanoseconds, days = np.where(valid, nanoseconds, 0), np.where(valid, days, 0)
-    _require((days >= -_MOST_DAYS) & (days <= _MOST_DAYS), values, "microseconds")
+    fits = (days >= -_MOST_DAYS) & (days <= _MOST_DAYS)
+    if not fits.all():
+        in_day = (nanoseconds > -1000 * _DAY_US) & (nanoseconds < 1000 * _DAY_US)
+        fits |= (days >= _WRAPPED_DAYS) & (days < 0) & in_day
+        _require(fits, values, "microseconds")
     counts = nanoseconds // 1000
     rest = nanoseconds - 1000 * counts
     counts += days * _DAY_US

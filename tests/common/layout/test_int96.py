@@ -66,7 +66,14 @@ def test_a_time_of_day_outside_the_day_counts_from_the_day(tmp_path: Path) -> No
     assert [row["at"] for row in Pipeline(url)] == [-1, -400_000 * per_day - 2, 3 * per_day + 90_000 * 10**6]
 
 
-@pytest.mark.parametrize("day", [2**31 - 1 - 2_440_588, -(2**31) - 2_440_588, 106_700_000])
+def test_the_last_years_of_spark_wrap_around_as_in_spark(tmp_path: Path) -> None:
+    # What Spark 3.4 stores for 290000-12-30T23:00, in int96_from_spark.parquet of apache/parquet-testing
+    values = [int96_bytes(-108_302_820, -32_509_551_616_000), int96_bytes(-106_700_000, 0)]
+    url = write_int96(tmp_path / "a.parquet", pa.table({"at": pa.array(values, pa.binary(12))}))
+    assert [row["at"] for row in Pipeline(url)] == [9_089_380_393_200_000_000, -106_700_000 * 86_400 * 10**6]
+
+
+@pytest.mark.parametrize("day", [2**31 - 1 - 2_440_588, -(2**31) - 2_440_588, 106_700_000, -109_200_000])
 def test_a_day_that_int64_cannot_count_is_an_error_that_names_the_row(tmp_path: Path, day: int) -> None:
     values = pa.array([None, int96_bytes(0, 0), int96_bytes(day, 7)], pa.binary(12))
     url = write_int96(tmp_path / "a.parquet", pa.table({"at": values}))
