@@ -29,8 +29,8 @@ _EPOCH_DAY = 2_440_588  # the Julian day of 1970-01-01
 _DAY_US = 86_400_000_000
 _MOST_DAYS = 106_600_000  # before or after 1970: whatever the time of day says, int64 holds the microseconds
 _WRAPPED_DAYS = -(2**63 // _DAY_US) - _EPOCH_DAY
-"""The least day. Those below `-_MOST_DAYS` mean years after 287,000: Spark adds the epoch's Julian day to microseconds, and
-their sum wraps around.
+"""The least day. Those below `-_MOST_DAYS` mean years after 287,000: Spark adds the epoch's Julian day to microseconds,
+and their sum wraps around.
 """
 _MOST_US = 2**63 // 1000 - 1  # before or after 1970: int64 holds the nanoseconds
 _SCHEMA, _TYPE, _REPETITION, _NAME = 2, 1, 3, 4  # the numbers of fields in parquet.thrift
