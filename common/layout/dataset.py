@@ -274,11 +274,17 @@ class StoredDataset:
         return missing_columns((name for name in self.schema.fields if name not in self.partitions), self._schemas)
 
     @property
+    def stored_names(self) -> frozenset[str]:
+        """The columns of all files: of the top level, and by dotted path."""
+        return frozenset[str]().union(*(schema.names for schema in self._schemas))
+
+    @property
     def shadowed(self) -> list[str]:
         """The partition columns that some files store, too. The values of the directories count."""
         if self.table is not None:
             return []
-        return [name for name in self.partitions if any(name in schema.names for schema in self._schemas)]
+        stored = self.stored_names if self.partitions else ()
+        return [name for name in self.partitions if name in stored]
 
     @property
     def undeclared(self) -> list[str]:

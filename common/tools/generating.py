@@ -50,11 +50,10 @@ def generate_metadata(
     else:
         convert: Any = getattr(type(schema), "to_parquetry", None)  # schemas of parquetry.common.petastorm have it
         schema = schema if convert is None else convert(schema)
-    missing = [
-        name for name in schema.fields if name not in dataset.partitions and name.split(".")[0] not in arrow.names
-    ]
+    stored = dataset.stored_names
+    missing = [name for name in schema.fields if name not in dataset.partitions and name.split(".")[0] not in stored]
     lost = [name for name in missing if not schema[name].nullable]
     if lost:
-        raise SchemaError(f"dataset {root}: expected columns for the fields {lost}, found {arrow.names}.")
+        raise SchemaError(f"dataset {root}: expected columns for the fields {lost}, found {sorted(stored)}.")
     write_metadata(dataset.filesystem, root, arrow.remove_metadata(), {**metadata, **schema_to_metadata(schema)})
     return schema

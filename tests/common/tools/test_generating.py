@@ -68,3 +68,12 @@ def test_columns_that_cannot_become_tensors_are_named(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="field 'odd'"):
         generate_metadata(tmp_path)
     assert not (tmp_path / "_common_metadata").exists()
+
+
+def test_a_field_may_be_in_newer_files_only(plain: Path) -> None:
+    (plain / "day=2").mkdir()
+    pq.write_table(pa.table({"id": [5], "score": [0.5]}), plain / "day=2" / "part.parquet")
+    schema = generate_metadata(plain, Unischema("s", [UnischemaField("score", np.float64)]))
+    assert [row["score"] for row in Pipeline(plain).select("score")][-1] == 0.5
+    assert not schema.score.nullable
+    assert Pipeline(plain).schema.score.nullable
