@@ -15,6 +15,7 @@ from builders import write_table
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DatasetError
+from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.reports import verify
 from parquetry.common.tools import generate_metadata
@@ -168,6 +169,15 @@ def test_values_that_differ_are_warned_of_once(tmp_path: Path, caplog: pytest.Lo
     ]
     assert "expected 2 in every row, as the name of the directory says, got 9" in verify(str(other)).damages[0].what
     assert verify(str(same)).damages == ()
+
+
+def test_no_footers_are_read_for_a_warning_if_there_is_an_index(tmp_path: Path) -> None:
+    root = differing(tmp_path, **{"1": {"x": [1]}, "2": {"x": [2], "k": [9]}})
+    write_index(str(root))
+    dataset = StoredDataset([str(root)])
+    assert dataset.partitions["k"].to_pylist() == [1, 2]
+    assert dataset.index is not None
+    assert "footers" not in dataset.__dict__
 
 
 def test_files_outside_the_directories_are_refused_if_the_stored_column_differs_inside(tmp_path: Path) -> None:
