@@ -40,7 +40,7 @@ _LONGEST = 1_000  # longer lists and dicts are assumed to hold data
 _OPAQUE = (type, ModuleType, CodeType, FrameType, Pipeline, DataLoader, torch.nn.Module, torch.Tensor)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_WORK = (default_convert, as_is)
-_COLLATES: dict[Any, Any] = {default_convert: convert, default_collate: stack}
+_COLLATES: list[tuple[Any, Any]] = [(default_convert, convert), (default_collate, stack)]
 """Torch's functions, and what does the same here."""
 _NAMES_IN_NEXT = {
     *("torch", "autograd", "profiler", "record_function", "_profile_name", "_sampler_iter", "_reset", "_next_data"),
@@ -162,7 +162,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         self._parquetry_in_runs = _may_have_runs(self, loader)  # its workers do not change what they send
         if isinstance(_own(loader.dataset), Announced):
             collate = getattr(self, "_collate_fn", None)
-            self._collate_fn = _COLLATES.get(collate, collate)
+            self._collate_fn = next((own for torchs, own in _COLLATES if collate is torchs), collate)
         try:
             _announce(self, loader)
         except BaseException:

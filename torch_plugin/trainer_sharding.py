@@ -32,7 +32,7 @@ _LOOPS = ("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop"
 _CYCLING = "_MaxSizeCycle"
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
 _HUGGING_FACE = ("accelerate.", "transformers.")
-_PLAIN_COLLATES = {default_collate, as_is}
+_PLAIN_COLLATES = (default_collate, as_is)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,3 +143,18 @@ def test_other_errors_of_torch_stay_unchanged() -> None:
         stack([{"x": object()}])
     with pytest.raises(RuntimeError, match=r"sparse|stack|Could not run"):
         stack([{"x": torch.zeros(2).to_sparse()}, {"x": torch.zeros(2)}])
+
+
+class First:
+    """A function that takes the first row, and that no dict can hold."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return rows[0]
+
+
+def test_a_function_of_yours_is_used_as_it_is(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(4)}), tmp_path / "rows.parquet")
+    loader = DataLoader(ParquetIterable(str(tmp_path / "rows.parquet")), batch_size=2, collate_fn=First())
+    assert [int(row["id"]) for row in loader] == [0, 2]
