@@ -149,7 +149,7 @@ class _Thread(threading.Thread):
 
     def run(self) -> None:
         self._begin()
-        while not _exiting and (call := self._next()) is not None:
+        while (call := self._next()) is not None:
             call.make()
             del call  # an idle thread keeps no references
         self.end()  # of the others
@@ -169,7 +169,11 @@ _exiting = False
 
 
 def _end_all() -> None:
-    """Ends all threads, because exiting while a daemon is inside of C++ code may end the process with an error."""
+    """Ends all threads, because exiting while a daemon is inside of C++ code may end the process with an error.
+
+    Calls that were started are made, because others may wait for them. Those of an iteration fail at once: it is
+    cancelled (`progress.CancelToken`).
+    """
     global _exiting
     _exiting = True
     threads = [thread for thread in threading.enumerate() if isinstance(thread, _Thread)]

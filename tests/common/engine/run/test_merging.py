@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,17 @@ def test_fewer_jobs_are_ready_if_they_are_large(tmp_path: Path, fields: int, ahe
     next(engine)
     assert len(engine._pending) + 1 == ahead
     engine.close()
+
+
+def test_jobs_that_are_ready_and_the_current_one_take_half_of_the_memory(tmp_path: Path) -> None:
+    table = pa.table({f"x{number}": np.zeros(20_000, np.float32) for number in range(40)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    plan = Pipeline(tmp_path / "x.parquet").batch(256).repeat().plan()
+    limit = 4 << 20
+    with closing(
+        ThreadedEngine(plan, Cursor(iteration=0), threads=2, memory_limit=limit, strict_nulls=False)
+    ) as engine:
+        for _ in range(200):  # until jobs are as large as they may be
+            next(engine)
+        taken = (len(engine._pending) + 1) * engine._job_bytes
+    assert limit // 5 < taken <= limit // 2
