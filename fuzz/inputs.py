@@ -32,12 +32,12 @@ from parquetry.common.layout.index import write_index
 from parquetry.common.layout.index_format import INDEX_NAME, METADATA_KEY
 from parquetry.common.layout.tables.delta import _B85
 from parquetry.common.layout.tables.delta import _Z85 as _Z85_LETTERS
+from parquetry.common.memory.memory_file import memory_file
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.schema.field import SCHEMA_KEY, schema_to_metadata
 from parquetry.common.schema.petastorm_metadata import PetastormIndex
 from parquetry.common.transport.served.wire import MAGIC
 from parquetry.common.transport.sidecar import protocol
-from parquetry.common.transport.sidecar.channel import memory_file
 from parquetry.common.transport.sidecar.slots import SlotMemory, write_table
 from parquetry.common.write.petastorm import indexes_to_pickle, petastorm_schema, schema_to_pickle
 
