@@ -228,7 +228,7 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return _float_for(first, second)
     if is_text(first) and is_text(second):
         return pa.large_string()
-    if all(is_text(kind) or is_bytes(kind) for kind in (first, second)):
+    if is_bytes(first) and is_bytes(second):
         return pa.large_binary()
     if all(pa.types.is_decimal(kind) or pa.types.is_integer(kind) for kind in (first, second)):
         return _wider_decimal(first, second)

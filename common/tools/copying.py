@@ -292,7 +292,7 @@ def plan_copy(
     pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
     check_selects(pipeline, "copy")
     pipeline = pipeline if where is None else pipeline.where(where)
-    dataset = pipeline.dataset
+    dataset = _plan(pipeline).dataset  # with the types that the pipeline declares
     for name in dataset.match(_as_list(not_null_fields)) if not_null_fields else ():  # a list with nulls is not null
         pipeline = pipeline.where(pc.is_valid(pc.field(*dataset.image_bytes.get(name, name).split("."))))
     if isinstance(source, Pipeline):

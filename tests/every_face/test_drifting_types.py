@@ -105,7 +105,14 @@ DRIFTS = {
         }
     ),
     "bytes": Drift(
-        {pa.string(): ["a", "é"], pa.binary(): ["a", "b"], pa.binary(2): ["ab"]}, delivered=lambda text: text.encode()
+        {pa.binary(): ["a", "é"], pa.binary(2): ["ab"]},
+        delivered=lambda text: text.encode(),
+        literal=lambda text: text.encode(),
+    ),
+    "text as bytes, declared": Drift(
+        {pa.string(): ["a", "é"], pa.binary(): ["a", "b"], pa.binary(2): ["ab"]},
+        UnischemaField("x", bytes),
+        delivered=lambda text: text.encode(),
     ),
     "bytes as text, declared": Drift({pa.string(): ["a", "é"], pa.binary(): ["a", "é"]}, UnischemaField("x", str)),
     "decimals": Drift(
@@ -326,8 +333,8 @@ def test_times_that_may_be_local_are_not_taken_for_utc_unless_the_user_says_so(t
 
 @pytest.mark.parametrize(
     ("first", "second", "field"),
-    [(["a"], [1], "str"), ([True], [1], "int64"), ([True], [1.5], "float64")],
-    ids=["text", "truth", "truth and fractions"],
+    [(["a"], [1], "str"), (["a"], [b"b"], "str"), ([True], [1], "int64"), ([True], [1.5], "float64")],
+    ids=["text", "bytes", "truth", "truth and fractions"],
 )
 def test_types_that_mean_something_else_need_a_declaration_which_the_error_shows(
     tmp_path: Path, first: list[object], second: list[object], field: str
@@ -336,7 +343,11 @@ def test_types_that_mean_something_else_need_a_declaration_which_the_error_shows
     with pytest.raises(SchemaError, match=rf"fields=\[UnischemaField\('x', '{field}'\), '\.\*'\]"):
         list(Pipeline(tmp_path))
     rows = THREADS.elements(Pipeline(tmp_path, [UnischemaField("x", field), ".*"]))
-    assert rows == [{"id": n, "x": np.dtype(field).type(value).item()} for n, value in enumerate([*first, *second])]
+    assert rows == [{"id": n, "x": _as(field, value)} for n, value in enumerate([*first, *second])]
+
+
+def _as(field: str, value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else np.dtype(field).type(value).item()
 
 
 def test_a_column_that_nothing_can_be_done_for_is_left_out_as_the_error_shows(tmp_path: Path) -> None:
