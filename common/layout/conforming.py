@@ -47,9 +47,9 @@ def conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     first, made = 0, []
     for chunk in column.chunks:
         try:
-            made.append(_cast(chunk, wanted))
+            made.append(cast_exactly(chunk, wanted))
         except pa.ArrowInvalid as error:
-            _cast(chunk.slice(0, 0), wanted)  # raises if no value would fit
+            cast_exactly(chunk.slice(0, 0), wanted)  # raises if no value would fit
             place = _first_misfit(chunk, wanted)
             raise MisfitError(first + place, chunk[place], error) from error
         first += len(chunk)
@@ -85,7 +85,7 @@ def _first_misfit(array: pa.Array, wanted: pa.DataType) -> int:
 
 def _fits(array: pa.Array, wanted: pa.DataType) -> bool:
     try:
-        _cast(array, wanted)
+        cast_exactly(array, wanted)
     except pa.ArrowInvalid:
         return False
     return True
@@ -100,7 +100,8 @@ def _shown(value: pa.Scalar) -> str:
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
 
 
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def cast_exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Casts an array as `conform` does, without saying which value does not fit."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -142,7 +143,7 @@ def _there_and_back(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     made = array.cast(wanted)
     same = pc.equal(made.cast(array.type), array)
     if pc.all(same).as_py() is False:
-        raise pa.ArrowInvalid(f"a value changes as {wanted}")
+        raise pa.ArrowInvalid(f"a value would change as {wanted}")
     return made
 
 

@@ -90,6 +90,9 @@ class FieldVerbs:
         PyTorch have no time types, so they receive int64 in the new unit. Values that numpy would silently change are
         an error: an integer that does not fit, and NaN or infinity as an integer or bool. Nulls stay nulls.
 
+        If the files store a field in different types, and this is the first verb on the field, each value is converted
+        from the type of its own file.
+
         Args:
             dtype: a numpy dtype or its name: an integer, a float, bool, or a time.
             names: names or regexes; at least one, because a cast of everything would include ids and labels.

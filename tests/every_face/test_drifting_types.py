@@ -319,6 +319,20 @@ def test_a_value_that_the_declared_type_would_change_is_refused(
         list(pipeline)
 
 
+@pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
+def test_times_of_files_that_agree_keep_their_time_of_day_or_are_refused_as_dates(
+    tmp_path: Path, zone: str | None
+) -> None:
+    for count, number in ((DAY // 1000, 1), (DAY // 1000 - 1, None)):
+        write(tmp_path, [pa.array([count], pa.timestamp("us", zone))])
+        pipeline = Pipeline(tmp_path, [UnischemaField("x", "datetime64[D]")], executor="threads")
+        if number is not None:
+            assert [row["x"] for row in pipeline] == [number]
+            continue
+        with pytest.raises(DecodeError, match=r"field 'x': expected a column that holds datetime64\[D\]"):
+            list(pipeline)
+
+
 def test_times_that_may_be_local_are_not_taken_for_utc_unless_the_user_says_so(tmp_path: Path) -> None:
     write(tmp_path, [pa.array([0], pa.timestamp("us")), pa.array([7], pa.timestamp("us", "UTC"))])
     reason = (

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError
+from ...layout.conforming import cast_exactly
 from ...layout.nested import is_list, one_array, widened
 from ...memory.arrow_views import as_arrow, as_numpy
 from ...process.forks import pc
@@ -243,7 +244,7 @@ def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:
     if pa.types.is_integer(kind):
         return array.cast(pa.int64())
     if unit == "D":
-        return array.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
+        return cast_exactly(array, pa.date32()).view(pa.int32()).cast(pa.int64())
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         zone = getattr(kind, "tz", None)
         return array.cast(pa.timestamp(unit, zone)).view(pa.int64())
