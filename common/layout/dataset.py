@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -508,8 +508,12 @@ class StoredDataset:
 
 def _types_of(fields: Iterable[UnischemaField]) -> dict[str, pa.DataType]:
     """Returns the Arrow types that fields declare for their columns, by name. Decimals leave their digits open."""
-    plain = [field for field in fields if not field.storage.coded and field.dtype is not decimal.Decimal]
-    return {field.name: variable(wide(field.storage.arrow_type(field))) for field in plain}
+    types = {}
+    for field in fields:
+        if not field.storage.coded and field.dtype is not decimal.Decimal:
+            with suppress(SchemaError):  # a unit that Parquet does not store
+                types[field.name] = variable(wide(field.storage.arrow_type(field)))
+    return types
 
 
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:

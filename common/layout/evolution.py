@@ -160,9 +160,8 @@ def _not_one_type(path: str, types: Mapping[pa.DataType, str]) -> str:
     target = _declarable(types)
     advice = f"leave the field out with select(r'(?!{re.escape(path)}$).*')"
     if target is not None:
-        advice = f"read all as one type: {declaration(path, target)}"
-        if pa.types.is_timestamp(target):
-            advice += " takes times without a zone as UTC"
+        zone = ", with times without a zone as UTC" if pa.types.is_timestamp(target) else ""
+        advice = f"read all as one type{zone}: {declaration(path, target)}"
     return (
         f"field '{path}': expected one type in all files, got {first} in {first_file} and {other} in {file}, which do "
         f"not widen to one without loss. Rewrite one of the files, or {advice}."
