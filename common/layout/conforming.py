@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..memory.arrow_views import as_numpy
+from ..memory.arrow_views import as_arrow, as_numpy
 from ..process.forks import pc
 from ..schema.arrow_types import infer_shape_and_dtype
-from ..schema.dtypes import dtype_to_json
+from ..schema.dtypes import dtype_to_json, float_holds
 from .nested import is_bytes, is_list, is_text, plain, widened
 
 UNITS = ("s", "ms", "us", "ns")
@@ -124,18 +124,13 @@ def cast_exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _as_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Casts integers. Arrow refuses all large ones, also those that a float represents exactly."""
-    if pa.types.is_float16(wanted):
-        return array.cast(pa.float32()).cast(wanted)  # older releases of Arrow reinterpret the bits
-    try:
-        return array.cast(wanted)
-    except pa.ArrowInvalid:
-        numbers = as_numpy(array.drop_null())
-        lowest_bit = numbers & -numbers
-        without_zeros = numbers // np.where(lowest_bit == 0, 1, lowest_bit)
-        most = 1 << _DIGITS[wanted.bit_width]
-        if not ((without_zeros < most) & (without_zeros > -most if numbers.dtype.kind == "i" else True)).all():
-            raise
-        return array.cast(wanted, safe=False)
+    valid = as_numpy(array.is_valid()) if array.null_count else None
+    integers = as_numpy(array.fill_null(0) if array.null_count else array)
+    with np.errstate(over="ignore"):  # of half floats
+        floats = integers.astype(wanted.to_pandas_dtype())
+    if not float_holds(integers, floats).all():
+        raise pa.ArrowInvalid(f"a value would change as {wanted}")
+    return as_arrow(floats, valid)
 
 
 def _there_and_back(array: pa.Array, wanted: pa.DataType) -> pa.Array:

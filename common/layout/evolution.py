@@ -105,9 +105,10 @@ def unify_schemas(
             found[path] = before.with_nullable(before.nullable or column.nullable)
             kinds.setdefault(path, {}).setdefault(column.type, file)
     for path, types in kinds.items():
-        if len(types) == 1 or path in refused:
-            continue
         kind = _in_zone((declared or {}).get(path), types)
+        times = kind is not None and all(map(pa.types.is_timestamp, (kind, *types)))
+        if path in refused or (len(types) == 1 and not times):  # INT96 may have more digits than its type
+            continue
         if kind is None or not all(converts(each, kind) for each in types):
             kind = widest(types)
         if kind is None and path in cast and (target := _declarable(types)) is not None and not is_text(target):
