@@ -102,7 +102,8 @@ def unify_schemas(
                 )
             count[path] = count.get(path, 0) + 1
             before = found.setdefault(path, column)
-            found[path] = before.with_nullable(before.nullable or column.nullable)
+            if column.nullable and not before.nullable:
+                found[path] = before.with_nullable(True)
             kinds.setdefault(path, {}).setdefault(column.type, file)
     for path, types in kinds.items():
         kind = _in_zone((declared or {}).get(path), types)
@@ -213,6 +214,8 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
     It represents every value exactly, or all but extreme ones, as ``float64`` does for ``int64``; `conform` checks.
     """
+    if first == second:
+        return first
     first, second = plain(first), plain(second)
     if first == second:
         return first

@@ -57,6 +57,7 @@ pytestmark = pytest.mark.versions
         (pa.bool_(), pa.int8(), None),
         (pa.duration("s"), pa.duration("ms"), pa.duration("ms")),
         (pa.uuid(), pa.binary(16), pa.binary(16)),
+        (pa.uuid(), pa.uuid(), pa.uuid()),
         (pa.fixed_shape_tensor(pa.int8(), [2, 3]), pa.fixed_shape_tensor(pa.int8(), [3, 2]), None),
         (pa.fixed_shape_tensor(pa.int8(), [6]), pa.list_(pa.int8(), 6), None),
     ],
