@@ -101,9 +101,8 @@ def warn_of_differences(dataset: Footers, root: str, key: str, values: pa.Array,
     count = len(dataset.files)
     numbers = np.unique(np.linspace(0, count - 1, min(count, _MOST_FILES)).astype(np.int64)).tolist()
     file, differs = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    if other is None and (
-        dataset.index is None or dataset.index.statistics(key) is not None
-    ):  # no footer for a warning
+    needs_footers = dataset.index is not None and dataset.index.statistics(key) is None  # too much for a warning
+    if other is None and not needs_footers:
         file, _, differs = _compared(dataset, key, values, numbers)
     if other is not None or differs.any():
         example = other.first if other is not None else int(file[int(np.argmax(differs))])
