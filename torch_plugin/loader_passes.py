@@ -192,7 +192,7 @@ def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], i
             )
         return result
 
-    return length
+    return shortens(length)
 
 
 class _Fetcher(Protocol):
