@@ -487,16 +487,6 @@ def test_a_value_out_of_range_in_a_later_file_is_refused(tmp_path: Path) -> None
         list(built.pipeline())
 
 
-def test_a_column_that_is_missing_and_declared_not_nullable_is_named(tmp_path: Path) -> None:
-    built = build(tmp_path, [[2]], names=("id", "small"))
-    write_table(tmp_path, pa.table({"id": [1]}), "z.parquet")
-    with pytest.raises(
-        SchemaError, match=r"z\.parquet, row group 0: expected a column for field 'small', which is not nullable"
-    ):
-        list(built.pipeline())
-    assert len(list(built.pipeline("id"))) == 3
-
-
 def test_lists_of_another_fixed_length_are_refused(tmp_path: Path) -> None:
     built = build(tmp_path, [[2]], names=("id", "pair"))
     for number, kind in enumerate([pa.list_(pa.int16(), 3), pa.list_(pa.int16())]):
