@@ -18,9 +18,11 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..counting.counters import Count, add, counters_here, counting
+from ..errors import ResourceError
 from ..progress import first_done
 from ..threads import start_thread
 from .latencies import Latencies, latencies_of
@@ -131,7 +133,8 @@ def _hedge(
             logging.WARNING if slow_s >= SLOW_S else logging.DEBUG,
             *("%s: no response from the store for %.1f s, sending request %d.", place, waited_s, len(asked) + 1),
         )
-        asked.append(_Request(asked[0].read, held))
+        with suppress(ResourceError):  # no thread for it: the others may still get their response
+            asked.append(_Request(asked[0].read, held))
         slow_s = silent_s
 
 

@@ -68,7 +68,8 @@ class HttpFile(SizedFile):
         first, end = self._position, self._end_of(size)
         if first >= end:
             return b""
-        answer = asyncio.run_coroutine_threadsafe(self._fetch_bytes(first, end), self._fs.loop)
+        loop = self._fs.loop
+        answer = asyncio.run_coroutine_threadsafe(self._fetch_bytes(first, end), loop)
         held = held_here()
         with nullcontext() if held is None else held.when_closed(answer.cancel):
             content = answer.result()
