@@ -126,11 +126,12 @@ from parquetry import Pipeline
 from parquetry.common import progress
 
 def train():
+    rows = iter(Pipeline(sys.argv[1], executor="threads", workers=2).where(("id", ">=", 0)).shuffle(10).batch(10))
+    count = len(next(rows)["id"])
     threading.main_thread().join()
-    rows = Pipeline(sys.argv[1], executor="threads", workers=2).where(("id", ">=", 0)).shuffle(10).batch(10)
     with progress.thread_pool(2, "other") as pool:
         assert list(pool.map(abs, [-1])) == [1]
-    print(sum(len(batch["id"]) for batch in rows), flush=True)
+    print(count + sum(len(batch["id"]) for batch in rows), flush=True)
 
 threading.Thread(target=train).start()
 """
