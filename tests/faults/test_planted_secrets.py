@@ -89,7 +89,6 @@ ERRORS: dict[str, Callable[[S3Server], Any]] = {
     "no such path": lambda store: len(Pipeline(url(store, "lake/none"))),
     "no such field": lambda store: len(Pipeline(url(store), ["none"])),
     "a pattern": lambda store: len(Pipeline(url(store, "lake/*.parquet"))),
-    "twice": lambda store: len(Pipeline([url(store), url(store)])),
     "two stores": lambda store: len(Pipeline([url(store), f"file://{store.root}/lake/rows"])),
     "an unknown scheme": lambda store: len(Pipeline(f"nothing://KEY:{SECRET}@lake/rows")),
     "options": lambda store: len(Pipeline(url(store), storage_options={"none": SECRET})),
@@ -104,6 +103,12 @@ def test_no_error_shows_a_secret(store: S3Server, name: str) -> None:
         ERRORS[name](store)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in repr(pickle.loads(pickle.dumps(caught.value)))
+
+
+def test_a_warning_of_a_file_listed_twice_shows_no_secret(store: S3Server, logged: io.StringIO) -> None:
+    assert len(Pipeline([url(store), url(store)])) == len(Pipeline(url(store)))
+    assert "several URLs of one dataset lead to it" in logged.getvalue()
+    assert SECRET not in logged.getvalue()
 
 
 def signed(tmp_path: Path, damage: str = "value") -> Pipeline:

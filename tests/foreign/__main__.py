@@ -6,7 +6,7 @@ Filters take their literals from the data. Without a folder, it writes some hund
     $ python -m tests.foreign --files 20 --first 100  # the small files 100 to 119
     $ python -m tests.foreign ~/parquet-testing       # all files below a folder
 
-A file that a face reads otherwise than Arrow ends the program with status 1. What parquetry refuses is listed, with its reason.
+A file that a face reads otherwise than Arrow ends the program with status 1. ``--refusals`` lists what parquetry refuses, with its reason.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def main(
         for path in _paths(folder) if folder is not None else write_files(Path(room), range(first, first + files)):
             result = compare(path, faces)
             counts.update(files=1, rows=result.rows, columns=result.columns, filters=result.filters)
-            counts.update(refused=bool(result.refusals), different=bool(result.differences))
+            counts.update(refused=bool(result.refusal), unread=bool(result.unread), different=bool(result.differences))
             for difference in result.differences[:MOST_SHOWN]:
                 print(f"DIFFERENT {path.name}: {difference}")
-            for refusal in result.refusals if refusals else ():
-                print(f"refused {path.name}: {refusal}")
+            if refusals and result.refusal:
+                print(f"refused {path.name}: {result.refusal}")
     print(", ".join(f"{name}: {count:,}" for name, count in counts.items()))
     sys.exit(bool(counts["different"]))
 

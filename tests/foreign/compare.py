@@ -30,36 +30,40 @@ class Comparison:
         columns: the columns that were compared.
         filters: the filters that were compared.
         differences: what a face gave other than Arrow, one sentence each.
-        refusals: what parquetry refuses, with its reasons; Arrow may refuse it, too.
+        refusal: why parquetry does not read the file.
+        unread: why Arrow does not read it, so that there is nothing to compare with.
     """
 
     rows: int = 0
     columns: int = 0
     filters: int = 0
     differences: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
+    refusal: str = ""
+    unread: str = ""
 
 
 def compare(path: Path, faces: Sequence[Face]) -> Comparison:
     """Compares one file; an error that is not parquetry's own is a difference."""
     result = Comparison()
+    table = None
     try:
-        _compare(path, faces, result)
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        result.unread = str(error)
+    try:
+        pipeline = _with_nested_lists(Pipeline(path, executor="threads").select(".*"))
+        if table is None:
+            _rows(pipeline)
+        else:
+            _compare(pipeline, table, faces, result)
     except ParquetryError as error:
-        result.refusals.append(f"{type(error).__name__}: {error}")
+        result.refusal = "" if result.unread else f"{type(error).__name__}: {error}"
     except Exception as error:
         result.differences.append(f"{type(error).__name__}: {error}")
     return result
 
 
-def _compare(path: Path, faces: Sequence[Face], result: Comparison) -> None:
-    pipeline = _with_nested_lists(Pipeline(path, executor="threads").select(".*"))
-    try:
-        table = pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
-        next(iter(pipeline), None)
-        result.refusals.append(f"Arrow: {error}")
-        return
+def _compare(pipeline: Pipeline, table: pa.Table, faces: Sequence[Face], result: Comparison) -> None:
     names = list(pipeline.schema.fields)
     expected = {name: [_plain(value) for value in _column(table, name).to_pylist()] for name in names}
     result.rows, result.columns = table.num_rows, len(names)
