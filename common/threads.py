@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -95,6 +97,7 @@ class ThreadPool(Executor):
             thread.join()
 
     def _start(self) -> None:
+        _end_with_child()
         thread = _Thread(f"{self._name}_{len(self._threads)}", self._calls, self._idle, self._begin)
         try:
             start_thread(thread)
@@ -166,6 +169,21 @@ class _Thread(threading.Thread):
 
 
 _exiting = False
+_child = -1  # the process in which `_end_with_child` has done its work
+
+
+def _end_with_child() -> None:
+    """Makes a child that multiprocessing started, such as a loader worker, end its threads when it exits.
+
+    Such a process calls no function of `atexit`. A read that it has claimed for others would be cut off.
+    """
+    global _child
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is None or _child == os.getpid():
+        return
+    _child = os.getpid()
+    if sys.modules["multiprocessing.process"].parent_process() is not None:
+        multiprocessing.Finalize(None, _end_all, exitpriority=0)
 
 
 def _end_all() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -166,3 +168,21 @@ sys.stdout.write("leaves ")
 def test_calls_that_were_started_are_made_before_the_interpreter_exits() -> None:
     done = run_python("-c", _LEFT)
     assert (done.stdout, done.stderr, done.returncode) == ("leaves made", "", 0)
+
+
+def test_a_call_goes_on_when_a_loader_worker_exits(tmp_path: Path) -> None:
+    def begin() -> None:
+        ThreadPool(1, "test").submit(make)
+        assert has_begun.wait(PATIENCE_S)
+
+    def make() -> None:
+        has_begun.set()
+        time.sleep(0.2)
+        (tmp_path / "made").touch()
+
+    has_begun = threading.Event()
+    worker = multiprocessing.get_context("fork").Process(target=begin)
+    worker.start()
+    worker.join(PATIENCE_S)
+    assert worker.exitcode == 0
+    assert (tmp_path / "made").exists()
