@@ -299,9 +299,14 @@ class StoredDataset:
         """The footer of each file. This reads all footers; use `footer` if you need only one."""
         return read_footers(self.filesystem, self.files)
 
+    @property
+    def has_footers(self) -> bool:
+        """Whether the footers of all files were read."""
+        return "footers" in self.__dict__
+
     def footer(self, file: int) -> pq.FileMetaData:
         """The footer of one file, by its number."""
-        if "footers" in self.__dict__:
+        if self.has_footers:
             return self.footers[file]
         return read_footer(self.filesystem, self.files[file])
 
@@ -309,7 +314,7 @@ class StoredDataset:
         """A footer that describes one row group, and the row group's number in that footer."""
         groups = self.row_groups
         file, group = int(groups.file[row_group]), int(groups.group[row_group])
-        if "footers" in self.__dict__:
+        if self.has_footers:
             return self.footers[file], group
         wanted = np.array([file, file + 1], groups.file.dtype)  # of another dtype, numpy would convert all files first
         first, end = np.searchsorted(groups.file, wanted)
@@ -567,7 +572,7 @@ def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
         return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
     key = schemas_key(dataset.version) if len(dataset.files) >= _MANY_FILES and dataset.is_cacheable else None
     kept = None
-    if key is not None and "footers" not in dataset.__dict__:
+    if key is not None and not dataset.has_footers:
         kept = user_cache("schemas").load(key, schemas_from_bytes)
     if kept is None:
         kept = _schemas_in_footers(dataset)

@@ -14,7 +14,6 @@ from ..errors import DatasetError
 from ..memory.arrow_views import texts_as_arrow
 from ..process.forks import pc
 from ..schema.arrow_types import arrow_scalar_type
-from ..schema.dtypes import FieldDtype
 from ..schema.field import Unischema, UnischemaField
 from .files import DataFile, partition_of
 
@@ -92,11 +91,6 @@ def _no_directory(files: Sequence[DataFile], key: str, seen: Collection[int], *,
         f"file {missing}: expected a directory '{key}=...' as other files of the dataset have{why}. "
         "Move it there, or name fewer URLs."
     )
-
-
-def is_written_as_text(dtype: FieldDtype) -> bool:
-    """Whether directory names can represent values of this dtype."""
-    return dtype is decimal.Decimal or getattr(dtype, "kind", "-") in "iufbUM"
 
 
 def _infer(key: str, values: list[str | None]) -> UnischemaField:

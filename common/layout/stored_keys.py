@@ -21,7 +21,7 @@ from .chunk_statistics import ChunkStatistics, convert_bounds, footer_statistics
 from .file_schemas import FileSchema
 from .files import DataFile
 from .index import RowGroupIndex
-from .partitions import is_written_as_text
+from .nested import is_bytes, is_text
 
 _MOST_FILES = 1000  # whose footers are compared for a warning
 _LOGGER = logging.getLogger(__name__)
@@ -40,6 +40,10 @@ class Footers(Protocol):
         """The footer of each file."""
 
     @property
+    def has_footers(self) -> bool:
+        """Whether the footers of all files were read."""
+
+    @property
     def index(self) -> RowGroupIndex | None:
         """The row-group index, if there is one."""
 
@@ -47,9 +51,10 @@ class Footers(Protocol):
 def stored_keys(
     files: Iterable[DataFile], declared: Unischema | None, schemas: Sequence[FileSchema]
 ) -> dict[str, bool]:
-    """The names of directories that some files also store, each with whether the directories replace the column.
+    """Returns the names of directories that some files also store, each with whether it replaces the column.
 
-    They replace numbers, text, times and decimals. No directory can name a list, a struct, or encoded bytes.
+    They replace numbers, text, bytes, dates, timestamps and decimals. No directory can name lists, structs or encoded
+    values.
     """
     keys = {key for file in files for key, _ in file.partition}
     stored = {key for key in keys if any(key in schema.names for schema in schemas)}
@@ -57,26 +62,41 @@ def stored_keys(
 
 
 def _is_replaced(key: str, declared: Unischema | None, schemas: Sequence[FileSchema]) -> bool:
-    if declared is not None and key in declared:
-        field = declared[key]
-        return not field.shape and not field.storage.coded and is_written_as_text(field.dtype)
-    kinds = [column.type for schema in schemas for column in schema.arrow if column.name == key]
+    if declared is not None and key in declared and (declared[key].shape or declared[key].storage.coded):
+        return False
+    kinds = _kinds(key, schemas)
     return bool(kinds) and all(map(_names_values, kinds))
+
+
+def _kinds(key: str, schemas: Sequence[FileSchema]) -> dict[pa.DataType, int]:
+    """The types of a stored column, each with the number of a file that has it."""
+    kinds: dict[pa.DataType, int] = {}
+    for schema in schemas:
+        for column in schema.arrow:
+            if column.name == key:
+                kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+                kinds.setdefault(kind, schema.first)
+    return kinds
 
 
 def _names_values(kind: pa.DataType) -> bool:
     """Whether the names of directories can stand for values of a type."""
-    if pa.types.is_dictionary(kind):
-        return _names_values(kind.value_type)
-    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_date)
     return (
-        pa.types.is_null(kind) or pa.types.is_timestamp(kind) or _is_text(kind) or any(check(kind) for check in checks)
+        is_text(kind)
+        or (is_bytes(kind) and not pa.types.is_fixed_size_binary(kind))
+        or any(
+            check(kind)
+            for check in (
+                pa.types.is_null,
+                pa.types.is_integer,
+                pa.types.is_floating,
+                pa.types.is_boolean,
+                pa.types.is_decimal,
+                pa.types.is_date,
+                pa.types.is_timestamp,
+            )
+        )
     )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def agree(dataset: Footers, key: str, values: pa.Array, files: Collection[int]) -> bool:
@@ -86,26 +106,19 @@ def agree(dataset: Footers, key: str, values: pa.Array, files: Collection[int]) 
 
 
 def warn_of_differences(dataset: Footers, root: str, key: str, values: pa.Array, schemas: Sequence[FileSchema]) -> None:
-    """Warns once if a stored column has other values than the directories, as its type or its bounds prove."""
+    """Warns once if a stored column has other values than the directories, as its type or its bounds prove.
+
+    It reads nothing: if neither the footers were read nor an index has the bounds, it warns of types only.
+    """
     if (root, key) in _warned:
         return
-    kinds = {column.type: schema for schema in schemas for column in schema.arrow if column.name == key}
-    other = next(
-        (
-            schema
-            for kind, schema in kinds.items()
-            if not pa.types.is_null(kind) and _is_text(kind) != _is_text(values.type)
-        ),
-        None,
-    )
-    count = len(dataset.files)
-    numbers = np.unique(np.linspace(0, count - 1, min(count, _MOST_FILES)).astype(np.int64)).tolist()
-    file, differs = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    needs_footers = dataset.index is not None and dataset.index.statistics(key) is None  # too much for a warning
-    if other is None and not needs_footers:
+    example = _unlike_in_type(dataset, key, values, schemas)
+    if example is None and _has_bounds(dataset, key):
+        count = len(dataset.files)
+        numbers = np.unique(np.linspace(0, count - 1, min(count, _MOST_FILES)).astype(np.int64)).tolist()
         file, _, differs = _compared(dataset, key, values, numbers)
-    if other is not None or differs.any():
-        example = other.first if other is not None else int(file[int(np.argmax(differs))])
+        example = int(file[int(np.argmax(differs))]) if differs.any() else None
+    if example is not None:
         _warned.add((root, key))
         _LOGGER.warning(
             "dataset '%s': field '%s' is stored in the files and named by their directories, and the values differ, "
@@ -115,6 +128,24 @@ def warn_of_differences(dataset: Footers, root: str, key: str, values: pa.Array,
             key,
             dataset.files[example].shown_path,
         )
+
+
+def _has_bounds(dataset: Footers, key: str) -> bool:
+    return dataset.has_footers or (dataset.index is not None and dataset.index.statistics(key) is not None)
+
+
+def _unlike_in_type(dataset: Footers, key: str, values: pa.Array, schemas: Sequence[FileSchema]) -> int | None:
+    """The number of a file that stores text where directories count as numbers, or the reverse, and other values."""
+    for kind, file in _kinds(key, schemas).items():
+        if pa.types.is_null(kind) or is_text(kind) == is_text(values.type) or not values[file].is_valid:
+            continue
+        try:
+            value = values.slice(file, 1).cast(pa.string()).cast(kind)[0]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return file
+        if _has_bounds(dataset, key) and _compared(dataset, key, pa.repeat(value, len(values)), [file])[2].any():
+            return file
+    return None
 
 
 def _compared(

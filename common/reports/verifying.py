@@ -343,12 +343,19 @@ def _unlike_directories(dataset: StoredDataset, row_group: int) -> Iterator[str]
             same = pc.fill_null(pc.equal(typed, value), False) if value.is_valid else pc.is_null(typed)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             same = pa.chunked_array([pa.repeat(False, len(column))])
-        if not pc.all(same, min_count=0).as_py():
+        if column.null_count < len(column) and not pc.all(same, min_count=0).as_py():
             other = column.filter(pc.invert(same))
             yield (
-                f"field '{key}': expected {value.as_py()!r} in every row, as the name of the directory says, got "
-                f"{other[0].as_py()!r} or others in {len(other):,} of {len(column):,} rows. The directory counts."
+                f"field '{key}': expected {scalar_value(value)!r} in every row, as the name of the directory says, got "
+                f"{_shown(other[0])} or others in {len(other):,} of {len(column):,} rows. The directory counts."
             )
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(scalar_value(value))
+    except UnicodeDecodeError:
+        return "text that is not UTF-8"
 
 
 def _ranges_text(numbers: Sequence[int]) -> str:

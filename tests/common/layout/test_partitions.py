@@ -15,6 +15,7 @@ from builders import write_table
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DatasetError
+from parquetry.common.layout import dataset as dataset_module
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.reports import verify
@@ -150,6 +151,15 @@ def test_text_in_directories_takes_the_place_of_stored_numbers(tmp_path: Path) -
     assert [(int(row["x"]), str(row["k"])) for row in Pipeline(root)] == [(1, "b"), (2, "c")]
 
 
+def test_directories_win_over_stored_bytes(tmp_path: Path) -> None:
+    """Older writers store text as bytes."""
+    root = differing(tmp_path, b={"x": [1], "k": [b"other"]}, c={"x": [2], "k": [b"c"]})
+    assert [(int(row["x"]), row["k"]) for row in Pipeline(root)] == [(1, b"b"), (2, b"c")]
+    assert [damage.file for damage in verify(str(root)).damages] == [f"{root}/k=b/part.parquet"]
+    write_table(root / "k=d", pa.table({"x": [3]}))
+    assert [(int(row["x"]), row["k"]) for row in Pipeline(root)] == [(1, b"b"), (2, b"c"), (3, b"d")]
+
+
 def test_directories_decide_where_the_stored_columns_have_no_common_type(tmp_path: Path) -> None:
     root = differing(tmp_path, **{"1": {"x": [1], "k": [5]}, "2": {"x": [2], "k": ["b"]}})
     assert read(Pipeline(root)) == [(1, 1), (2, 2)]
@@ -171,13 +181,55 @@ def test_values_that_differ_are_warned_of_once(tmp_path: Path, caplog: pytest.Lo
     assert verify(str(same)).damages == ()
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+def test_the_same_value_as_text_and_as_a_number_does_not_differ(
+    tmp_path: Path, indexed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = differing(tmp_path, **{"1": {"x": [1], "k": ["1"]}, "2": {"x": [2], "k": [2]}})
+    if indexed:
+        write_index(str(root))
+    assert read(Pipeline(root)) == [(1, 1), (2, 2)]
+    assert verify(str(root)).damages == ()
+    assert not caplog.records
+    write_table(root / "k=3", pa.table({"x": [3], "k": ["4"]}))
+    write_table(root / "k=1", pa.table({"x": [1], "k": ["7"]}))
+    list(Pipeline(root))
+    assert "/k=1/part.parquet. The directories count." in caplog.text
+
+
+def test_stored_nulls_differ_from_no_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nulls = pa.nulls(2, pa.int64())
+    root = differing(tmp_path, **{"1": {"x": [1, 2], "k": nulls}, "2": {"x": [3], "k": [2]}})
+    assert read(Pipeline(root)) == [(1, 1), (2, 1), (3, 2)]
+    assert verify(str(root)).damages == ()
+    assert not caplog.records
+
+
+def test_verify_names_stored_values_that_are_not_utf8(tmp_path: Path) -> None:
+    root = differing(tmp_path, a={"x": [1], "k": pa.array([b"\xff"]).view(pa.string())})
+    (damage,) = verify(str(root)).damages
+    assert "expected 'a' in every row, as the name of the directory says, got text that is not UTF-8" in damage.what
+
+
+def test_no_footers_are_read_for_a_warning_if_the_columns_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_module, "_MANY_FILES", 2)
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
+    root = differing(tmp_path / "d", **{"1": {"x": [1], "k": [1]}, "2": {"x": [2], "k": [2]}})
+    for known in (False, True):
+        dataset = StoredDataset([str(root)])
+        assert dataset.partitions["k"].to_pylist() == [1, 2]
+        assert dataset.has_footers is not known
+
+
 def test_no_footers_are_read_for_a_warning_if_there_is_an_index(tmp_path: Path) -> None:
     root = differing(tmp_path, **{"1": {"x": [1]}, "2": {"x": [2], "k": [9]}})
     write_index(str(root))
     dataset = StoredDataset([str(root)])
     assert dataset.partitions["k"].to_pylist() == [1, 2]
     assert dataset.index is not None
-    assert "footers" not in dataset.__dict__
+    assert not dataset.has_footers
 
 
 def test_files_outside_the_directories_are_refused_if_the_stored_column_differs_inside(tmp_path: Path) -> None:
