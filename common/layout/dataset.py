@@ -10,6 +10,7 @@ import copy
 import decimal
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -70,6 +71,8 @@ from .table_logs import check_no_deletes
 from .table_read import locate
 
 LABELS_KEY = b"parquetry.class_names.v1"
+_LOGGER = logging.getLogger(__name__)
+_warned: set[tuple[str, str]] = set()
 _MANY_FILES = 1000  # whose columns are kept, because a process that needs only them reads no other part of the footers
 
 
@@ -293,6 +296,15 @@ class StoredDataset:
             return []
         known = {**self.schema.fields, **self.refused}
         return undeclared(known, (path for path, _ in self._unified[0]))
+
+    @property
+    def not_added(self) -> dict[str, str]:
+        """The columns that only some files have, that the metadata does not declare, and that cannot become fields,
+        with the reason. They are left out.
+        """
+        if self.table is not None or self._declared is None:
+            return {}
+        return _not_added(self._described[1], self._schemas)
 
     @cached_property
     def footers(self) -> list[pq.FileMetaData]:
@@ -541,7 +553,27 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
     if fields:
         others = {name: field for name, field in fields.items() if name not in schema}
         schema = Unischema(schema.name, [*(fields.get(field.name, field) for field in schema), *others.values()])
-    return schema, {name: reason for name, reason in refused.items() if name not in fields}, partitions
+    refused = {name: reason for name, reason in refused.items() if name not in fields}
+    if dataset._declared is not None and dataset._lists:
+        _warn_of_columns(url_without_secrets(dataset.roots[0]), _not_added(refused, schemas))
+    return schema, refused, partitions
+
+
+def _not_added(refused: Mapping[str, str], schemas: Sequence[FileSchema]) -> dict[str, str]:
+    newer = missing_columns(refused, schemas)
+    return {name: reason for name, reason in refused.items() if name in newer}
+
+
+def _warn_of_columns(root: str, not_added: Mapping[str, str]) -> None:
+    for name, reason in not_added.items():
+        if (root, name) not in _warned:
+            _warned.add((root, name))
+            _LOGGER.warning(
+                "dataset '%s': column '%s', which the schema in the metadata does not declare, is left out: %s",
+                root,
+                name,
+                reason,
+            )
 
 
 def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:

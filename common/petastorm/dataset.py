@@ -82,6 +82,10 @@ class PetastormDataset(StoredDataset):
         declared: dict[str, pa.DataType] = StoredDataset._declared_types.func(self)  # type: ignore[attr-defined]
         return {} if self._physical else declared
 
+    @property
+    def not_added(self) -> dict[str, str]:  # every stored column is a field
+        return {} if self._physical else super().not_added
+
     def _stored_columns(self, declared: Described) -> Described:
         columns, conflicts = self._unified
         schema, refused = infer_fields(columns)

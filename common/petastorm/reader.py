@@ -324,9 +324,13 @@ def _declaring(dataset: PetastormDataset, schema_fields: object) -> PetastormDat
 
 
 def _refuse_differing(dataset: PetastormDataset, patterns: Sequence[str]) -> None:
-    """Raises `SchemaError` if regexes match a column whose files have types that cannot become one."""
+    """Raises `SchemaError` if regexes match a column whose files have types that cannot become one. A column that a
+    declared schema lacks has to be named.
+    """
     for name, reason in dataset.refused.items():
-        if any(re.fullmatch(pattern, name) for pattern in patterns):
+        if re.escape(name) in patterns or (
+            name not in dataset.not_added and any(re.fullmatch(pattern, name) for pattern in patterns)
+        ):
             raise SchemaError(reason)
 
 

@@ -81,7 +81,7 @@ def _storage(plan: Plan) -> list[str]:
 
 
 def _columns(plan: Plan) -> list[str]:
-    """Says which files lack columns that are read, and which columns the metadata hides."""
+    """Says which files lack columns that are read, which columns cannot be added, and which the metadata hides."""
     dataset = plan.dataset
     missing = dataset.missing
     lines = [
@@ -89,6 +89,7 @@ def _columns(plan: Plan) -> list[str]:
         for field in plan.program.fields
         if field.name in missing
     ]
+    lines += [f"columns: '{name}' is left out: {reason}" for name, reason in dataset.not_added.items()]
     hidden = dataset.undeclared
     shown = ", ".join(hidden[:_MOST_NAMES]) + (", ..." if len(hidden) > _MOST_NAMES else "")
     return [*lines, *([f"columns: the schema in the metadata leaves out {shown}"] if hidden else [])]

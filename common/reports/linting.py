@@ -179,7 +179,11 @@ def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             "refused-column",
             name,
             f"Column '{name}' cannot become a tensor.",
-            "Reading all fields raises an error.",
+            (
+                "It is left out, because the schema in the metadata does not declare it."
+                if name in dataset.not_added
+                else "Reading all fields raises an error."
+            ),
             reason,
         )
     for field in report.fields:

@@ -14,11 +14,12 @@ import pytest
 from builders import write_table
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.errors import ParquetryError
 from parquetry.common.layout import dataset as dataset_module
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.petastorm import make_batch_reader, make_reader
-from parquetry.common.reports import inspect
+from parquetry.common.reports import inspect, lint
 from parquetry.common.reports.page import html_report
 from parquetry.common.tools import generate_metadata
 
@@ -116,6 +117,30 @@ def test_a_new_column_that_cannot_be_read_hides_no_declared_one(tmp_path: Path) 
     pipeline = Pipeline(tmp_path)
     assert [int(row["x"]) for row in pipeline] == [1, 2]
     assert [field.name for field in pipeline.schema] == ["x", "box"]
+
+
+def test_newer_columns_that_have_no_common_type_are_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One rule for `Pipeline` and Petastorm's reader: what the metadata declares can be read."""
+    root = tmp_path / "set"
+    shutil.copytree(PETASTORM, root)
+    rows = pq.read_table(sorted(root.rglob("*.parquet"))[0], partitioning=None).slice(0, 1)
+    for name, values in (("d8", pa.array([1])), ("d9", pa.array(["a"]))):
+        write_table(root / f"drive={name}", rows.append_column("new", values))
+    assert "new" not in Pipeline(root).schema
+    assert len(list(Pipeline(root))) == len(Pipeline(PETASTORM)) + 2
+    with make_reader(f"file://{root}", num_epochs=1) as reader:
+        assert sum(1 for _ in reader) == len(Pipeline(root))
+    (record,) = caplog.records
+    assert "column 'new', which the schema in the metadata does not declare, is left out" in record.getMessage()
+    assert "columns: 'new' is left out: field 'new': expected one type in all files" in Pipeline(root).explain()
+    (finding,) = (each for each in lint(str(root)) if each.code == "refused-column")
+    assert finding.cost == "It is left out, because the schema in the metadata does not declare it."
+    with pytest.raises(ParquetryError, match=r"schema_fields=\[UnischemaField\('new', 'str'\), '\.\*'\]"):
+        make_reader(f"file://{root}", schema_fields=["id", "new"])
+    read = [row["new"] for row in Pipeline(root, fields=[UnischemaField("new", "str"), ".*"])]
+    assert read[-2:] == ["1", "a"]
 
 
 @pytest.mark.filterwarnings("ignore:make_batch_reader returns")
