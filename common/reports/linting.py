@@ -6,6 +6,7 @@ read a few values. The checks run in the order of `_CHECKS`.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -156,12 +157,17 @@ def _files(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
         )
     few = 8 if dataset.remote else 64
     if report.files >= few and not report.indexed and dataset.table is None:
+        are_directories = set(dataset.roots).isdisjoint(file.path for file in dataset.files)
         yield _note(
             "no-index",
             None,
             f"There is no row-group index for {report.files:,} files.",
             "Each start reads the footers of all files.",
-            "Write one: parquetry index.",
+            (
+                "Write one: parquetry index."
+                if are_directories
+                else "Only directories have one: name theirs, with where() in place of a pattern for partitions."
+            ),
         )
 
 
@@ -324,7 +330,7 @@ def looks_like_times(field: FieldReport) -> bool:
     """Whether a field holds times, or numbers with a name such as ``stamp_ms``."""
     if field.shape != () or field.codec is not None or field.partition:
         return False
-    named = not set(field.name.lower().split("_")).isdisjoint(_TIME_NAMES)
+    named = not set(re.split("[_.]", field.name.lower())).isdisjoint(_TIME_NAMES)
     return field.dtype.startswith("datetime64") or (named and field.dtype in ("int64", "uint64", "float64"))
 
 

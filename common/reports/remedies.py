@@ -54,11 +54,23 @@ def _keywords(options: str) -> list[str]:
 
 
 def _beside(url: str) -> str:
-    """A place for a new dataset beside another one. The files of an HTTP server go to the working directory."""
+    """A place for a new dataset beside another one. A file or a partition may lie in a dataset, which then would have
+    the rows twice, so the place is beside its directory. HTTP servers and hubs take none: it is in the working directory.
+    """
     fixed = re.split(r"[*?\[]", url)[0]
     if fixed != url:
         fixed = posixpath.dirname(fixed)
-    name = fixed.rstrip("/").removesuffix(".parquet")
-    if name.startswith(("http://", "https://")):
-        name = posixpath.basename(name)
+    place = fixed.rstrip("/")
+    if place and posixpath.normpath(place) in (".", ".."):
+        return posixpath.normpath(posixpath.join(place, "../rewritten"))
+    name = place.removesuffix(".parquet")
+    if name.startswith(("http://", "https://", "hf://")):
+        return f"{posixpath.basename(name)}-rewritten"
+    is_inside = name != place
+    while is_inside or "=" in posixpath.basename(name):
+        above, last = posixpath.split(name)
+        is_directory = above.strip("/") and ("://" not in above or above.count("/") > 2)  # and no bucket
+        last = last.replace("=", "-")
+        name = f"{above}-{last}" if is_directory else posixpath.join(above, last)
+        is_inside = False
     return f"{name}-rewritten" if name else "rewritten"

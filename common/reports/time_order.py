@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.types import is_temporal
 
+from ..layout.chunk_statistics import flat_columns
 from ..layout.dataset import StoredDataset
 from ..layout.nested import one_array
 from ..memory.arrow_views import as_numpy
@@ -144,8 +145,8 @@ def _timed_rows(dataset: StoredDataset, run: range, name: str, groups: Sequence[
     stored = {each: dataset.stored_name(file, each) for each in (name, *groups)}
     with dataset.open(file) as source:
         reader = pq.ParquetFile(source)
-        names = reader.schema_arrow.names
-        places = {each: place for each, place in stored.items() if place is not None and names.count(place) == 1}
+        flat = flat_columns(reader.metadata)
+        places = {each: place for each, place in stored.items() if place is not None and place in flat}
         if name not in places:
             return None
         numbers = [int(dataset.row_groups.group[number]) for number in run]
@@ -157,6 +158,8 @@ def _timed_rows(dataset: StoredDataset, run: range, name: str, groups: Sequence[
     if not batches:
         return None
     table = pa.Table.from_batches(batches)
+    while any(map(pa.types.is_struct, table.schema.types)):
+        table = table.flatten()  # the columns get dotted paths
     table = table.filter(table.column(places[name]).is_valid())
     times = one_array(table.column(places[name]))
     times = times.cast(pa.int32() if times.type.bit_width == 32 else pa.int64()) if is_temporal(times.type) else times

@@ -91,6 +91,14 @@ def same(number: int) -> Sizes:
     return Sizes(least=number, median=number, most=number)
 
 
+def test_a_pattern_is_not_advised_to_have_an_index(tmp_path: Path) -> None:
+    for number in range(64):
+        write_table(tmp_path / f"day={number}", pa.table({"x": [number]}))
+    for url, remedy in ((f"{tmp_path}/*/*", "Only directories have one"), (tmp_path, f"parquetry index {tmp_path}")):
+        (finding,) = (each for each in lint(str(url)) if each.code == "no-index")
+        assert remedy in finding.remedy
+
+
 def test_one_row_group_with_all_rows_is_a_problem(tmp_path: Path) -> None:
     values = np.random.default_rng(7).random((20_000, 128))
     table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 128)})
@@ -159,6 +167,14 @@ def test_rows_that_are_sorted_as_advised_make_all_windows(
     [after] = lint(target)
     assert "rewrite" not in after.remedy
     assert 'pass group_by="drive"' in after.remedy
+
+
+def test_recordings_and_times_in_structs_are_seen(tmp_path: Path) -> None:
+    rows = drives("one after the other").to_pylist()
+    table = pa.table({"meta": [{"drive": row["drive"], "stamp": row["stamp"]} for row in rows]})
+    [finding] = lint(write_table(tmp_path, table, row_group_size=30))
+    assert finding.field == "meta.stamp"
+    assert 'pass group_by="meta.drive". The rows are in the right order' in finding.remedy
 
 
 def test_recordings_without_a_column_of_their_own_are_not_to_be_mixed(tmp_path: Path) -> None:
@@ -263,6 +279,15 @@ def test_a_remedy_ends_with_what_can_be_run(remedy: str, kind: str | None, writt
         ("data/*.parquet", "data-rewritten"),
         ("*.parquet", "rewritten"),
         ("https://host/a/b.parquet", "b-rewritten"),
+        ("hf://datasets/a/b", "b-rewritten"),
+        ("data/drive.parquet", "data-drive-rewritten"),
+        ("data/day=1/hour=2/", "data-day-1-hour-2-rewritten"),
+        ("day=1", "day-1-rewritten"),
+        ("s3://bucket/day=1/a.parquet", "s3://bucket/day-1-a-rewritten"),
+        ("s3://bucket/a.parquet", "s3://bucket/a-rewritten"),
+        ("/a.parquet", "/a-rewritten"),
+        (".", "../rewritten"),
+        ("../", "../../rewritten"),
     ],
 )
 def test_a_rewritten_dataset_has_a_place_of_its_own(url: str, target: str) -> None:
