@@ -54,8 +54,8 @@ def _keywords(options: str) -> list[str]:
 
 
 def _beside(url: str) -> str:
-    """A place for a new dataset beside another one. A file or a partition may lie in a dataset, which then would have
-    the rows twice, so the place is beside its directory. HTTP servers and hubs take none: it is in the working directory.
+    """A place for a new dataset beside another one. A file or a partition may lie in a dataset, which would then have
+    its rows twice: the place is beside its directory. HTTP servers and hubs take none: it is in the working directory.
     """
     fixed = re.split(r"[*?\[]", url)[0]
     if fixed != url:

@@ -166,7 +166,8 @@ def _undecoded(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Iter
             yield stored.name, "The pipeline has no such field."
         elif is_bytes(field.dtype) and not field.storage.coded:
             made = f'UnischemaField("{field.name}", "uint8", (None, None, 3), CompressedImageCodec("jpeg"))'
-            yield field.name, f"It holds bytes. If they are images, decode them with select({made})."
+            advice = "" if field.shape else f" If they are images, decode them with select({made}, '.*')."
+            yield field.name, f"It holds bytes.{advice}"
 
 
 def _with_any_lists(whole: Pipeline, fields: Sequence[UnischemaField]) -> Pipeline:

@@ -17,6 +17,7 @@ from PIL import Image
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.reports import verify, verifying
+from parquetry.common.reports.chain import apply_chain
 
 REAL = Path(__file__).parents[2] / "data" / "petastorm"
 
@@ -77,13 +78,15 @@ def test_a_value_that_does_not_decode_is_found(tmp_path: Path) -> None:
 def test_images_in_a_column_of_bytes_are_decoded_if_the_pipeline_declares_them(tmp_path: Path) -> None:
     files = [jpeg_bytes(size) for size in (20, 30, 40, 50)]
     odd = pa.array([None] * 4, pa.null())
-    photos = pa.table(
-        {"id": range(4), "photo": [*files[:2], files[2][:-200], files[3]], "odd": odd, "hash": [b"x"] * 4}
-    )
+    photo = [*files[:2], files[2][:-200], files[3]]
+    photos = pa.table({"id": range(4), "photo": photo, "odd": odd, "hash": [b"x"] * 4, "parts": [[b"x"]] * 4})
     url = write_table(tmp_path, photos, row_group_size=2)
     found = verify(url)
-    assert (found.damages, list(found.undecoded)) == ((), ["odd", "photo", "hash"])
-    assert 'select(UnischemaField("photo", "uint8", (None, None, 3)' in found.undecoded["photo"]
+    assert (found.damages, list(found.undecoded)) == ((), ["odd", "photo", "hash", "parts"])
+    assert found.undecoded["parts"] == "It holds bytes."
+    advised = verify(apply_chain(Pipeline(url), found.undecoded["photo"].partition(" with ")[2].removesuffix(".")))
+    assert [damage.check for damage in advised.damages] == ["decoding"]
+    assert list(advised.undecoded) == ["odd", "hash", "parts"]
     image = UnischemaField("photo", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
     for pipeline in (
         Pipeline(url, ["id", image]),
@@ -93,7 +96,7 @@ def test_images_in_a_column_of_bytes_are_decoded_if_the_pipeline_declares_them(t
         (damage,) = found.damages
         assert (damage.check, damage.row_group, found.rows) == ("decoding", 1, 4)
         assert "row 0" in damage.what
-        assert found.undecoded.keys() == {"odd", "hash"}
+        assert found.undecoded.keys() == {"odd", "hash", "parts"}
         assert found.undecoded["hash"] == "The pipeline has no such field."
     assert verify(Pipeline(url).shuffle(9).batch(2)) == verify(url)  # they use all fields that can be read
 
