@@ -16,6 +16,7 @@ from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.tracebacks import shortens
 
 from .nested import NestedTensors
 from .runs import Run
@@ -52,6 +53,7 @@ def convert(value: object) -> object:
     return default_convert(value)
 
 
+@shortens
 def stack(rows: list[Any]) -> Any:
     """Returns what ``default_collate(rows)`` returns, with an error that names the field whose rows it cannot stack.
 
