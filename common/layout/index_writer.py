@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, ParquetryError
@@ -56,7 +57,7 @@ def write_index(
 
     Raises:
         DatasetError: the directory does not exist, has no Parquet files, or cannot be written.
-        FieldNotFoundError: a pattern matches no field of the first file.
+        FieldNotFoundError: a pattern matches no field of the first and the last file.
     """
     listing = list_files(
         [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
@@ -72,10 +73,15 @@ def write_lines(
 ) -> str:
     """Writes an index of the lines that ``tables_of`` yields, for all files in order. See `write_index`."""
     path = posixpath.join(listing.directory("row-group index"), INDEX_NAME)
-    lines = IndexLines(load_footer(listing.filesystem, listing.files[0]), columns)
+    lines: IndexLines | None = IndexLines(
+        listing.filesystem, dict.fromkeys((listing.files[0], listing.files[-1])), columns
+    )
     try:
-        with whole_file(path, listing.filesystem) as hidden, closing(tables_of(lines)) as tables:
-            _write(listing, hidden, lines, tables)
+        with whole_file(path, listing.filesystem) as hidden:
+            while lines is not None:  # once, or again with the fields that only later files have
+                with closing(tables_of(lines)) as tables:
+                    _write(listing, hidden, lines, tables)
+                lines = lines.with_more_fields(listing.files)
     except ParquetryError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -134,15 +140,20 @@ class IndexLines:
     """Makes the lines of an index, some files at a time, and collects the contents of its description.
 
     Args:
-        first: the footer of the first file, which determines the columns.
+        models: the files whose fields are described; the first one determines the type of a field's bounds.
         patterns: the fields to describe; ``None`` for all.
     """
 
-    def __init__(self, first: pq.FileMetaData, patterns: Sequence[str] | None) -> None:
-        types = dict(bound_types(first))
+    def __init__(self, filesystem: pafs.FileSystem, models: Iterable[DataFile], patterns: Sequence[str] | None) -> None:
+        self._filesystem, self.models, self._patterns = filesystem, tuple(models), patterns
+        types: dict[str, pa.DataType] = {}
+        leaves, flat = dict[str, int](), set[str]()
+        for footer in (load_footer(filesystem, file) for file in self.models):
+            new = {name: kind for name, kind in bound_types(footer) if name not in types}
+            flat |= new.keys() & flat_columns(footer).keys()
+            types, leaves = {**types, **new}, {**leaves, **leaf_columns(footer)}
         chosen = set(types) if patterns is None else {name for p in patterns for name in match_names(p, types)}
         self._fields = [name for name in types if name in chosen]
-        leaves, flat = leaf_columns(first), flat_columns(first)
         self._leaves = [leaf for leaf in leaves if patterns is None or belongs(leaf, chosen)]
         self._bounds = {name: types[name] for name in self._fields if name in flat}
         self._all_fields = patterns is None
@@ -154,6 +165,15 @@ class IndexLines:
         self._seen = DistinctSchemas()
         self._schemas: list[tuple[str, str]] = []
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
+
+    def with_more_fields(self, files: Sequence[DataFile]) -> IndexLines | None:
+        """An object for the same lines with the fields of all files; ``None`` if this one has them."""
+        if not self._extra:
+            return None
+        places = {path for path, _ in self._schemas}
+        models = [file for file in files if file.relative in places]
+        wider = IndexLines(self._filesystem, models, self._patterns)
+        return wider if wider._fields != self._fields else None
 
     def description(self) -> IndexDescription:
         """The description of the lines so far."""

@@ -33,18 +33,18 @@ def write_index(
     Raises:
         DatasetError: ``url`` is not a directory, it contains no Parquet files, a file is damaged,
             or the directory cannot be written to.
-        FieldNotFoundError: a pattern matches no field of the first file.
+        FieldNotFoundError: a pattern matches no field of the first and the last file.
     """
     context_of(spark, "write_index")
     listing = list_files(
         [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
     )
 
-    describe = _Describe(listing.filesystem, listing.files[0], columns)
     starts = range(0, len(listing.files), _FILES_AT_A_TIME)
     chunks = [listing.files[first : first + _FILES_AT_A_TIME] for first in starts]
 
     def tables(lines: IndexLines) -> Generator[pa.Table, None, None]:
+        describe = _Describe(listing.filesystem, lines.models, columns)
         for data, found in run_tasks(spark, "write_index", describe, chunks):
             lines.absorb(found)
             yield from_stream(data)
@@ -55,12 +55,12 @@ def write_index(
 class _Describe:
     """Creates the index lines of some files, in an executor."""
 
-    def __init__(self, filesystem: pafs.FileSystem, first: DataFile, columns: Sequence[str] | None) -> None:
+    def __init__(self, filesystem: pafs.FileSystem, models: Sequence[DataFile], columns: Sequence[str] | None) -> None:
         self._filesystem = filesystem
-        self._first = first
+        self._models = models
         self._columns = columns
 
     def __call__(self, files: Sequence[DataFile]) -> tuple[bytes, LinesFound]:
-        lines = IndexLines(load_footer(self._filesystem, self._first), self._columns)
+        lines = IndexLines(self._filesystem, self._models, self._columns)
         table = lines.of(files, [load_footer(self._filesystem, file) for file in files])
         return bytes(to_stream(table)), lines.found()

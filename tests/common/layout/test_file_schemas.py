@@ -76,6 +76,21 @@ def test_a_newer_partition_adds_its_columns(tmp_path: Path, new: int, with_metad
     assert "score: not in" in html_report(str(root))
 
 
+@pytest.mark.parametrize("columns", [None, ["x", "s.*"]])
+def test_an_index_describes_the_columns_of_newer_files(tmp_path: Path, columns: list[str] | None) -> None:
+    write_table(tmp_path / "a", pa.table({"x": range(4)}), row_group_size=2)
+    write_table(tmp_path / "b", pa.table({"x": [5], "score": [1.5], "size": [[1]]}))
+    write_table(tmp_path / "c", pa.table({"x": [6], "score": [3.5], "k": ["b"]}))
+    write_index(str(tmp_path), columns=columns)
+    pipeline = Pipeline(tmp_path).where(pc.field("score") > 2).select("x")
+    assert [int(row["x"]) for row in pipeline] == [6]
+    index = pipeline.dataset.index
+    assert index is not None
+    assert not pipeline.dataset.has_footers
+    assert index.statistics("size") is not None
+    assert (index.statistics("k") is None) is (columns is not None)
+
+
 @pytest.mark.parametrize("first", ["a", "z"])
 def test_a_file_declares_its_own_columns(tmp_path: Path, first: str) -> None:
     write(tmp_path / first, [0], later=False)
