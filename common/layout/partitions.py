@@ -86,9 +86,9 @@ def _keys_around(file: DataFile) -> set[str]:
 
 def _no_directory(files: Sequence[DataFile], key: str, seen: Collection[int], *, is_stored: bool) -> DatasetError:
     missing = next(file.shown_path for number, file in enumerate(files) if number not in seen)
-    why = f". They store '{key}', too, but not with the values of their directories" if is_stored else ""
+    stored = f" A stored '{key}' counts only if those store the values of their directories, too." if is_stored else ""
     return DatasetError(
-        f"file {missing}: expected a directory '{key}=...' as other files of the dataset have{why}. "
+        f"file {missing}: expected a directory '{key}=...' as other files of the dataset have.{stored} "
         "Move it there, or name fewer URLs."
     )
 
