@@ -277,6 +277,11 @@ class StoredDataset:
         return missing_columns((name for name in self.schema.fields if name not in self.partitions), self._schemas)
 
     @property
+    def unlike_files(self) -> list[int]:
+        """The numbers of the first files that have each of the distinct schemas."""
+        return [schema.first for schema in self._schemas]
+
+    @property
     def stored_names(self) -> frozenset[str]:
         """The columns of all files: of the top level, and by dotted path."""
         return frozenset[str]().union(*(schema.names for schema in self._schemas))

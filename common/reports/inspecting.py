@@ -344,7 +344,7 @@ def _described(dataset: StoredDataset) -> str:
     found: set[bytes] = set()
     for version in dataset.listing.metadata_files:
         found |= read_key_values(dataset.filesystem, version).keys()
-    if dataset.files:
-        footer = dataset.footer(0)
+    for number in dataset.unlike_files if dataset.table is None else [0][: len(dataset.files)]:
+        footer = dataset.footer(number)
         found |= (footer.metadata or {}).keys() | (footer.schema.to_arrow_schema().metadata or {}).keys()
     return "parquetry" if SCHEMA_KEY in found else "petastorm" if PETASTORM_KEY in found else "columns"

@@ -107,12 +107,14 @@ def test_a_file_declares_its_own_columns(tmp_path: Path, first: str) -> None:
     assert pipeline.schema.score.nullable
 
 
-def test_a_declared_column_that_a_newer_file_lacks_is_null_there(tmp_path: Path) -> None:
-    write(tmp_path / "a", [4], later=True)
+@pytest.mark.parametrize("own", ["a", "c"])
+def test_a_declared_column_that_a_newer_file_lacks_is_null_there(tmp_path: Path, own: str) -> None:
+    write(tmp_path / own, [4], later=True)
     write_table(tmp_path / "b", pa.table({"x": [5]}))
     values = {int(row["x"]): (row["box"], row["score"]) for row in Pipeline(tmp_path)}
     assert values[5] == (None, None)
     assert values[4][1] == 2.0
+    assert inspect(str(tmp_path)).described == "parquetry"
 
 
 def test_columns_of_all_files_that_the_metadata_leaves_out_stay_out_and_are_said(tmp_path: Path) -> None:
