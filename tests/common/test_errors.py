@@ -334,7 +334,8 @@ def test_decreasing_time_stamps_are_reported_with_file_and_row(tmp_path: Path) -
     pipeline = built.pipeline("id").ngram(length=2, timestamp="ts")
     with pytest.raises(
         DatasetError,
-        match=r"part-001\.parquet, row group 1, row 1: expected timestamps in 'ts' that do not decrease, got 5 after 1000",
+        match=r"part-001\.parquet, row group 1, row 1: expected timestamps in 'ts' that do not decrease, got 5 after 1000\. "
+        r"Name the field that tells recordings apart in group_by=",
     ):
         next(iter(pipeline))
     assert len(built.pipeline("id").where(pc.field("id") != 6).ngram(length=2, timestamp="ts")) == 6
