@@ -417,8 +417,8 @@ def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
             raise DatasetError(
                 f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected timestamps in "
                 f"'{step.timestamp}' that do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. "
-                "Name the field that tells recordings apart in group_by=. If times go backward inside a recording, sort "
-                f"the data by {[*step.group_by, step.timestamp]}."
+                "Name the field that tells recordings apart in group_by=. If times go backward inside a recording, "
+                f"sort the data by {[*step.group_by, step.timestamp]}."
             )
     rule = WindowRule(span=step.span, max_gap=gap_of(dataset, step), stride=step.stride, overlap=step.overlap)
     starts = window_starts(sequence, stamps, rule)
