@@ -174,8 +174,8 @@ def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(source.bit_width < target.bit_width and signed != (True, False))
     if types.is_integer(source) and types.is_floating(target):
         return bool(source.bit_width <= _DIGITS.get(target.bit_width, 8))
-    if types.is_floating(source) and types.is_floating(target):
-        return bool(source.bit_width <= target.bit_width)
+    if types.is_floating(source):
+        return bool(types.is_floating(target) and source.bit_width <= target.bit_width)
     if types.is_timestamp(source) and types.is_timestamp(target):
         return bool(source.unit == target.unit)
     return not (types.is_integer(source) or types.is_temporal(source) or types.is_boolean(source))

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 
-from parquetry.common import Pipeline, UnischemaField
+from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DecodeError, EmptySelectionError, SchemaError
 from parquetry.common.layout.index import write_index
 from parquetry.common.reports import verify
@@ -266,6 +266,18 @@ def test_every_face_reads_drifting_files_alike(url: str, face: Face) -> None:
     rows = rows.cast("datetime64[us]", "c").cast("int64", "c").nulls("drop", "t", "i", "s", "z", "l")
     wanted = [{"id": n, **{name: values[n] for name, values in DELIVERED.items()}} for n in (0, 4)]
     assert face.elements(rows) == wanted
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_cast_reads_the_fractions_of_a_newer_file_beside_declared_integers(tmp_path: Path, indexed: bool) -> None:
+    root = tmp_path / "data"
+    write_dataset(root, Unischema("rows", [UnischemaField("x", np.int64)]), [{"x": 2**53 + 1}, {"x": 2}])
+    pq.write_table(pa.table({"x": [3.5, 4.0]}), root / "z.parquet")
+    if indexed:
+        write_index(root)
+    assert [row["x"] for row in THREADS.elements(Pipeline(root).cast("float64", "x"))] == [2.0**53, 2.0, 3.5, 4.0]
+    with pytest.raises(DecodeError, match=r"z\.parquet, row group 0: field 'x', row 0: expected values of type int64"):
+        list(Pipeline(root, executor="threads"))
 
 
 MISFITS = {

@@ -18,6 +18,7 @@ from oracle import examples
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import DecodeError, SchemaError
 from parquetry.common.layout import index_format
+from parquetry.common.layout.conforming import always_fits, conform
 from parquetry.common.layout.evolution import widen, widest
 from parquetry.common.layout.index import write_index
 from parquetry.common.tools import generate_metadata
@@ -83,6 +84,24 @@ def test_the_order_of_files_does_not_decide_their_type(kinds: list[pa.DataType],
     shuffled = list(kinds)
     order.shuffle(shuffled)
     assert widest(shuffled) == widest(kinds)
+
+
+NUMBERS = [*(pa.type_for_alias(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)), pa.float16()]
+NUMBERS += [pa.float32(), pa.float64()]
+
+
+@every_case("source", NUMBERS)
+def test_types_that_always_fit_take_the_values_at_the_ends_of_each_other(source: pa.DataType) -> None:
+    dtype = np.dtype(source.to_pandas_dtype())
+    if dtype.kind == "f":
+        ends = np.array([np.finfo(dtype).max, 0.5, 1 + np.finfo(dtype).eps], dtype)
+    else:
+        ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+    for target in NUMBERS:
+        try:
+            conform(pa.chunked_array([pa.array(ends)]), target)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            assert not always_fits(source, target), (source, target)
 
 
 @pytest.fixture
