@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from ..schema.infer import flatten_fields
 from .conforming import UNITS, always_fits, converts, declaration
 from .int96 import footer_schema
-from .nested import is_bytes, is_list, is_text, plain
+from .nested import is_bytes, is_list, is_text, plain, value_type
 
 _ARROW_KEY = b"ARROW:schema"
 _DIGITS_128, _MOST_DIGITS = 38, 76  # of decimals in Arrow
@@ -107,12 +107,16 @@ def unify_schemas(
             kinds.setdefault(path, {}).setdefault(column.type, file)
     for path, types in kinds.items():
         kind = _in_zone((declared or {}).get(path), types)
-        times = kind is not None and all(map(pa.types.is_timestamp, (kind, *types)))
-        if path in refused or (len(types) == 1 and not times):  # INT96 may have more digits than its type
+        if path in refused or (len(types) == 1 and not _has_other_unit(kind, *types)):
             continue
         if kind is None or not all(converts(each, kind) for each in types):
             kind = widest(types)
-        if kind is None and path in cast and (target := _declarable(types)) is not None and not is_text(target):
+        if (
+            kind is None
+            and path in cast
+            and (target := _declarable(types)) is not None
+            and not is_text(value_type(target))
+        ):
             kind = _in_zone(target, types)
         if kind is None:
             refused[path] = _not_one_type(path, types)
@@ -129,10 +133,20 @@ def unify_schemas(
 
 def _in_zone(kind: pa.DataType | None, types: Collection[pa.DataType]) -> pa.DataType | None:
     """Returns a declared type, which names no time zone, with that of the files. If they name several, it is UTC."""
+    if kind is not None and is_list(kind):
+        return pa.large_list(_in_zone(kind.value_type, [each.value_type for each in types if is_list(each)]))
     if kind is None or not pa.types.is_timestamp(kind):
         return kind
     zones = {each.tz for each in types if pa.types.is_timestamp(each) and each.tz is not None}
     return pa.timestamp(kind.unit, zones.pop() if len(zones) == 1 else "UTC" if zones else None)
+
+
+def _has_other_unit(declared: pa.DataType | None, stored: pa.DataType) -> bool:
+    """Whether times are declared in another unit than that of the files. INT96 may have more digits than its type."""
+    if declared is None:
+        return False
+    kind, other = value_type(declared), value_type(stored)
+    return bool(pa.types.is_timestamp(kind) and pa.types.is_timestamp(other) and kind.unit != other.unit)
 
 
 def strained(schemas: Sequence[tuple[str, pa.Schema]], unified: Sequence[tuple[str, pa.Field]]) -> frozenset[str]:
@@ -162,7 +176,7 @@ def _not_one_type(path: str, types: Mapping[pa.DataType, str]) -> str:
     target = _declarable(types)
     advice = f"leave the field out with select(r'(?!{re.escape(path)}$).*')"
     if target is not None:
-        zone = ", with times without a zone as UTC" if pa.types.is_timestamp(target) else ""
+        zone = ", with times without a zone as UTC" if pa.types.is_timestamp(value_type(target)) else ""
         advice = f"read all as one type{zone}: {declaration(path, target)}"
     return (
         f"field '{path}': expected one type in all files, got {first} in {first_file} and {other} in {file}, which do "
@@ -173,6 +187,9 @@ def _not_one_type(path: str, types: Mapping[pa.DataType, str]) -> str:
 def _declarable(types: Collection[pa.DataType]) -> pa.DataType | None:
     """Returns a type whose values mean something else in some of the files, so that the user has to ask for it."""
     kinds = [plain(kind) for kind in types]
+    if all(map(is_list, kinds)):
+        inner = _declarable([kind.value_type for kind in kinds])
+        return None if inner is None else pa.large_list(inner)
     finest = max((kind.unit for kind in kinds if pa.types.is_timestamp(kind)), key=UNITS.index, default="us")
     number = pa.float64() if any(map(pa.types.is_floating, kinds)) else pa.int64()
     targets = pa.timestamp(finest), pa.large_string(), number

@@ -10,7 +10,7 @@ https://github.com/apache/parquet-testing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -131,9 +131,9 @@ def decode_int96(table: pa.Table, arrow: pa.Schema, place: str, first_row: int =
         chunks = table.column(number).chunks
         try:
             try:
-                decoded = [_decoded(chunk, kind, "us") for chunk in chunks]
+                decoded = _decoded_chunks(chunks, kind, "us")
             except _FinerError:
-                decoded = [_decoded(chunk, kind, "ns") for chunk in chunks]
+                decoded = _decoded_chunks(chunks, kind, "ns")
         except _OutsideError as error:
             row = "" if field.type.num_fields else f", row {first_row + error.place}"
             raise DecodeError(
@@ -157,6 +157,18 @@ def _like(kind: pa.DataType, wanted: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_struct(kind):
         return [wanted.field(member.name).type for member in kind]
     return [member.type for member in members(wanted)]
+
+
+def _decoded_chunks(chunks: Sequence[pa.Array], wanted: pa.DataType, unit: str) -> list[pa.Array]:
+    first, made = 0, list[pa.Array]()
+    for chunk in chunks:
+        try:
+            made.append(_decoded(chunk, wanted, unit))
+        except _OutsideError as error:
+            error.place += first
+            raise
+        first += len(chunk)
+    return made
 
 
 def _decoded(array: pa.Array, wanted: pa.DataType, unit: str) -> pa.Array:

@@ -248,6 +248,11 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values in lists of any depth; that of other columns is their own."""
+    return value_type(kind.value_type) if is_list(kind) else kind
+
+
 def not_null_mask(column: pa.ChunkedArray) -> np.ndarray:
     """Which values are not null and, if they are lists, contain no null at any depth; bool."""
     parts = [np.zeros(0, np.bool_)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -209,6 +210,20 @@ def test_files_of_any_types_are_one_column(name: str, data: st.DataObject) -> No
         assert drift.field is not None or verify(str(root)).damages == ()
 
 
+def in_lists(values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(range(len(values) + 1), pa.int32()), values)
+
+
+@pytest.mark.parametrize("name", DRIFTS)
+def test_lists_of_any_types_are_one_column(tmp_path: Path, name: str) -> None:
+    drift = DRIFTS[name]
+    write(tmp_path, [in_lists(column(kind, values)) for kind, values in drift.values.items()])
+    field = None if drift.field is None else drift.field.replace(shape=(None,))
+    rows = THREADS.elements(Pipeline(tmp_path, None if field is None else [field, ".*"]))
+    values = [drift.delivered(value) for values in drift.values.values() for value in values]
+    assert [row["x"] for row in rows] == plain([[value] for value in values])
+
+
 FILES: list[dict[str, pa.Array]] = [
     {
         "t": pa.array([0, 1], pa.timestamp("us")),
@@ -311,6 +326,7 @@ def test_the_first_value_that_does_not_fit_is_named_with_its_row_and_what_to_wri
     assert inspect(str(tmp_path)).fields[1].stored == str(kind)
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
     ("field", "right", "wrong"),
     [
@@ -323,10 +339,11 @@ def test_the_first_value_that_does_not_fit_is_named_with_its_row_and_what_to_wri
     ids=["a time of day", "nanoseconds", "a fraction", "zeros", "text that is not UTF-8"],
 )
 def test_a_value_that_the_declared_type_would_change_is_refused(
-    tmp_path: Path, field: str, right: pa.Array, wrong: pa.Array
+    tmp_path: Path, field: str, right: pa.Array, wrong: pa.Array, nested: bool
 ) -> None:
-    write(tmp_path, [right, wrong])
-    pipeline = Pipeline(tmp_path, [UnischemaField("x", field), ".*"], executor="threads")
+    write(tmp_path, [in_lists(values) if nested else values for values in (right, wrong)])
+    shape = (None,) if nested else ()
+    pipeline = Pipeline(tmp_path, [UnischemaField("x", field, shape), ".*"], executor="threads")
     with pytest.raises(DecodeError, match=r"1\.parquet, row group 0: field 'x', row 1: expected values of type"):
         list(pipeline)
 
@@ -357,19 +374,22 @@ def test_times_that_may_be_local_are_not_taken_for_utc_unless_the_user_says_so(t
         assert [row["x"] for row in THREADS.elements(asked)] == [0, 7]
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
     ("first", "second", "field"),
     [(["a"], [1], "str"), (["a"], [b"b"], "str"), ([True], [1], "int64"), ([True], [1.5], "float64")],
     ids=["text", "bytes", "truth", "truth and fractions"],
 )
 def test_types_that_mean_something_else_need_a_declaration_which_the_error_shows(
-    tmp_path: Path, first: list[object], second: list[object], field: str
+    tmp_path: Path, first: list[object], second: list[object], field: str, nested: bool
 ) -> None:
-    write(tmp_path, [pa.array(first), pa.array(second)])
-    with pytest.raises(SchemaError, match=rf"fields=\[UnischemaField\('x', '{field}'\), '\.\*'\]"):
+    write(tmp_path, [in_lists(pa.array(values)) if nested else pa.array(values) for values in (first, second)])
+    shape = ", (None,)" if nested else ""
+    with pytest.raises(SchemaError, match=re.escape(f"fields=[UnischemaField('x', '{field}'{shape}), '.*']")):
         list(Pipeline(tmp_path))
-    rows = THREADS.elements(Pipeline(tmp_path, [UnischemaField("x", field), ".*"]))
-    assert rows == [{"id": n, "x": _as(field, value)} for n, value in enumerate([*first, *second])]
+    rows = THREADS.elements(Pipeline(tmp_path, [UnischemaField("x", field, (None,) if nested else ()), ".*"]))
+    values = [_as(field, value) for value in (*first, *second)]
+    assert rows == [{"id": n, "x": [value] if nested else value} for n, value in enumerate(values)]
 
 
 def _as(field: str, value: Any) -> Any:

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from builders import int96_bytes, int96_column, write_int96, write_table
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.engine.read import fetch
 from parquetry.common.errors import DecodeError
 from parquetry.common.layout.arrow_read import read_slices
-from parquetry.common.layout.int96 import bytes_footer, footer_schema
+from parquetry.common.layout.int96 import bytes_footer, decode_int96, footer_schema
 
 pytestmark = pytest.mark.versions
 
@@ -92,6 +92,23 @@ def test_nanoseconds_are_refused_and_never_cut_off(tmp_path: Path, members: bool
         DecodeError, match=r"a\.parquet, row group 0: field '[a-z.]+'.*timestamp\[us\].*timestamp\[ns\]"
     ):
         list(Pipeline(write_int96(tmp_path / "a.parquet", pa.table({"at": column}))))
+
+
+def test_nanoseconds_in_lists_are_read_where_they_are_declared(tmp_path: Path) -> None:
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), int96_column([5_000, 1_234_567_891], "ns"))
+    url = write_int96(tmp_path / "a.parquet", pa.table({"at": lists}))
+    with pytest.raises(DecodeError, match=r"fields=\[UnischemaField\('at', 'datetime64\[ns\]', \(None,\)\), "):
+        list(Pipeline(url))
+    field = UnischemaField("at", "datetime64[ns]", (None,))
+    assert [row["at"].tolist() for row in Pipeline(url, [field])] == [[5_000, 1_234_567_891], []]
+
+
+def test_the_row_is_counted_across_the_chunks_of_a_column(tmp_path: Path) -> None:
+    write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column([0])}))
+    schema = footer_schema(pq.read_metadata(tmp_path / "a.parquet"))
+    chunks = [pa.array([int96_bytes(0, 0)] * 2, pa.binary(12)), pa.array([int96_bytes(2**30, 0)], pa.binary(12))]
+    with pytest.raises(DecodeError, match="here, row 12: field 'at'"):
+        decode_int96(pa.table({"at": pa.chunked_array(chunks)}), schema, "here", 10)
 
 
 def test_nanoseconds_beside_years_that_they_cannot_count_are_an_error(tmp_path: Path) -> None:
