@@ -111,12 +111,8 @@ def unify_schemas(
             continue
         if kind is None or not all(converts(each, kind) for each in types):
             kind = widest(types)
-        if (
-            kind is None
-            and path in cast
-            and (target := _declarable(types)) is not None
-            and not is_text(value_type(target))
-        ):
+        target = _declarable(types) if kind is None and path in cast else None
+        if target is not None and not is_text(value_type(target)):
             kind = _in_zone(target, types)
         if kind is None:
             refused[path] = _not_one_type(path, types)

@@ -30,6 +30,7 @@ from ..schema.images import CompressedImageCodec
 from ..selection.possible import believed, contradiction, impossible
 from ..selection.pruning import ColumnStatistics
 from ..selection.statistics import stated_statistics
+from ..stages.cast import Cast
 from ..stages.select import Select
 from ..transport.source import usable_processors
 from ..urls import without_secrets
@@ -123,11 +124,9 @@ def verify(
             damages=broken,
             undecoded={},
         )
-    if not len(dataset.schema):
-        reasons = " ".join(dataset.refused.values()) or "The files have no columns."
-        raise SchemaError(f"verify {', '.join(pipeline.urls)}: expected columns that can be read, got none. {reasons}")
-    fields = _fields_of(pipeline)
-    checker = _Checker(_with_any_lists(pipeline.with_stages(()).select(*fields), fields), fields, round_trips)
+    plan = _plan_of(pipeline)
+    dataset, fields = plan.dataset, list(plan.program.fields)
+    checker = _Checker(_decoding(pipeline, plan), round_trips)
     threads = fetch_threads(dataset.remote, workers or usable_processors())
     numbers = range(len(dataset.row_groups))
     parts = in_parallel(checker.check, numbers, "verifying", threads)
@@ -144,16 +143,30 @@ def verify(
     )
 
 
-def _fields_of(pipeline: Pipeline) -> list[UnischemaField]:
-    """The fields to decode: those that the verbs of a pipeline use, as it declares them, or all."""
-    if not pipeline.stages:
-        return list(pipeline.dataset.schema)
-    if pipeline.dataset.refused and not any(isinstance(stage, Select) for stage in pipeline.stages):
-        readable = pipeline.with_stages(()).select(*map(re.escape, pipeline.dataset.schema.fields))
-        pipeline = readable.with_stages((*readable.stages, *pipeline.stages))
+def _plan_of(pipeline: Pipeline) -> Plan:
+    """The plan of a pipeline, without the columns that cannot become tensors, unless it selects fields itself."""
     plan = pipeline.plan()
     assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
-    return list(plan.program.fields)
+    if not len(plan.dataset.schema):
+        reasons = " ".join(plan.dataset.refused.values()) or "The files have no columns."
+        raise SchemaError(f"verify {', '.join(pipeline.urls)}: expected columns that can be read, got none. {reasons}")
+    if not plan.dataset.refused or any(isinstance(stage, Select) for stage in pipeline.stages):
+        return plan
+    readable = pipeline.with_stages(()).select(*map(re.escape, plan.dataset.schema.fields))
+    plan = readable.with_stages((*readable.stages, *pipeline.stages)).plan()
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def _decoding(pipeline: Pipeline, plan: Plan) -> Pipeline:
+    """Returns a pipeline whose elements are all rows, with the stored fields of a plan as it decodes them."""
+    fields, casts = plan.program.fields, plan.casts
+    whole = pipeline.with_stages(())
+    whole = whole.select(*(re.escape(field.name) if field.name in casts else field for field in fields))
+    whole = _with_any_lists(whole, fields)
+    place = next(number for number, stage in enumerate(whole.stages, 1) if isinstance(stage, Select))
+    cast = [Cast.of(dtype, [re.escape(name)]) for name, dtype in casts.items() if name in {f.name for f in fields}]
+    return whole.with_stages((*whole.stages[:place], *cast, *whole.stages[place:]))
 
 
 def _undecoded(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Iterator[tuple[str, str]]:
@@ -224,9 +237,12 @@ def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
 class _Checker:
     """Checks row groups. Thread-safe."""
 
-    def __init__(self, whole: Pipeline, fields: Sequence[UnischemaField], round_trips: int) -> None:
-        self._dataset = whole.dataset
-        self._fields = [field for field in fields if field.name not in self._dataset.partitions]
+    def __init__(self, whole: Pipeline, round_trips: int) -> None:
+        plan = whole.plan()
+        assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
+        self._dataset = plan.dataset
+        apart = {*self._dataset.partitions, *plan.casts}  # what is cast need not fit the type of the dataset
+        self._fields = [field for field in plan.program.fields if field.name not in apart]
         self._fetcher = Fetcher(self._dataset, self._fields)
         self._stated = {
             field.name: stated_statistics(self._dataset, field.name)
@@ -235,8 +251,6 @@ class _Checker:
         }
         self._impossible = {name: impossible(stated) for name, stated in self._stated.items()}
         self._bounds = {name: believed(stated) for name, stated in self._stated.items()}
-        plan = whole.plan()
-        assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
         self._before = plan.selection.items_before
         self._elements = whole.at_epoch(0)
         self._round_trips = round_trips

@@ -295,6 +295,26 @@ def test_a_cast_reads_the_fractions_of_a_newer_file_beside_declared_integers(tmp
         list(Pipeline(root, executor="threads"))
 
 
+def test_verify_reads_columns_as_the_pipeline_declares_or_casts_them(tmp_path: Path) -> None:
+    times = [pa.array([0, FAR // 1000], pa.timestamp("us")), pa.array([7, 8], pa.timestamp("ns", "UTC"))]
+    for number, (values, when) in enumerate(zip([[2**53 + 1, 2], [1.0, 2.0]], times, strict=True)):
+        table = pa.table({"x": values, "t": when, "l": [[1], [1, 2]]})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    write_index(tmp_path)
+    rows = Pipeline(tmp_path)
+    declared = rows.select(UnischemaField("x", np.int64), UnischemaField("t", "datetime64[ms]"), "l")
+    for pipeline, wrong in (
+        (rows, [f"field 'x', row 0: .*{2**53 + 1}"]),
+        (declared, [r"1\.parquet, .* field 't', row 0: .*timestamp\[ms.*, got 1970-01-01 .*007"]),
+        (rows.cast("float32", "x").cast("datetime64[s]", "t"), []),
+        (rows.cast("int8", "x"), [f"field 'x', row 0: expected a number that int8 can hold, got {2**53 + 1}"]),
+    ):
+        found = verify(pipeline)
+        assert len(found.damages) == len(wrong)
+        assert all(re.search(what, damage.what) for what, damage in zip(wrong, found.damages, strict=True))
+        assert "x" not in found.undecoded
+
+
 MISFITS = {
     "an integer": (pa.float64(), pa.array([1, 2**53 + 1, 2**53 + 3]), pa.array([0.5]), "int64", 9007199254740993),
     "a time": (pa.timestamp("ns"), pa.array([0, FAR // 1000], pa.timestamp("us")), pa.array([0], pa.timestamp("ns")),
