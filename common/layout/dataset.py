@@ -55,7 +55,7 @@ from .filesystem import resolve
 from .footers import REMOVED, checked_footer, footer_digest, read_footer, read_footers, remedy, why
 from .group_footers import read_group_footer
 from .index import RowGroupIndex, load_index
-from .int96 import footer_schema
+from .int96 import footer_schema, has_nanoseconds
 from .nested import usual_type, variable, wide
 from .opening import check_used, opened
 from .partitions import partition_columns
@@ -583,9 +583,13 @@ def _warn_of_columns(root: str, not_added: Mapping[str, str]) -> None:
 
 def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:
     """Returns the path and the Arrow schema of the first file."""
-    path = dataset.files[0].shown_path
-    with _naming(path):
-        return path, footer_schema(dataset.footer(0))
+    return dataset.files[0].shown_path, _schema_of(dataset, 0)
+
+
+def _schema_of(dataset: StoredDataset, file: int) -> pa.Schema:
+    footer = dataset.footer(file)
+    with _naming(dataset.files[file].shown_path):
+        return footer_schema(footer)
 
 
 @contextmanager
@@ -606,6 +610,8 @@ def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
     if dataset.index is not None:
         place = {file.path: number for number, file in enumerate(dataset.files)}
         described = [(place[path], arrow) for path, arrow in dataset.index.schemas]
+        if dataset.index.is_old:
+            described = [(n, _schema_of(dataset, n) if has_nanoseconds(arrow) else arrow) for n, arrow in described]
         return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
     key = schemas_key(dataset.version) if len(dataset.files) >= _MANY_FILES and dataset.is_cacheable else None
     kept = None

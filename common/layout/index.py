@@ -30,7 +30,7 @@ from .index_writer import write_index
 from .nested import stored_schema
 from .retries import with_retries
 from .store_answers import told
-from .writers import right_since
+from .writers import GENERATION, right_since
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
@@ -91,6 +91,11 @@ class RowGroupIndex:
             for part in self._parts
             for path, text in part.description.schemas
         ]
+
+    @property
+    def is_old(self) -> bool:
+        """Whether an earlier release wrote it. Its schemas may have INT96 timestamps as nanoseconds."""
+        return any(part.description.by_writer < GENERATION for part in self._parts)
 
     def statistics(self, name: str) -> ChunkStatistics | None:
         """The statistics of one column; ``None`` if only the footers have them."""

@@ -63,7 +63,7 @@ def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
 
 def with_int96(arrow: pa.Schema, footer: pq.FileMetaData) -> pa.Schema:
     """Returns a `stored_schema` with the INT96 columns as microseconds; the same object if there are none."""
-    if not any(map(_has_nanoseconds, arrow.types)):
+    if not has_nanoseconds(arrow):
         return arrow
     schema = footer.schema
     are_int96 = [schema.column(number).physical_type == "INT96" for number in range(len(schema))]
@@ -72,6 +72,11 @@ def with_int96(arrow: pa.Schema, footer: pq.FileMetaData) -> pa.Schema:
     leaves = iter(are_int96)
     columns = [column.with_type(_in_microseconds(column.type, leaves)) for column in arrow]
     return pa.schema(columns, metadata=arrow.metadata)
+
+
+def has_nanoseconds(arrow: pa.Schema) -> bool:
+    """Whether some column has timestamps in nanoseconds, as which Arrow describes INT96."""
+    return any(map(_has_nanoseconds, arrow.types))
 
 
 def _has_nanoseconds(kind: pa.DataType) -> bool:

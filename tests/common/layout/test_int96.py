@@ -15,7 +15,9 @@ from builders import int96_bytes, int96_column, write_int96, write_table
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.engine.read import fetch
 from parquetry.common.errors import DecodeError
+from parquetry.common.layout import evolution, index_format
 from parquetry.common.layout.arrow_read import read_slices
+from parquetry.common.layout.index import write_index
 from parquetry.common.layout.int96 import bytes_footer, decode_int96, footer_schema
 
 pytestmark = pytest.mark.versions
@@ -208,3 +210,24 @@ def test_columns_that_an_earlier_version_cached_are_fetched_again(
         earlier.setattr(fetch, "read_row_group", lambda *_: pa.table({"at": pa.array([7000], pa.timestamp("ns"))}))
         assert [row["at"] for row in pipeline.cache(tmp_path / "cache")] == [7]
     assert [row["at"] for row in pipeline.cache(tmp_path / "cache")] == FAR[:1]
+
+
+def test_an_index_of_an_earlier_release_does_not_make_nanoseconds_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_int96(tmp_path / "a.parquet", pa.table({"at": int96_column(FAR)}))
+    pq.write_table(pa.table({"at": pa.array([7], pa.timestamp("us"))}), tmp_path / "b.parquet")
+    description = index_format.IndexDescription
+    to_bytes = description.to_bytes
+    with monkeypatch.context() as earlier:
+        earlier.setattr(evolution, "footer_schema", lambda footer: footer.schema.to_arrow_schema())
+        earlier.setattr(
+            description, "to_bytes", lambda self: to_bytes(self).replace(b'"by_writer": 2', b'"by_writer": 1')
+        )
+        earlier.setattr(index_format.zlib, "crc32", lambda data: 0)
+        write_index(tmp_path)
+        pipeline = Pipeline(tmp_path)
+        assert pipeline.dataset.index is not None
+        assert pipeline.dataset.index.schemas[0][1].field("at").type == pa.timestamp("ns")
+    assert pipeline.dataset.types["at"] == pa.timestamp("us")
+    assert [row["at"] for row in pipeline] == [*FAR, 7]
