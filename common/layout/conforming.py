@@ -6,6 +6,7 @@ which types it converts, `keeps_order` whether bounds of a column remain bounds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,9 +69,12 @@ def misfit(
     expected = f"expected values of type {wanted}, in which all files are read, got"
     if not isinstance(error, MisfitError):
         return f"field '{name}': {expected} {kind}: {error}. Write the file again, or deselect the field."
+    rounded = ""
+    if pa.types.is_integer(kind) and pa.types.is_floating(wanted):  # other files may have fractions
+        rounded = f", or let cast({str(np.dtype(wanted.to_pandas_dtype()))!r}, {re.escape(name)!r}) round it"
     return (
         f"field '{name}', row {rows[error.place]}: {expected} {error.shown} ({kind}), which does not fit. To read "
-        f"the field in another type, declare it: {declaration(name, kind)}."
+        f"the field in another type, declare it: {declaration(name, kind)}{rounded}."
     )
 
 

@@ -346,6 +346,13 @@ def test_the_first_value_that_does_not_fit_is_named_with_its_row_and_what_to_wri
     assert inspect(str(tmp_path)).fields[1].stored == str(kind)
 
 
+def test_large_integers_beside_fractions_are_rounded_as_the_error_says(tmp_path: Path) -> None:
+    write(tmp_path, [pa.array([2**53 + 1]), pa.array([0.5])])
+    with pytest.raises(DecodeError, match=r"or let cast\('float64', 'x'\) round it\.$"):
+        list(Pipeline(tmp_path, executor="threads"))
+    assert [row["x"] for row in THREADS.elements(Pipeline(tmp_path).cast("float64", "x"))] == [2.0**53, 0.5]
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
     ("field", "right", "wrong"),
