@@ -105,8 +105,7 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
         )
     yield columns
     for field in report.fields:
-        if field.missing is not None:
-            yield f"{field.name}: not in {field.missing}, where it is null"
+        yield from field.notes()
     if report.undeclared:
         yield f"not in the schema of the metadata: {', '.join(report.undeclared)}"
     for name, names in report.labels.items():

@@ -39,7 +39,8 @@ from .file_cache import user_cache
 from .file_schemas import (
     MOST_EXAMPLES,
     FileSchema,
-    Missing,
+    SomeFiles,
+    differing_columns,
     joined,
     missing_columns,
     schemas_from_bytes,
@@ -270,7 +271,7 @@ class StoredDataset:
         return self if dataset._unified == self._unified else dataset
 
     @property
-    def missing(self) -> dict[str, Missing]:
+    def missing(self) -> dict[str, SomeFiles]:
         """The fields of the schema that some files lack, with these files. The fields are null there."""
         if self.table is not None:
             return {}
@@ -280,6 +281,14 @@ class StoredDataset:
     def unlike_files(self) -> list[int]:
         """The numbers of the first files that have each of the distinct schemas."""
         return [schema.first for schema in self._schemas]
+
+    @property
+    def differing(self) -> dict[str, dict[str, SomeFiles]]:
+        """The fields of the schema that files store in different types, with the files that have each type."""
+        if self.table is not None:
+            return {}
+        found = differing_columns(self._schemas)
+        return {name: types for name, types in found.items() if name in self.schema and name not in self.partitions}
 
     @property
     def stored_names(self) -> frozenset[str]:

@@ -66,8 +66,8 @@ def schemas_key(version: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """The files that lack a column, where it is null.
+class SomeFiles:
+    """Some of the files.
 
     Attributes:
         files: how many they are; ``None`` if only the row-group index was read.
@@ -77,24 +77,47 @@ class Missing:
     files: int | None
     examples: tuple[str, ...]
 
+    @classmethod
+    def of(cls, schemas: Sequence[FileSchema]) -> SomeFiles:
+        """Creates the value for the files that have one of the schemas."""
+        counts = [schema.files for schema in schemas]
+        known = [count for count in counts if count is not None]
+        examples = [path for schema in schemas for path in schema.examples][:MOST_EXAMPLES]
+        return cls(files=sum(known) if len(known) == len(counts) else None, examples=tuple(examples))
+
     def __str__(self) -> str:
         count = "some files" if self.files is None else f"{self.files:,} file{'s' if self.files > 1 else ''}"
         whole = self.files is not None and self.files <= len(self.examples)
         return f"{count} ({'' if whole else 'such as '}{', '.join(self.examples)})"
 
 
-def missing_columns(names: Iterable[str], schemas: Sequence[FileSchema]) -> dict[str, Missing]:
+def missing_columns(names: Iterable[str], schemas: Sequence[FileSchema]) -> dict[str, SomeFiles]:
     """The columns among ``names`` that only some of the files have, with the files that lack each."""
     missing = {}
     for name in names if len(schemas) > 1 else ():
         without = [schema for schema in schemas if name not in schema.names]
         if 0 < len(without) < len(schemas):
-            counts = [schema.files for schema in without]
-            examples = [path for schema in without for path in schema.examples][:MOST_EXAMPLES]
-            known = [count for count in counts if count is not None]
-            files = sum(known) if len(known) == len(counts) else None
-            missing[name] = Missing(files=files, examples=tuple(examples))
+            missing[name] = SomeFiles.of(without)
     return missing
+
+
+def differing_columns(schemas: Sequence[FileSchema]) -> dict[str, dict[str, SomeFiles]]:
+    """The columns that files store in different types, by dotted path, with the files that have each type."""
+    found: dict[str, dict[str, list[FileSchema]]] = {}
+    for schema in schemas if len(schemas) > 1 else ():
+        for path, column in flatten_fields(schema.arrow):
+            found.setdefault(path, {}).setdefault(str(column.type), []).append(schema)
+    differing = {path: kinds for path, kinds in found.items() if len(kinds) > 1}
+    return {path: {kind: SomeFiles.of(own) for kind, own in kinds.items()} for path, kinds in differing.items()}
+
+
+def types_text(types: Mapping[str, SomeFiles]) -> str:
+    """Says which files store a column in which type.
+
+    >>> types_text({"int64": SomeFiles(files=1, examples=("a",)), "double": SomeFiles(files=9, examples=("b", "c"))})
+    'stored as int64 in 1 file (a) and as double in 9 files (such as b, c)'
+    """
+    return f"stored as {' and as '.join(f'{kind} in {files}' for kind, files in types.items())}"
 
 
 def undeclared(declared: Collection[str], names: Iterable[str]) -> list[str]:

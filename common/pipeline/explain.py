@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..layout.arrow_read import fetched_ranges
+from ..layout.file_schemas import types_text
 from ..layout.temporary import temporary_directories, temporary_directory
 from ..native.library import is_compiled
 from ..order.quality import shuffle_quality
@@ -81,7 +82,7 @@ def _storage(plan: Plan) -> list[str]:
 
 
 def _columns(plan: Plan) -> list[str]:
-    """Says which files lack columns that are read, which columns cannot be added, and which the metadata hides."""
+    """Says which files lack columns that are read or have other types, and which columns are left out."""
     dataset = plan.dataset
     missing = dataset.missing
     lines = [
@@ -90,6 +91,12 @@ def _columns(plan: Plan) -> list[str]:
         if field.name in missing
     ]
     lines += [f"columns: '{name}' is left out: {reason}" for name, reason in dataset.not_added.items()]
+    differing = dataset.differing
+    for field in plan.program.fields:
+        if field.name in differing:
+            cast = plan.casts.get(field.name)
+            how = f"read as {dataset.types[field.name]}" if cast is None else f"cast to {cast} from each"
+            lines.append(f"columns: '{field.name}' is {types_text(differing[field.name])}, and {how}")
     hidden = dataset.undeclared
     shown = ", ".join(hidden[:_MOST_NAMES]) + (", ..." if len(hidden) > _MOST_NAMES else "")
     return [*lines, *([f"columns: the schema in the metadata leaves out {shown}"] if hidden else [])]

@@ -20,7 +20,7 @@ from ..display.text import short_text
 from ..errors import PipelineError
 from ..layout.chunk_statistics import belongs
 from ..layout.dataset import StoredDataset
-from ..layout.file_schemas import Missing
+from ..layout.file_schemas import SomeFiles, types_text
 from ..layout.filesystem import resolve
 from ..layout.writers import writer_of
 from ..pipeline.notebook import works_on_values
@@ -70,6 +70,7 @@ class FieldReport:
         nulls: the number of nulls; ``None`` if the footers do not say.
         minimum, maximum: over all row groups, with dates and times as numpy values; ``None`` if unknown.
         missing: the files that lack the column, where it is null; ``None`` if all have it.
+        types: the types that files store the column in, each with the files that have it; empty if all agree.
         impossible: the number of row groups whose statistics cannot be true, such as a minimum above the maximum.
             Nothing believes them, so the other numbers are unknown, too.
     """
@@ -92,8 +93,14 @@ class FieldReport:
     nulls: int | None
     minimum: Any
     maximum: Any
-    missing: Missing | None
+    missing: SomeFiles | None
+    types: Mapping[str, SomeFiles]
     impossible: int
+
+    def notes(self) -> list[str]:
+        """Returns what differs among the files, in words."""
+        found = [] if self.missing is None else [f"{self.name}: not in {self.missing}, where it is null"]
+        return [*found, *([f"{self.name}: {types_text(self.types)}, and read as {self.stored}"] if self.types else [])]
 
     def range_text(self, width: int) -> str:
         """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
@@ -169,7 +176,7 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
     groups = dataset.row_groups
     footer = dataset.footer(0) if dataset.files else None
     scale = len(groups) / max(len(chunks.row_groups), 1)
-    missing = dataset.missing
+    missing, differing = dataset.missing, dataset.differing
     return DatasetReport(
         urls=tuple(map(url_without_secrets, pipeline.urls)),
         kind=None if dataset.table is None else str(dataset.table),
@@ -186,7 +193,10 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
         indexed=dataset.index is not None,
         described=_described(dataset),
         written_by="" if footer is None else writer_of(footer),
-        fields=tuple(_field(dataset, chunks, name, scale, missing.get(name)) for name in dataset.schema.fields),
+        fields=tuple(
+            _field(dataset, chunks, name, scale, missing.get(name), differing.get(name, {}))
+            for name in dataset.schema.fields
+        ),
         refused=dict(dataset.refused),
         undeclared=tuple(dataset.undeclared),
         labels=dict(dataset.labels),
@@ -279,7 +289,14 @@ def _leaves(dataset: StoredDataset, file: int, footer: pq.FileMetaData) -> dict[
     }
 
 
-def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float, missing: Missing | None) -> FieldReport:
+def _field(
+    dataset: StoredDataset,
+    chunks: _Chunks,
+    name: str,
+    scale: float,
+    missing: SomeFiles | None,
+    types: Mapping[str, SomeFiles],
+) -> FieldReport:
     field = dataset.schema[name]
     found = chunks.of(name)
     share = 1 / max(len(found), 1)
@@ -305,6 +322,7 @@ def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float, mis
         minimum=minimum,
         maximum=maximum,
         missing=missing,
+        types=types,
         impossible=wrong,
     )
 

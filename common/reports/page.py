@@ -214,12 +214,8 @@ def _schema(report: DatasetReport) -> str:
         for field in report.fields
     ]
     names = ("field", "dtype", "shape", "codec", "stored as", "bytes", "compression", "encodings", "nulls", "range")
-    missing = "".join(
-        f"<li>{escape(field.name)}: not in {escape(str(field.missing))}, where it is null</li>"
-        for field in report.fields
-        if field.missing is not None
-    )
-    return f"<h2>Fields</h2>{html_table(names, lines)}{f'<ul>{missing}</ul>' if missing else ''}"
+    notes = "".join(f"<li>{escape(note)}</li>" for field in report.fields for note in field.notes())
+    return f"<h2>Fields</h2>{html_table(names, lines)}{f'<ul>{notes}</ul>' if notes else ''}"
 
 
 def _pictures(pipeline: Pipeline, count: int) -> str:

@@ -295,6 +295,26 @@ def test_a_cast_reads_the_fractions_of_a_newer_file_beside_declared_integers(tmp
         list(Pipeline(root, executor="threads"))
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+def test_explain_and_inspect_say_which_files_have_which_type(tmp_path: Path, indexed: bool) -> None:
+    write(tmp_path, [pa.array([1]), pa.array([2]), pa.array([0.5]), pa.array([2], pa.int8())])
+    if indexed:
+        write_index(tmp_path)
+    files = [str(tmp_path / f"{number}.parquet") for number in range(4)]
+    counts = ["some files (such as ", "some files (such as "] if indexed else [f"2 files ({files[0]}, ", "1 file ("]
+    stored = (
+        rf"stored as int64 in {re.escape(counts[0])}.*\) and as double in {re.escape(counts[1] + files[2])}\) and as "
+        rf"int8 in {re.escape(counts[1] + files[3])}\), and "
+    )
+    rows = Pipeline(tmp_path)
+    assert re.search(rf"columns: 'x' is {stored}read as double\n", rows.explain())
+    assert re.search(rf"columns: 'x' is {stored}cast to int16 from each\n", rows.cast("int16", "x").explain())
+    assert "columns:" not in rows.select("id").explain()
+    (note,) = inspect(tmp_path).field("x").notes()
+    assert re.fullmatch(rf"x: {stored}read as double", note)
+    assert inspect(tmp_path).field("id").notes() == []
+
+
 def test_verify_reads_columns_as_the_pipeline_declares_or_casts_them(tmp_path: Path) -> None:
     times = [pa.array([0, FAR // 1000], pa.timestamp("us")), pa.array([7, 8], pa.timestamp("ns", "UTC"))]
     for number, (values, when) in enumerate(zip([[2**53 + 1, 2], [1.0, 2.0]], times, strict=True)):
