@@ -5,6 +5,7 @@ The functions are pure and use only the schema. Columns that no later step needs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
+from ..layout.conforming import UNITS
 from ..schema.dtypes import dtype_to_json, is_bytes
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
@@ -193,6 +195,7 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaFiel
     if given.codec is None:
         if (given.dtype, given.shape) == (stored.dtype, stored.shape):
             return stored
+        _check_unit(given)
         holds_bytes = is_bytes(stored.dtype) and not stored.storage.coded
         if not (holds_bytes and given.storage.coded):
             given = _converted(stored, given)
@@ -210,6 +213,19 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaFiel
             "Give the codec with which the column was written, or only the name."
         )
     return given.replace(nullable=given.nullable or stored.nullable)
+
+
+def _check_unit(given: UnischemaField) -> None:
+    """Raises `SchemaError` for times in a unit that Arrow does not have."""
+    if not isinstance(given.dtype, np.dtype) or given.dtype.kind not in "mM":
+        return
+    unit = np.datetime_data(given.dtype)[0]
+    if unit not in (*UNITS, "D"):
+        dtype = dtype_to_json(given.dtype)
+        raise SchemaError(
+            f"field '{given.name}': expected times in one of the units {', '.join(UNITS)} or D, got {dtype}. Declare "
+            f"one of these, or write cast('{dtype}', '{re.escape(given.name)}')."
+        )
 
 
 def _converted(stored: UnischemaField, given: UnischemaField) -> UnischemaField:

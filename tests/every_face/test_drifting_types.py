@@ -409,6 +409,17 @@ def test_times_of_files_that_agree_keep_their_time_of_day_or_are_refused_as_date
             list(pipeline)
 
 
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_declared_unit_that_arrow_does_not_have_is_refused_before_anything_is_read(
+    tmp_path: Path, files: int
+) -> None:
+    write(tmp_path, [pa.array([60_000_000 * number], pa.timestamp("us")) for number in range(files)])
+    with pytest.raises(SchemaError, match=r"field 'x': expected times in .*cast\('datetime64\[m\]', 'x'\)"):
+        list(Pipeline(tmp_path, [UnischemaField("x", "datetime64[m]")], executor="threads"))
+    rows = THREADS.elements(Pipeline(tmp_path, ["x"]).cast("datetime64[m]", "x").cast("int64", "x"))
+    assert [row["x"] for row in rows] == list(range(files))
+
+
 def test_times_that_may_be_local_are_not_taken_for_utc_unless_the_user_says_so(tmp_path: Path) -> None:
     write(tmp_path, [pa.array([0], pa.timestamp("us")), pa.array([7], pa.timestamp("us", "UTC"))])
     reason = (
