@@ -164,3 +164,23 @@ def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(built
     state = ranks[0].state_dict(2)
     left = [int(row["id"]) for index in range(3) for row in rank(3, index).load_state_dict(state)]
     assert sorted(taken + left) == [row["id"] for row in built.plain]
+
+
+def test_a_loop_that_counts_its_steps_finishes_a_resumed_epoch_without_reading_ahead(
+    built: Built, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = ParquetDataset(built.url, ["id"])
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    rows = dataset.map(lambda row: row["id"]).with_options(options)
+    elements = len(list(rows))
+    dataset.load_state_dict(dataset.state_dict(2))
+    assert len(list(itertools.islice(rows, elements - 2))) == elements - 2  # it never asks for the end
+    next(iter(rows))
+    dataset.state_dict(1)
+    assert "took a loaded state" not in caplog.text
+    dataset.load_state_dict(dataset.state_dict(2))
+    list(itertools.islice(rows, elements - 3))
+    next(iter(rows))
+    dataset.state_dict(1)
+    assert "took a loaded state" in caplog.text

@@ -113,7 +113,7 @@ class DatasetRegistry {
 
   std::optional<std::string> TakeNextState(const std::string& key);
 
-  // Call this at the end of an iteration.
+  // Call this when an iteration has given its last element, or has found no more.
   void SetEnded(const std::string& key, int64_t start);
 
   // Returns whether an iteration began while one that a state began was not at its end. Answers each

@@ -189,6 +189,10 @@ absl::Status ParquetIterator::Take(std::vector<Tensor>* out) {
   ++consumed_;
   ++given_;
   if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
+  // A loop that counts its steps never asks for the end.
+  if (splits_ == nullptr && consumed_ - started_->consumed == started_->remaining) {
+    DatasetRegistry::Get().SetEnded(key_, start_);
+  }
   if (row_ == builder_.num_elements()) builder_.Detach();
   return absl::OkStatus();
 }
