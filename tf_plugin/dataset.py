@@ -618,7 +618,7 @@ def _is_part(pipeline: Pipeline) -> bool:
 
 
 def _warn_of_lost_rest(dataset_key: str) -> None:
-    """Warns if a resumed iteration was left before its end, and another one has begun. An empty key = no dataset."""
+    """Warns if another iteration has begun before the end of a resumed one. An empty key = no dataset."""
     if dataset_key and bool(load_ops().parquetry_parquet_dataset_lost_rest(dataset_key=dataset_key)):
         warn_of_lost_rest(None)
 

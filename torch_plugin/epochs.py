@@ -40,8 +40,13 @@ def epoch_number(epoch: object) -> int:
     return found
 
 
-def warn_of_dropped_state(state_epoch: int, epoch: int) -> None:
-    """Warns that ``set_epoch`` drops a state that was loaded before it and that nothing has used."""
+def warn_of_dropped_state(state_epoch: int, epoch: int, *, ended: bool) -> None:
+    """Warns that ``set_epoch`` drops a state that was loaded before it and that nothing has used.
+
+    A state at the end of an epoch leads to the epoch after it, so nothing is lost then.
+    """
+    if ended and epoch == state_epoch + 1:
+        return
     _LOG.warning(
         "set_epoch(%d): the state that was loaded before is from epoch %d, so it is dropped, and epoch %d starts at "
         "its beginning. To resume from it, call load_state_dict() after set_epoch(), or leave set_epoch() out.",

@@ -27,7 +27,7 @@ from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.iteration import Given
-from parquetry.common.pipeline.resumes import Count, ResumeWatch, elements_at_end
+from parquetry.common.pipeline.resumes import Count, ResumeWatch, elements_at_end, is_at_end
 from parquetry.common.plan.state import (
     canonical_shards_of,
     check_position,
@@ -127,6 +127,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._at_once = 1  # how many elements the loader of the latest pass makes one batch of
         self._in_workers: Count | None = None  # what the loop has taken of a pass that loader workers resumed
         self._restored_by_loader = False  # workers of the latest pass began at states of their own
+        self._restores_end = False  # the loader of the latest pass restores the end of one
         self._counting = PassCounters()
         self._sharing = SharedReads()
         self._meeting = Meeting()
@@ -142,7 +143,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if in_loader:
             end_with_trainer()
         elif not self._epochs.is_awaited:
-            self._trainer_sharding, self._at_once = None, 1
+            self._trainer_sharding, self._at_once, self._restores_end = None, 1, False
         self._agree_on_seed()
         placement = self._placement()
         self._warn_of_what_nobody_said(placement)
@@ -402,7 +403,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._epochs.resumed(progress.cursor.iteration, seed, tell=self._resume is None)
         if progress is self._progress:
             self._begun = copy.copy(progress)
-        if get_worker_info() is None:
+        if get_worker_info() is None and not self._restores_end:
             total = elements_at_end(progress.pipeline.plan(), progress.cursor)
             self._resumes.took_state(progress, total, at_once=self._at_once)
 
@@ -442,7 +443,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         """Makes the next pass epoch ``epoch`` (counted from 0), in running workers too.
 
         If a state was loaded before, the pass resumes from it if it is from that epoch. Otherwise it starts at the
-        beginning, and a warning says that the state is dropped.
+        beginning, and a warning says that the state is dropped, unless it is the end of the epoch before.
 
         Raises:
             PipelineError: the epoch is not an integer of at least 0.
@@ -450,7 +451,9 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         epoch = epoch_number(epoch)
         if self._resume is not None and self._resume["iteration"] != epoch:
             if not self._resume_announced:
-                warn_of_dropped_state(self._resume["iteration"], epoch)
+                state, plan, at = read_state(self._resume), self._part(self._placement()).plan(), self._placement()
+                ended = is_at_end(plan, state.cursor(at.worker, at.workers), state.consumed)
+                warn_of_dropped_state(state.iteration, epoch, ended=ended)
             self._resume = None
         self._epochs.set(epoch)
         self._begun = None
@@ -494,7 +497,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         if self._resume_announced:
             self._resume = None
         self._resume_announced = self._resume is not None
-        self._at_once, self._in_workers = begun.at_once, None
+        self._at_once, self._in_workers, self._restores_end = begun.at_once, None, begun.ended
         self._agree_on_seed(begun.seed)
         self._warn_of_batches_of_batches(begun)
         with suppress(Exception):  # errors are raised where elements are read

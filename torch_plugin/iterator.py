@@ -47,6 +47,7 @@ class Progress:
         cursor: the part that the iterator yields, and the global position that ``consumed`` counts from.
         consumed: elements handed out, as a state counts them.
         finished: whether the end was reached.
+        resumed: whether the iterator took a loaded state.
         skipped: what was skipped so far.
     """
 
@@ -54,6 +55,7 @@ class Progress:
     cursor: Cursor
     consumed: int = 0
     finished: bool = False
+    resumed: bool = False
     skipped: SkipState = NOTHING
     _fixed: dict[str, Any] | None = field(default=None, repr=False)
 

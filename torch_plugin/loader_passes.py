@@ -30,7 +30,7 @@ from parquetry.common.tracebacks import shorten, shortens
 
 from . import worker_failures
 from .collation import as_is, convert, stack
-from .loader_state import check_dealt_state_of, check_state_of, restored_by
+from .loader_state import check_dealt_state_of, check_state_of, restored_by, restores_end
 from .runs import Lanes, Run
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
@@ -67,6 +67,7 @@ class Pass:
         samplers: the loader's samplers, if they choose rows by number.
         at_once: how many elements the loader makes one batch of; 1 if it makes none.
         restored: the positions of the dataset that the loader restores, of each worker, to continue within a pass.
+        ended: whether the pass is one that the loader restores after its end, so that it begins another one at once.
         untouched: whether workers pass on the elements of the dataset as they are.
         alone: whether the loader's processes do nothing but the work of the dataset.
         in_runs: whether the workers may send `Run`s.
@@ -83,6 +84,7 @@ class Pass:
     samplers: tuple[Any, ...] = ()
     at_once: int = 1
     restored: tuple[dict[str, Any], ...] = ()
+    ended: bool = False
     untouched: bool = False
     alone: bool = False
     in_runs: bool = False
@@ -178,7 +180,7 @@ def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], i
     @functools.wraps(original)
     def length(self: DataLoader) -> int:
         result = original(self)  # also notes the number of elements, for a warning while it iterates
-        if self.batch_size is None or self.num_workers < 2 or not isinstance(self.dataset, IterableDataset):
+        if self.batch_size in (None, 1) or self.num_workers < 2 or not isinstance(self.dataset, IterableDataset):
             return result
         own: Any = _own(self.dataset)
         if hasattr(type(own), "batches_in_loader"):
@@ -357,6 +359,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
                 at_once=loader.batch_size or 1,
                 restored=tuple(restored_by(loader)),
+                ended=restores_end(loader),
                 untouched=untouched,
                 alone=passed_on and not loader.pin_memory,
                 in_runs=untouched and iterator._parquetry_in_runs,

@@ -89,8 +89,12 @@ def check_dealt_state_of(loader: DataLoader) -> None:
 
 def restored_by(loader: DataLoader) -> list[dict[str, Any]]:
     """Returns the positions within a pass that a ``StatefulDataLoader`` is about to restore, if any."""
-    state = getattr(loader, "next_iter_state", None) or {}
-    return [] if state.get("_iterator_finished") else positions_in(state)
+    return [] if restores_end(loader) else positions_in(getattr(loader, "next_iter_state", None) or {})
+
+
+def restores_end(loader: DataLoader) -> bool:
+    """Returns whether a ``StatefulDataLoader`` is about to restore the end of a pass."""
+    return bool((getattr(loader, "next_iter_state", None) or {}).get("_iterator_finished"))
 
 
 def positions_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from torchdata.nodes import BaseNode
 from parquetry.common import Pipeline
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.pipeline.iteration import Given
+from parquetry.common.pipeline.resumes import is_at_end
 
 from .epochs import epoch_number, warn_of_dropped_state
 from .iterable import ParquetIterable
@@ -37,16 +38,19 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
     def set_epoch(self, epoch: int) -> None:
         """Makes the next ``reset()`` without a state start epoch ``epoch`` (counted from 0).
 
-        A state that was loaded before is kept if it is from that epoch, and dropped with a warning otherwise.
+        A state that was loaded before is kept if it is from that epoch. Otherwise it is dropped, with a warning unless
+        it is the end of the epoch before.
 
         Raises:
             PipelineError: the epoch is not an integer of at least 0.
         """
         number = epoch_number(epoch)
         if self._loaded and self._iterator is not None and not self._iterator.begun:
-            if self._iterator.progress.cursor.iteration == number:
+            progress = self._iterator.progress
+            if progress.cursor.iteration == number:
                 return
-            warn_of_dropped_state(self._iterator.progress.cursor.iteration, number)
+            ended = is_at_end(progress.pipeline.plan(), progress.cursor, progress.consumed)
+            warn_of_dropped_state(progress.cursor.iteration, number, ended=ended)
         self.close()
         self._iterator = None
         self._epoch = number

@@ -1,4 +1,4 @@
-"""`ResumeWatch`: warns when the rest of a resumed epoch is lost, because another iterator begins before its end.
+"""`ResumeWatch`: warns when another iterator begins before the end of a resumed epoch, whose rest is then lost.
 
 A loaded state belongs to one iterator. If you look at one batch of it, and then loop over another iterator, that one is
 in the next epoch. Each dataset has one watch. TensorFlow's is in its op, because tf.data begins iterators unseen.
@@ -17,10 +17,15 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Taken(Protocol):
-    """How much of an iterator was taken. It outlives the iterator, and holds no data."""
+    """How much of an iterator was taken. It outlives the iterator, and holds no data.
+
+    Attributes:
+        resumed: whether the iterator took a loaded state.
+    """
 
     consumed: int
     finished: bool
+    resumed: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +34,7 @@ class Count:
 
     consumed: int = 0
     finished: bool = False
+    resumed: bool = False
 
 
 class ResumeWatch:
@@ -45,11 +51,15 @@ class ResumeWatch:
             total: the number of elements at its end; ``None`` = unknown, or endless.
             at_once: fewer elements than this may be left at its end.
         """
+        taken.resumed = True
         self._resumed = taken, total, at_once
 
     def begins(self, taken: Taken) -> None:
-        """Call this when an iterator gives its first element; warns if the one that took a state is not at its end."""
-        if self._resumed is None or self._resumed[0] is taken:
+        """Call this when an iterator gives its first element; warns if the one that took a state is not at its end.
+
+        Several iterators may take states, and be read side by side.
+        """
+        if self._resumed is None or taken.resumed:
             return
         (before, total, at_once), self._resumed = self._resumed, None
         left = None if total is None else total - before.consumed
@@ -58,11 +68,11 @@ class ResumeWatch:
 
 
 def warn_of_lost_rest(left: int | None) -> None:
-    """Warns that an iterator left elements of a resumed epoch unread; ``None`` = an unknown number of them."""
+    """Warns that elements of a resumed epoch may stay unread; ``None`` = an unknown number of them."""
     _LOGGER.warning(
-        "The iterator that took a loaded state was left before its end%s. This one is another epoch, so the rest of "
-        "the resumed one is not read. Load the state again before this loop, load_state_dict(state), or go on with the "
-        "same iterator. To look at a batch, write pipeline.head(1), which takes no state.",
+        "The iterator that took a loaded state is not at its end%s, and another one begins, which is of another epoch. "
+        "Unless you go on with the first one, the rest of the resumed epoch is not read: load the state again before "
+        "this loop, load_state_dict(state). To look at a batch, write pipeline.head(1), which takes no state.",
         "" if left is None else f", with {left} elements to come",
     )
 
@@ -72,3 +82,9 @@ def elements_at_end(plan: BasePlan, cursor: Cursor) -> int | None:
     if plan.hashes is not None or plan.program.drops or plan.loses_elements:  # a server, or functions, may know
         return None
     return plan.elements_from(cursor.origin)
+
+
+def is_at_end(plan: BasePlan, cursor: Cursor, consumed: int) -> bool:
+    """Returns whether it is certain that an iterator which has counted this many elements has no more."""
+    total = elements_at_end(plan, cursor)
+    return total is not None and consumed >= total

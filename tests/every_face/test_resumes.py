@@ -115,7 +115,7 @@ def state_at(pipeline: Pipeline, elements: int) -> State:
 
 
 def lost(caplog: pytest.LogCaptureFixture) -> int:
-    found = [record for record in caplog.records if "took a loaded state was left" in record.getMessage()]
+    found = [record for record in caplog.records if "took a loaded state is not at its end" in record.getMessage()]
     assert all("load_state_dict(state)" in record.getMessage() for record in found)
     caplog.clear()
     return len(found)
@@ -150,6 +150,15 @@ def test_a_resumed_epoch_that_a_loop_counts_to_its_end_is_not_lost(
     rows.load(state_at(pipeline, 3))
     assert len(list(islice(rows.begin(), 7))) == 7  # as Lightning does: it never asks for more
     next(rows.begin())
+    assert not lost(caplog)
+
+
+def test_iterators_that_take_states_may_be_read_side_by_side(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pipeline.with_options()
+    first, second = (iter(rows).load_state_dict(state_at(pipeline, step)) for step in (3, 5))
+    assert len(list(zip(second, first, strict=False))) == 5
     assert not lost(caplog)
 
 

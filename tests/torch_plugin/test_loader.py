@@ -119,6 +119,7 @@ def test_a_loader_whose_batches_cannot_be_counted_has_no_length(url: str) -> Non
         assert len(DataLoader(dataset, batch_size=7)) == 9
         with pytest.raises(TypeError, match=message):
             len(DataLoader(dataset, batch_size=7, num_workers=2))
+        assert len(DataLoader(dataset, num_workers=2)) == 60  # batches of one
 
 
 def test_a_worker_gives_every_second_row_of_the_epoch(url: str) -> None:

@@ -480,3 +480,18 @@ def test_the_later_of_set_epoch_and_a_state_decides(
     assert not caplog.records
     assert given(lambda made: made.load_state_dict(begun), lambda made: made.set_epoch(1)) == expected[1]
     assert "set_epoch(1): the state that was loaded before is from epoch 0, so it is dropped" in caplog.text
+
+
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
+def test_a_state_at_the_end_of_an_epoch_leads_to_the_next_one_without_a_warning(
+    url: str, face: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = make(url)
+    list(DataLoader(whole, batch_size=None))
+    ended = whole.state_after(len(whole))
+    made = face.from_pipeline(whole.pipeline).load_state_dict(ended)
+    made.set_epoch(1)
+    assert ids(made) == epoch_of(whole, 1)
+    assert not caplog.records
+    face.from_pipeline(whole.pipeline).load_state_dict(ended).set_epoch(2)
+    assert "from epoch 0, so it is dropped" in caplog.text

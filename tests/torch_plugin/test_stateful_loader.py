@@ -90,9 +90,26 @@ def test_a_look_at_a_batch_of_a_restored_loader_warns_and_a_counted_epoch_does_n
         assert not caplog.records
         next(iter(loader))
     (record,) = caplog.records
-    assert (
-        "The iterator that took a loaded state was left before its end, with 39 elements to come" in record.getMessage()
-    )
+    assert "The iterator that took a loaded state is not at its end, with 39 elements to come" in record.getMessage()
+
+
+def odd(row: dict[str, Any]) -> dict[str, Any] | None:
+    return row if row["id"] % 2 else None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_of_unknown_length_that_a_loader_restores_at_its_end_is_not_lost(
+    url: str, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loader() -> StatefulDataLoader:
+        return load(make(url, batched=False).transform(odd, drops=True), workers)
+
+    first = loader()
+    count = len(list(first))
+    restored = loader()
+    restored.load_state_dict(first.state_dict())
+    assert len(list(restored)) == len(list(restored)) == count
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("workers", [0, 2])
