@@ -42,6 +42,7 @@ from ..stages.base import Decision, Stage, drawn_seed, listed, stage_from_json, 
 from ..stages.functions import UserFunction
 from ..stages.select import Select
 from ..stages.shard import Even, Shard
+from ..stages.take import Take
 from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
@@ -588,7 +589,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         if stage.decides in (Decision.PART, Decision.ORDER, Decision.WEIGHTS):
             _warn_of_drawn_seed(order, self.mixture)
         if stage.decides is Decision.CUT:
-            _warn_of_changing_cut(stage.verb, order, self.mixture)
+            _warn_of_changing_cut(stage, order, self.mixture)
         return self._replace(stages=stages)
 
     def _replace(self, **changes: Any) -> Pipeline[Given]:
@@ -696,12 +697,15 @@ def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
         _warn(order.join.verb, order.join.drawn_seed)
 
 
-def _warn_of_changing_cut(verb: str, order: StageOrder, mixture: Mixture | None) -> None:
+def _warn_of_changing_cut(stage: Stage, order: StageOrder, mixture: Mixture | None) -> None:
     """Warns of the first ``take`` or ``skip`` of an order that changes: two such parts are no split of the rows.
 
-    After ``repeat``, it sets the length of an epoch, which is no split either.
+    After ``repeat``, it sets the length of an epoch, which is no split either. A ``take`` of batches limits the steps,
+    and ``take(1)`` is for a look; if such a call begins a split, the ``skip`` of the other part warns.
     """
-    changed = _changed_order(order, mixture)
+    if isinstance(stage, Take) and (stage.count == 1 or order.batch is not None or order.makes_batches):
+        return
+    verb, changed = stage.verb, _changed_order(order, mixture)
     if changed is not None and sum(view.decides is Decision.CUT for view in order.views) == 1:
         cause, often = changed
         _LOGGER.warning(

@@ -32,6 +32,7 @@ arguments = TrainingArguments(
     save_strategy="no",
     disable_tqdm=True,
 )
-trainer = Trainer(Classifier(), arguments, train_dataset=rows.shuffle(200, seed=7), eval_dataset=rows.take(100))
+training, validation = rows.skip(100).shuffle(200, seed=7), rows.take(100)  # a split before the shuffle is a fixed one
+trainer = Trainer(Classifier(), arguments, train_dataset=training, eval_dataset=validation)
 trainer.train()
 print(f"{trainer.state.global_step} steps, loss {trainer.evaluate()['eval_loss']:.3f}")

@@ -75,6 +75,9 @@ def test_explain_tells_of_blocks_beyond_the_memory_limit(
         (lambda p: p.shuffle(4).repeat().take(8), None),
         (lambda p: mix([p.shuffle(4, seed=1).repeat(), p.repeat()], seed=1).take(8), None),
         (lambda p: p.batch(2).take(2), None),
+        (lambda p: p.shuffle(4, seed=1).batch(2).take(2), None),  # a number of steps
+        (lambda p: p.shuffle(4, seed=1).batch(2).skip(2), "skip() after shuffle()"),
+        (lambda p: p.shuffle(4, seed=1).take(1), None),  # a look
     ],
 )
 def test_a_cut_of_an_order_that_changes_warns_that_it_is_no_split(
