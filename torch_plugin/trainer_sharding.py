@@ -200,7 +200,7 @@ def length_for_trainer(rows: Callable[[], int]) -> int | None:
         asking = _self_of(frame)
         if _is(asking, "IterableDatasetShard"):
             return _length_for_shard(asking, rows())
-        hugging_face = number < 5 and str(frame.f_globals.get("__name__")).startswith("transformers.trainer")
+        hugging_face = number < 4 and str(frame.f_globals.get("__name__")).startswith("transformers.trainer")
         if hugging_face or _is(asking, "DataLoaderDispatcher"):
             return rows()
     return None

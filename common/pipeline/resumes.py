@@ -72,7 +72,8 @@ def warn_of_lost_rest(left: int | None) -> None:
     _LOGGER.warning(
         "The iterator that took a loaded state is not at its end%s, and another one begins, which is of another epoch. "
         "Unless you go on with the first one, the rest of the resumed epoch is not read: load the state again before "
-        "this loop, load_state_dict(state). To look at a batch, write pipeline.head(1), which takes no state.",
+        "this loop, load_state_dict(state). To look at a batch, write pipeline.head(1), which takes no state. If your "
+        "loop leaves every epoch early, nothing is wrong.",
         "" if left is None else f", with {left} elements to come",
     )
 
