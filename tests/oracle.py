@@ -422,6 +422,9 @@ def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> li
     if weigh.verb == "balance":
         of_class = Counter(weigh.model(stored[key]) for key in natural)
         weights = {key: Fraction(1, of_class[weigh.model(stored[key])]) for key in natural}
+        drawn = Counter(weigh.model(stored[key]) for key in found)
+        share = Fraction(len(found), max(len(of_class), 1))
+        assert {math.floor(share), math.ceil(share)} >= {drawn[each] for each in of_class}
     else:
         weights = {key: Fraction(weigh.model(stored[key])) for key in natural}
     count = (weigh.args[1] or len(natural)) if natural else 0

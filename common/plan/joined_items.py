@@ -54,7 +54,8 @@ def _buckets(join: Bucket, selection: Selection, shuffle: Shuffle | None, seed: 
 @items_of.register
 def _drawn_rows(join: Weigh, selection: Selection, shuffle: Shuffle | None, seed: int | None) -> RowItems:
     chosen = join.seed if not join.drawn or seed is None else seed
-    return WeightedItems(selection, join.num_items, chosen)
+    weights_of_classes = join.weights.of_classes if join.weights.by_class else None
+    return WeightedItems(selection, weights_of_classes, join.num_items, chosen)
 
 
 @items_of.register

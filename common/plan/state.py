@@ -21,6 +21,8 @@ from .mixed_plan import MixedPlan
 from .plan import BasePlan
 
 VERSION = 2
+ORDER_VERSION = 2
+"""The version of the order that seed, epoch and position determine. States that do not name it have version 1."""
 _SHORTENED = 1
 """The format version whose pipeline hashes omitted some arguments; see `_shortened`."""
 _LIMIT = 1 << 48
@@ -58,6 +60,7 @@ class State(PlainFields):
         worker, workers: the index of the loader worker, and the number of loader workers.
         skipped: rows that failed and were left out since ``origin``; ``None`` if failing rows raise errors.
         batches, ahead: what else was left out of the batches of ``bucket``; see `SkipState`.
+        order_version: the version of the order, `ORDER_VERSION`.
     """
 
     refusal: ClassVar[type[ParquetryError]] = StateError
@@ -77,6 +80,7 @@ class State(PlainFields):
     skipped: int | None = None
     batches: int = 0
     ahead: tuple[tuple[int, ...], ...] = ()
+    order_version: int = 1
 
     def to_json(self) -> str:
         """Returns the state as one line of JSON."""
@@ -135,6 +139,7 @@ def state_of(plan: BasePlan, cursor: Cursor) -> State:
         skipped=cursor.skipped.rows if plan.skips else None,
         batches=cursor.skipped.batches,
         ahead=cursor.skipped.ahead,
+        order_version=ORDER_VERSION,
     )
 
 
@@ -189,6 +194,12 @@ def parse_state(
     own = state_of(plan, Cursor(worker=worker, workers=workers))
     if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # the plan's seed was generated, so the state's replaces it
+    if found.order_version != ORDER_VERSION:
+        raise StateError(
+            f"state: expected the order of version {ORDER_VERSION}, got a position in the order of version "
+            f"{found.order_version}, in which another release of parquetry reads rows. Start the epoch again, or "
+            "continue with the release that saved the state."
+        )
     if found.version == _SHORTENED:
         found = _named_anew(plan, found, own, strict=strict)
     for name, what in (

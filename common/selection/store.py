@@ -30,7 +30,8 @@ from .selection import Report, Selection
 # Version 1: filters saw each file's own types. Version 2: null structs passed filters on a dictionary inside, parts of
 # durations depended on pandas, and files that lacked a stored partition column had nulls there. Version 3: INT96
 # wrapped around, stored columns won over partition directories, and bounds were believed that cannot be true.
-_VERSION = 4
+# Version 4: `balance` and weights of values kept the weight of each row, not its class.
+_VERSION = 5
 _LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
 _PART, _PART_ROWS = "values-", 1 << 20
 _MOST_BYTES, _MOST_BYTES_PER_ROW = 1 << 24, 64

@@ -32,9 +32,18 @@ _MOST_SHOWN = 5
 
 
 class Weights(Measure):
-    """Base of the sources of row weights: finite numbers >= 0, at least one of them positive."""
+    """Base of the sources of row weights: finite numbers >= 0, at least one of them positive.
+
+    Attributes:
+        by_class: whether the measured numbers are classes (from 0), and `of_classes` returns the weight of each.
+    """
 
     called: ClassVar[str] = "weigh"
+    by_class: ClassVar[bool] = False
+
+    def of_classes(self, classes: np.ndarray) -> np.ndarray:
+        """Returns the weight of each class, from the class of each row (int64)."""
+        raise NotImplementedError
 
     def combine(self, parts: Sequence[Any]) -> np.ndarray:
         return _some_positive(super().combine(parts), str(self))
@@ -85,6 +94,7 @@ class ExpressionWeights(Weights):
 class ValueWeights(Weights):
     """Assigns a weight to each value of a field; ``None`` stands for null."""
 
+    by_class: ClassVar[bool] = True
     field: StoredName
     weights: tuple[tuple[Any, float], ...]
 
@@ -100,9 +110,9 @@ class ValueWeights(Weights):
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
         codes, values = _classes(table.column(0), self.field)
-        known = dict(self.weights)
-        found: np.ndarray = np.array([known.get(value, math.nan) for value in values])[codes]
-        wrong = np.flatnonzero(np.isnan(found))
+        known = {value: number for number, (value, _) in enumerate(self.weights)}
+        classes: np.ndarray = np.array([known.get(value, -1) for value in values], np.int64)[codes]
+        wrong = np.flatnonzero(classes < 0)
         if len(wrong):
             row = int(wrong[0])
             raise DatasetError(
@@ -110,7 +120,15 @@ class ValueWeights(Weights):
                 f"({_listed(known)}), got {values[codes[row]]!r}. Give it a weight (0 leaves such rows out), or drop "
                 "such rows first with where()."
             )
-        return found
+        return classes
+
+    def combine(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        classes = np.concatenate([np.zeros(0, np.int64), *parts])
+        _some_positive(self.of_classes(classes)[classes], str(self))
+        return classes
+
+    def of_classes(self, classes: np.ndarray) -> np.ndarray:
+        return np.array([weight for _, weight in self.weights])
 
     def __str__(self) -> str:
         return f"{{{self.field!r}: {{{', '.join(f'{value!r}: {weight:g}' for value, weight in self.weights)}}}}}"
@@ -120,6 +138,7 @@ class ValueWeights(Weights):
 class ClassWeights(Weights):
     """Weighs each row by the inverse of its value's frequency, so that all values come equally often."""
 
+    by_class: ClassVar[bool] = True
     field: StoredName
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> tuple[np.ndarray, list[Any]]:
@@ -135,12 +154,12 @@ class ClassWeights(Weights):
     def combine(self, parts: Sequence[tuple[np.ndarray, list[Any]]]) -> np.ndarray:
         number: dict[Any, int] = {}
         codes = [np.array([number.setdefault(v, len(number)) for v in values], np.int64)[c] for c, values in parts]
-        classes = np.concatenate([np.zeros(0, np.int64), *codes])
-        counts = np.bincount(classes, minlength=len(number))
+        return np.concatenate([np.zeros(0, np.int64), *codes])
+
+    def of_classes(self, classes: np.ndarray) -> np.ndarray:
+        counts = np.bincount(classes)
         exact = math.lcm(*np.unique(counts).tolist())  # integer weights are exact
-        fits = exact * max(len(number), 1) < 1 << 60
-        weights: np.ndarray = exact // counts if fits else 1.0 / counts
-        return np.asarray(weights[classes])
+        return exact // counts if exact * max(len(counts), 1) < 1 << 60 else 1.0 / counts
 
     def __str__(self) -> str:
         return f"balance of {self.field!r}"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from parquetry.common.order.weighted import WeightedDraws, weight_bounds
+from parquetry.common.order import weighted
+from parquetry.common.order.weighted import WeightedDraws, WeightedRows, whole_weights
 
 pytestmark = pytest.mark.versions
 
@@ -19,20 +21,52 @@ whole = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=40).filter(any)
 fractions = st.lists(st.floats(0, 1e300, allow_subnormal=True), min_size=1, max_size=40).filter(any)
 
 
-def drawn(weights: np.ndarray, count: int, epoch: int = 0) -> np.ndarray:
-    return WeightedDraws(weight_bounds(weights), count, 5, epoch).rows(np.arange(count))
+@pytest.fixture(autouse=True)
+def _small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weighted, "_SECTION_ITEMS", 3)
 
 
-@given(whole, st.integers(1, 300), st.integers(0, 5))
+def draws_of(
+    weights: np.ndarray, count: int, epoch: int = 0, *, classes: np.ndarray | None = None, group_rows: int = 2
+) -> WeightedDraws:
+    rows = len(weights) if classes is None else len(classes)
+    before = np.append(np.arange(0, rows, group_rows), rows)
+    return WeightedDraws(WeightedRows(before, weights, classes, count), 5, epoch)
+
+
+def drawn(weights: np.ndarray, count: int, epoch: int = 0, **options: Any) -> np.ndarray:
+    return draws_of(weights, count, epoch, **options).rows_of(np.arange(count))[0]
+
+
+@given(whole, st.integers(1, 300), st.integers(0, 5), st.integers(1, 4))
 def test_each_row_comes_as_often_as_its_share_says_rounded_down_or_up(
-    weights: list[int], count: int, epoch: int
+    weights: list[int], count: int, epoch: int, group_rows: int
 ) -> None:
-    found = drawn(np.array(weights), count, epoch)
+    found = drawn(np.array(weights), count, epoch, group_rows=group_rows)
     assert (np.diff(found) >= 0).all()
     times = Counter(found.tolist())
     for row, weight in enumerate(weights):
         share = Fraction(weight * count, sum(weights))
         assert times[row] in (math.floor(share), math.ceil(share))
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=60), st.lists(st.integers(0, 9), min_size=4, max_size=4), st.data()
+)
+def test_each_class_comes_as_often_as_its_share_says_and_so_do_its_rows(
+    classes: list[int], weights: list[int], data: st.DataObject
+) -> None:
+    counts = Counter(classes)
+    total = sum(weights[each] * number for each, number in counts.items())
+    assume(total)
+    count, group_rows = data.draw(st.integers(1, 200), "items"), data.draw(st.integers(1, 5), "rows of a group")
+    found = drawn(np.array(weights), count, classes=np.array(classes), group_rows=group_rows)
+    times = np.bincount(found, minlength=len(classes))
+    for each, number in counts.items():
+        share = Fraction(weights[each] * count, total)
+        of_rows = times[np.array(classes) == each]
+        assert of_rows.sum() in (math.floor(share * number), math.ceil(share * number))
+        assert {math.floor(share), math.ceil(share)} >= set(of_rows.tolist())
 
 
 @given(fractions, st.integers(1, 300))
@@ -47,11 +81,39 @@ def test_equal_weights_give_each_row_once(rows: int, weight: float, epoch: int) 
     assert drawn(np.full(rows, weight), rows, epoch).tolist() == list(range(rows))
 
 
-@given(whole, st.integers(1, 300))
-def test_the_items_before_a_row_are_those_drawn_from_the_rows_before(weights: list[int], count: int) -> None:
-    draws = WeightedDraws(weight_bounds(np.array(weights)), count, 1, 2)
-    rows = np.arange(len(weights) + 1)
-    assert draws.items_before(rows).tolist() == np.searchsorted(draws.rows(np.arange(count)), rows).tolist()
+@given(whole, st.integers(1, 300), st.integers(1, 4))
+def test_the_items_before_a_row_group_are_those_drawn_from_the_rows_before(
+    weights: list[int], count: int, group_rows: int
+) -> None:
+    draws = draws_of(np.array(weights), count, group_rows=group_rows)
+    before = [*range(0, len(weights), group_rows), len(weights)]
+    rows, repeats = draws.rows_of(np.arange(count))
+    assert draws.items_before.tolist() == np.searchsorted(rows, before).tolist()
+    assert repeats.tolist() == [rows[:item].tolist().count(row) for item, row in enumerate(rows.tolist())]
+    some = np.random.default_rng(0).permutation(count)[:20]  # in any order, as a shuffle needs them
+    assert draws.rows_of(some)[0].tolist() == rows[some].tolist()
+
+
+def test_sections_are_whole_row_groups_and_none_is_a_remnant() -> None:
+    rows = WeightedRows(np.arange(0, 21, 2), np.ones(20), None, 20)
+    assert rows.sections.tolist() == [0, 2, 4, 6, 8, 10]
+    assert WeightedRows(np.arange(0, 19, 2), np.ones(18), None, 18).sections.tolist() == [0, 2, 4, 6, 9]
+    assert WeightedRows(np.arange(0, 19, 2), np.ones(18), None, 2).sections.tolist() == [0, 9]  # two items are too few
+
+
+def test_a_section_of_one_row_group_is_not_drawn_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = draws_of(np.random.default_rng(0).random(1000), 500, group_rows=50)
+    permuted: list[int] = []
+
+    def permutation(count: int, *key: int) -> np.ndarray:
+        permuted.append(count)
+        return np.arange(count)
+
+    monkeypatch.setattr(weighted, "permutation", permutation)
+    before = draws.items_before
+    assert permuted == []
+    draws.rows_of(np.arange(before[3], before[4]))
+    assert permuted == [50]
 
 
 def test_starts_differ_by_seed_and_epoch_and_every_row_comes_as_often_as_it_should() -> None:
@@ -62,10 +124,11 @@ def test_starts_differ_by_seed_and_epoch_and_every_row_comes_as_often_as_it_shou
 
 def test_as_many_items_as_fit_into_the_numbers_are_exact() -> None:
     count = (1 << 31) - 1
-    bounds = weight_bounds(np.array([0.1, 0.7, 0.2]))
-    draws = WeightedDraws(bounds, count, 1, 1)
-    before = draws.items_before(np.arange(4)).tolist()
-    shares = [Fraction(count * int(bound), int(bounds[-1])) for bound in bounds.tolist()]
-    assert all(abs(found - share) < 1 for found, share in zip(before, shares, strict=True))
+    weights = np.array([0.1, 0.7, 0.2])
+    draws = draws_of(weights, count, 1, group_rows=1)
+    before = draws.items_before.tolist()
+    whole = whole_weights(weights).tolist()
+    shares = [Fraction(count * sum(whole[:row]), sum(whole)) for row in range(4)]
+    assert all(abs(found - share) < 2 for found, share in zip(before, shares, strict=True))
     edges = np.array([before[1] - 1, before[1], before[2] - 1, before[2], count - 1])
-    assert draws.rows(edges).tolist() == [0, 1, 1, 2, 2]
+    assert draws.rows_of(edges)[0].tolist() == [0, 1, 1, 2, 2]

@@ -137,6 +137,19 @@ def test_a_state_of_the_previous_version_resumes_where_its_name_was_clear(built:
         iter(unclear).load_state_dict({**_old(pipeline, 1), "version": 1})
 
 
+def test_a_state_of_another_order_is_refused_by_its_version(built: Built) -> None:
+    pipeline = built.pipeline("id").shuffle(4, 1)
+    state = iter(pipeline).state_dict()
+    assert state.pop("order_version") == 2
+    for value in (state, {**state, "order_version": 1}, {**state, "version": 1}):
+        with pytest.raises(
+            StateError, match="expected the order of version 2, got a position in the order of version 1"
+        ):
+            iter(pipeline).load_state_dict(value)
+    with pytest.raises(StateError, match="the order of version 3"):
+        iter(pipeline).load_state_dict({**state, "order_version": 3})
+
+
 @pytest.mark.slow
 @examples(250)
 @given(st.data())
