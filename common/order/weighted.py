@@ -28,7 +28,7 @@ _SECTIONS_KEY = 10
 _CLASSES_KEY = 11
 _BITS = 61  # for the sum of all weights
 _SECTION_ITEMS = 1 << 12  # rows of a section exclude each other by about one in this many
-_FEW_SECTIONS = 16
+_FEW_SECTIONS = 4
 
 
 class WeightedRows:
@@ -42,6 +42,7 @@ class WeightedRows:
 
     Attributes:
         sections: int64 ``[sections + 1]``: the first row group of each section.
+        joined: the numbers of the sections with rows in several row groups, int64.
         cells: int64 ``[classes, sections]``: the sum of the weights of the rows of a class in a section.
     """
 
@@ -55,6 +56,7 @@ class WeightedRows:
             self._weights = whole_weights(weights, np.bincount(classes, minlength=len(weights)))
             self._classes = classes.astype(np.min_scalar_type(max(len(weights) - 1, 0)))  # small ones sort faster
         self.sections = self._sections(1 if classes is None else len(weights))
+        self.joined = np.flatnonzero(np.diff(ends_of(np.diff(before) > 0)[self.sections]) > 1)
         self.cells = self._cells()
 
     @cached_property
@@ -77,9 +79,10 @@ class WeightedRows:
         """Returns the weights of the rows ``first`` to ``last`` (exclusive), int64."""
         if self._classes is None:
             return self._weights[first:last]
-        return self._weights[self._classes[first:last]]
+        weights: np.ndarray = self._weights[self._classes[first:last]]
+        return weights
 
-    def by_class(self, first: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sorted_by_class(self, first: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sorts the rows of a section by class, and keeps their order inside a class.
 
         Args:
@@ -118,7 +121,8 @@ class WeightedRows:
         if self._classes is None:
             return np.array([[int(self._weights[first:last].sum()) for first, last in parts]])
         counts = [np.bincount(self._classes[first:last], minlength=len(self._weights)) for first, last in parts]
-        return np.stack(counts, axis=1) * self._weights[:, None]
+        cells: np.ndarray = np.stack(counts, axis=1) * self._weights[:, None]
+        return cells
 
 
 class WeightedDraws:
@@ -141,8 +145,7 @@ class WeightedDraws:
         self._first, self._offset = divmod(start, max(self._count, 1))
         self._bounds: np.ndarray = rows.before[rows.sections]
         self._cell_first = self._laid_out()
-        joined = np.count_nonzero(np.diff(rows.sections) > 1)
-        self._section = lru_cache(maxsize=max(int(joined), _FEW_SECTIONS))(self._draw)
+        self._section = lru_cache(maxsize=max(len(rows.joined), _FEW_SECTIONS))(self._draw)
         drawn = self._points_before(self._cell_first + rows.cells) - self._points_before(self._cell_first)
         self._items = ends_of(drawn.sum(axis=0))
 
@@ -150,9 +153,9 @@ class WeightedDraws:
     def items_before(self) -> np.ndarray:
         """The number of items drawn from the rows before each row group, int64 ``[row_groups + 1]``."""
         sections, before = self._rows.sections, self._rows.before
-        result = np.empty(len(before), np.int64)
-        result[sections] = self._items
-        for section in np.flatnonzero(np.diff(sections) > 1).tolist():
+        own = np.searchsorted(sections[1:-1], np.arange(len(before)), side="right")
+        result: np.ndarray = np.where(before > self._bounds[own], self._items[own + 1], self._items[own])
+        for section in self._rows.joined.tolist():
             inside = slice(sections[section], sections[section + 1])
             result[inside] = self._items[section] + self._section(section)[before[inside] - self._bounds[section]]
         return result
@@ -187,7 +190,7 @@ class WeightedDraws:
         """Returns the number of items drawn from a section before each of its rows, and from all of them (int32)."""
         first, last = self._bounds[section : section + 2].tolist()
         order = permutation(last - first, _ROWS_KEY, *self._key, section)
-        order, sizes = self._rows.by_class(first, order)
+        order, sizes = self._rows.sorted_by_class(first, order)
         weights = self._rows.weights(first, last)[order]
         sums = np.cumsum(weights)
         begin, cells = self._cell_first[:, section], self._rows.cells[:, section]
@@ -226,10 +229,10 @@ def whole_weights(weights: np.ndarray, times: np.ndarray | None = None) -> np.nd
     Integer weights are used unchanged if their sum is small enough. Other weights are scaled by a power of two, which
     preserves their shares. The rounding error is below 2^-61 of the sum.
     """
-    count = len(weights) if times is None else int(times.sum())
-    total = (weights.astype(np.float64) * (1 if times is None else times)).sum()
-    if weights.dtype.kind == "f" or total >= 1 << _BITS:
+    times = np.ones_like(weights, np.int64) if times is None else times
+    weights = np.where(times > 0, weights, 0)  # what never counts must not set the scale
+    if weights.dtype.kind == "f" or np.multiply(weights, times, dtype=np.float64).sum() >= 1 << _BITS:
         _, exponent = np.frexp(weights.max(initial=0.0))
-        scale = _BITS - count.bit_length() - int(exponent)
+        scale = _BITS - int(times.sum()).bit_length() - int(exponent)
         return np.rint(np.ldexp(weights.astype(np.float64), scale)).astype(np.int64)
     return weights.astype(np.int64, copy=False)

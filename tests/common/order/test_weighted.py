@@ -76,6 +76,15 @@ def test_weights_of_any_size_draw_exactly_as_many_items(weights: list[float], co
     assert {0.0}.isdisjoint(weights[row] for row in found.tolist())
 
 
+def test_the_weight_of_a_class_without_rows_changes_nothing() -> None:
+    weights, classes = np.array([1e-300, 1e300, 3e-300]), np.array([0, 2, 0, 2])
+    assert Counter(classes[drawn(weights, 8, classes=classes)].tolist()) == {0: 2, 2: 6}
+
+
+def test_weights_whose_sum_is_no_number_draw_as_others_do() -> None:
+    assert Counter(drawn(np.full(4, 1.7e308), 8).tolist()) == dict.fromkeys(range(4), 2)
+
+
 @given(st.integers(1, 1000), st.floats(1e-300, 1e300), st.integers(0, 9))
 def test_equal_weights_give_each_row_once(rows: int, weight: float, epoch: int) -> None:
     assert drawn(np.full(rows, weight), rows, epoch).tolist() == list(range(rows))
@@ -102,7 +111,8 @@ def test_sections_are_whole_row_groups_and_none_is_a_remnant() -> None:
 
 
 def test_a_section_of_one_row_group_is_not_drawn_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = draws_of(np.random.default_rng(0).random(1000), 500, group_rows=50)
+    before = np.repeat(np.arange(0, 1001, 50), 2)  # every other row group is empty
+    draws = WeightedDraws(WeightedRows(before, np.random.default_rng(0).random(1000), None, 500), 5, 0)
     permuted: list[int] = []
 
     def permutation(count: int, *key: int) -> np.ndarray:
@@ -110,9 +120,10 @@ def test_a_section_of_one_row_group_is_not_drawn_before_it_is_read(monkeypatch: 
         return np.arange(count)
 
     monkeypatch.setattr(weighted, "permutation", permutation)
-    before = draws.items_before
+    items = draws.items_before
     assert permuted == []
-    draws.rows_of(np.arange(before[3], before[4]))
+    assert (items[::2] == items[1::2]).all()
+    draws.rows_of(np.arange(items[5], items[6]))
     assert permuted == [50]
 
 

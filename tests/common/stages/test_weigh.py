@@ -8,6 +8,7 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +56,8 @@ def check_shares(found: list[int], weights: dict[int, float], count: int) -> Non
 def test_each_row_comes_as_often_as_its_weight_says_in_any_order_and_on_any_ranks(
     files: list[list[int]], data: st.DataObject
 ) -> None:
-    with dataset(files) as made:
+    section_items = data.draw(st.sampled_from([1, 4096]), "items of a section")
+    with dataset(files) as made, patch("parquetry.common.order.weighted._SECTION_ITEMS", section_items):
         least = data.draw(st.integers(0, 6), "rows that a filter leaves out")
         rows = [number for number in range(len(made.rows)) if number >= least]
         assume(rows)
@@ -194,7 +196,11 @@ def test_it_resumes_exactly_at_every_step(built: Built, executor: str) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [*zip(RANKS, (*RANKS[1:], 1), strict=True), (12, 3), (1, 12)])
-def test_other_ranks_take_exactly_the_rows_that_remain(built: Built, before: int, after: int) -> None:
+def test_other_ranks_take_exactly_the_rows_that_remain(
+    built: Built, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parquetry.common.order.weighted._SECTION_ITEMS", 3)
+
     def pipeline(ranks: int, rank: int) -> Pipeline:
         order = built.pipeline("id", executor="threads").weigh(pc.field("id"), 36, seed=1).shuffle(4, seed=2)
         return order.shard(ranks, rank, canonical_shards=12).batch(12 // ranks)
