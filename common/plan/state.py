@@ -21,10 +21,10 @@ from .mixed_plan import MixedPlan
 from .plan import BasePlan
 
 VERSION = 2
-ORDER_VERSION = 2
-"""The version of the order that seed, epoch and position determine. States that do not name it have version 1."""
 _SHORTENED = 1
 """The format version whose pipeline hashes omitted some arguments; see `_shortened`."""
+ORDER_VERSION = 2
+"""The version of the order: it changes when other rows come at the same positions. A state says it since 2."""
 _LIMIT = 1 << 48
 _AFTER_CONSUMED = ("consumed", "skipped", "batches", "ahead")
 _AHEAD = 7
@@ -60,7 +60,7 @@ class State(PlainFields):
         worker, workers: the index of the loader worker, and the number of loader workers.
         skipped: rows that failed and were left out since ``origin``; ``None`` if failing rows raise errors.
         batches, ahead: what else was left out of the batches of ``bucket``; see `SkipState`.
-        order_version: the version of the order, `ORDER_VERSION`.
+        order_version: the version of the order that the position belongs to.
     """
 
     refusal: ClassVar[type[ParquetryError]] = StateError
@@ -191,15 +191,15 @@ def parse_state(
             error names the difference.
     """
     found = read_state(text)
+    if found.order_version != ORDER_VERSION:
+        raise StateError(
+            f"state: expected the order of version {ORDER_VERSION}, got the order of version {found.order_version}, in "
+            "which other rows come at the same position. Start the epoch again, or resume with the release that saved "
+            "the state."
+        )
     own = state_of(plan, Cursor(worker=worker, workers=workers))
     if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # the plan's seed was generated, so the state's replaces it
-    if found.order_version != ORDER_VERSION:
-        raise StateError(
-            f"state: expected the order of version {ORDER_VERSION}, got a position in the order of version "
-            f"{found.order_version}, in which another release of parquetry reads rows. Start the epoch again, or "
-            "continue with the release that saved the state."
-        )
     if found.version == _SHORTENED:
         found = _named_anew(plan, found, own, strict=strict)
     for name, what in (
