@@ -115,9 +115,15 @@ class MixView:
 
     @property
     def passes(self) -> int | None:
-        """Returns the largest number of passes that a source makes in one pass of the mix."""
+        """The largest number of passes that a source makes; ``None`` if a source repeats until the others end."""
         counts = [view.passes for view in self._views]
-        return max([count for count in counts if count is not None], default=1)
+        known = [count for count in counts if count is not None]
+        return max(known) if len(known) == len(counts) else None
+
+    @property
+    def depth(self) -> int:
+        """See `positions.View.depth`."""
+        return max(view.depth for view in self._views)
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `positions.RowView.resolve`."""

@@ -23,6 +23,8 @@ from .sorting import sorted_numbers, sorted_on_disk
 if TYPE_CHECKING:
     from numpy.random import Philox
 
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _FEW = 1 << 20  # with more words, the remaining bits collide too often
 _PIECE = 1 << 20
 
@@ -80,6 +82,26 @@ def permutation(count: int, *key: int) -> np.ndarray:
     words = raw_words(count, *key)
     order = sorted_numbers(words) if count <= _FEW else None
     return np.argsort(words) if order is None else order  # two words are equal with a probability of count^2 / 2^65
+
+
+def hashed(state: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+    """Returns a 64-bit hash (uint64) of each state and its integers: one round of SplitMix64 for each part."""
+    for part in parts:
+        state = mixed((state ^ part.astype(np.uint64)) + _INCREMENT)
+    return state
+
+
+def counted(state: np.ndarray, count: int) -> np.ndarray:
+    """Returns ``count`` uniform words for each hash (uint64 ``[states, count]``), as SplitMix64 draws them."""
+    return mixed(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _INCREMENT)
+
+
+def mixed(state: np.ndarray) -> np.ndarray:
+    """Applies SplitMix64's output function (Stafford's variant 13 of the MurmurHash3 finaliser)."""
+    state = (state ^ (state >> np.uint64(30))) * _FIRST
+    state = (state ^ (state >> np.uint64(27))) * _SECOND
+    result: np.ndarray = state ^ (state >> np.uint64(31))
+    return result
 
 
 def _as_signed(value: int) -> int:

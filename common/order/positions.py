@@ -18,8 +18,11 @@ from ..stages.repeat import Repeat
 from ..stages.shard import Shard
 from ..stages.take import Cut
 from .epoch import Even
+from .permutations import hashed
 
 _ENDLESS = 1 << 62
+_TURN_KEY = np.uint64(0x7475726E)
+_RUN_BITS = 16  # so many passes keep their sequence, and blocks of the next pass are those of the next number
 
 
 class Consecutive(NamedTuple):
@@ -39,7 +42,31 @@ class View(Protocol):
 
     @property
     def passes(self) -> int | None:
-        """The number of passes over the data; ``None`` = endless."""
+        """The number of passes over the data; ``None`` = endless, or a mix of finite length with an endless source."""
+
+    @property
+    def depth(self) -> int:
+        """How many repetitions, one inside the other, the numbers of passes contain as hashes; see `pass_numbers`."""
+
+
+def pass_numbers(turn: int | np.ndarray, passes: np.ndarray, view: View) -> np.ndarray:
+    """Returns the numbers of passes in the ``turn``-th repetition of a view (int64). No two passes share a number.
+
+    If it is not known how many passes the view makes, the numbers of later repetitions contain a hash of the
+    repetition.
+
+    Args:
+        turn: the repetition, from 0: an integer, or int64 like ``passes``.
+        passes: the numbers of the passes in the view.
+        view: the view that is repeated.
+    """
+    if view.passes is not None:
+        return passes + turn * view.passes
+    turns = np.broadcast_to(np.asarray(turn, np.int64), passes.shape)
+    depth = np.full(passes.shape, view.depth)
+    hashes = hashed(np.full(passes.shape, _TURN_KEY), depth, turns, passes >> _RUN_BITS)
+    runs = (hashes >> np.uint64(_RUN_BITS + 1)).astype(np.int64)
+    return np.where(turns == 0, passes, (runs << _RUN_BITS) | (passes & ((1 << _RUN_BITS) - 1)))
 
 
 class RowView(View, Protocol):
@@ -68,6 +95,10 @@ class Epoch:
     def passes(self) -> int:
         return 1
 
+    @property
+    def depth(self) -> int:
+        return 0
+
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros_like(number), number
 
@@ -81,6 +112,10 @@ class _OfSamePasses:
     @property
     def passes(self) -> int | None:
         return self.inner.passes
+
+    @property
+    def depth(self) -> int:
+        return self.inner.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +171,14 @@ class Slice(_OfSamePasses):
 
 @dataclass(frozen=True, slots=True)
 class RepeatView:
-    """The inner view repeated ``count`` times (``None`` = endlessly). Each repetition is another pass over the data."""
+    """The inner view repeated ``count`` times (``None`` = endlessly). Each repetition is another pass over the data.
+
+    ``first`` is the number of the first repetition, after an interruption.
+    """
 
     inner: RowView | BatchView
     count: int | None
+    first: int = 0
 
     @property
     def length(self) -> int | None:
@@ -153,12 +192,16 @@ class RepeatView:
         inner = self.inner.passes
         return None if inner is None or self.count is None else inner * self.count
 
+    @property
+    def depth(self) -> int:
+        return self.inner.depth + (self.inner.passes is None and self.inner.length is not None)
+
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total = self.inner.length
         if total is None:
             return self.inner.resolve(number)  # type: ignore[union-attr]  # rows over rows
         passes, index = self.inner.resolve(number % max(total, 1))  # type: ignore[union-attr]
-        return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
+        return pass_numbers(number // max(total, 1) + self.first, passes, self.inner), index
 
     def run(self, number: int) -> int:
         total = self.inner.length
@@ -169,20 +212,14 @@ class RepeatView:
         if total is None:
             return self.inner.rows(number, count)  # type: ignore[union-attr]  # batches over batches
         passes, index = self.inner.rows(number % max(total, 1), count)  # type: ignore[union-attr]
-        return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
+        return pass_numbers(number // max(total, 1) + self.first, passes, self.inner), index
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The rows that remain after an interruption: the rest of one pass, and then all later passes.
-
-    The first pass continues in pass ``first_pass`` over the data. Each pass makes ``passes_each`` passes over the data
-    (several in a mix of sources that repeat).
-    """
+    """The rows that remain after an interruption: the rest of one pass, and then all later passes."""
 
     rest: RowView
-    first_pass: int
-    passes_each: int
     later: RowView | None
 
     @property
@@ -194,20 +231,22 @@ class Resumed:
 
     @property
     def passes(self) -> int | None:
-        later = 0 if self.later is None else self.later.passes
-        return None if later is None else self.first_pass + self.passes_each + later
+        rest, later = self.rest.passes, 0 if self.later is None else self.later.passes
+        return None if rest is None or later is None else rest + later
+
+    @property
+    def depth(self) -> int:
+        return self.rest.depth
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rest = _ENDLESS if self.rest.length is None else self.rest.length
         passes, index = np.empty_like(number), np.empty_like(number)
         early = number < rest
         if early.any():
-            found, index[early] = self.rest.resolve(number[early])
-            passes[early] = found + self.first_pass
+            passes[early], index[early] = self.rest.resolve(number[early])
         if not early.all():
             assert self.later is not None
-            found, index[~early] = self.later.resolve(number[~early] - rest)
-            passes[~early] = found + self.first_pass + self.passes_each
+            passes[~early], index[~early] = self.later.resolve(number[~early] - rest)
         return passes, index
 
 
@@ -321,7 +360,10 @@ def _consecutive_repeated(view: RepeatView, first: int, last: int) -> Consecutiv
         return None if total == 0 else consecutive(view.inner, first, last)
     turn = first // total
     found = consecutive(view.inner, first - turn * total, last - turn * total) if last <= (turn + 1) * total else None
-    return None if found is None else found._replace(pass_number=found.pass_number + turn * (view.inner.passes or 1))
+    if found is None:
+        return None
+    (number,) = pass_numbers(turn + view.first, np.array([found.pass_number]), view.inner).tolist()
+    return found._replace(pass_number=number)
 
 
 def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:

@@ -183,7 +183,7 @@ class MixedPlan(BasePlan):
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         leaf = index >> SOURCE_SHIFT
-        turns = passes + iteration * ((self.batch_view or self.row_view).passes or 1)
+        turns = self.global_passes(iteration, passes)
         result = []
         for number, chosen in distinct(np.searchsorted(self._first, leaf, side="right") - 1):
             first, mine = self._first[number], np.arange(len(index)) if chosen is None else chosen

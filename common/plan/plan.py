@@ -31,6 +31,7 @@ from ..order.positions import (
     ShardView,
     Slice,
     Strided,
+    pass_numbers,
     rows_viewed,
     viewed,
 )
@@ -47,6 +48,7 @@ from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
 from ..stages.measure import Measure
+from ..stages.repeat import Repeat
 from ..stages.shard import Shard
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, casts_in_file, declared_as
@@ -204,14 +206,23 @@ class BasePlan:
         if origin == START:
             return self.row_view if rank is None else self.row_view_of(rank)
         shard, whole = of_rank(self._elastic_shard(), rank), self.one_pass
-        passes_each = whole.passes or 1
-        passes = None if self.row_view.passes is None else self.row_view.passes // passes_each
-        left = None if passes is None else passes - origin.passes - 1
+        left = None if self.turns is None else self.turns - origin.passes - 1
         # Nothing is left after the last pass.
         rest = rows_viewed(shard, Slice(whole, origin.rows, 0 if left is not None and left < 0 else None))
-        endless = whole.length is None
-        later = None if endless or (left is not None and left <= 0) else RepeatView(rows_viewed(shard, whole), left)
-        return Resumed(rest, origin.passes * passes_each, passes_each, later)
+        ends = whole.length is None or (left is not None and left <= 0)
+        later = None if ends else RepeatView(rows_viewed(shard, whole), left, origin.passes + 1)
+        return Resumed(RepeatView(rest, 1, origin.passes), later)
+
+    @cached_property
+    def turns(self) -> int | None:
+        """How often all views together repeat `one_pass`; ``None`` = endlessly."""
+        views = (*self.order.row_views, *self.order.batch_views)
+        counts = [stage.count for stage in views if isinstance(stage, Repeat)]
+        return None if None in counts else math.prod(count or 0 for count in counts)
+
+    def global_passes(self, iteration: int, passes: np.ndarray) -> np.ndarray:
+        """Returns the numbers that passes of an iterator have among those of all iterators of the pipeline (int64)."""
+        return pass_numbers(iteration, passes, self.batch_view or self.row_view)
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """Returns the global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
@@ -222,7 +233,7 @@ class BasePlan:
         if first is None or rows < first:
             return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
         assert whole.length is not None
-        later = self.row_view.passes is None or self.row_view.passes > (origin.passes + 1) * (whole.passes or 1)
+        later = self.turns is None or self.turns > origin.passes + 1
         if even == "none" and later and (whole.length - origin.rows) % num_shards:
             raise StateError(
                 "state: expected even='pad' or 'drop' to resume with another number of ranks or another batch size "
@@ -638,7 +649,7 @@ class Plan(BasePlan):
         return 0 if same else self._pass_number(iteration, passes)
 
     def _pass_number(self, iteration: int, passes: int) -> int:
-        return iteration * ((self.batch_view or self.row_view).passes or 1) + passes
+        return int(self.global_passes(iteration, np.array([passes]))[0])
 
     # --- elements ---
 

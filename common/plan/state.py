@@ -300,7 +300,7 @@ def _check_skipped(plan: BasePlan, found: State, own: State) -> None:
 
 def check_position(plan: BasePlan, state: State) -> None:
     """Raises `StateError` for a position that no iterator of the plan can reach."""
-    passes = (plan.batch_view or plan.row_view).passes
+    passes = plan.turns
     if passes is None:
         return
     length = plan.elements_from(state.start)

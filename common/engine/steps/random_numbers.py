@@ -14,13 +14,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...order.permutations import raw_words
+from ...order.permutations import counted, hashed, raw_words
 from ...process.dataclass import dataclass
 from ...stages.image_base import Key
 
 _IMAGES_KEY = 0x696D6167
-_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +54,14 @@ def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
 
 def uniform(key: Key, items: ItemKeys, count: int) -> np.ndarray:
     """Returns ``count`` numbers in [0, 1) for each item: float64 ``[items, count]``."""
+    return (counted(_hash_of(key, items), count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _hash_of(key: Key, items: ItemKeys) -> np.ndarray:
     state = np.full(len(items.row), _start(key), dtype=np.uint64)
-    for part in (items.pass_number, items.source, items.row_group, items.row):
-        state = _mixed((state ^ part.astype(np.uint64)) + _INCREMENT)
-    words = _mixed(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _INCREMENT)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return hashed(state, items.pass_number, items.source, items.row_group, items.row)
 
 
 @lru_cache(maxsize=256)
 def _start(key: Key) -> np.uint64:
     return np.uint64(raw_words(1, _IMAGES_KEY, *key)[0])
-
-
-def _mixed(state: np.ndarray) -> np.ndarray:
-    """Applies SplitMix64's output function (Stafford's variant 13 of the MurmurHash3 finaliser)."""
-    state = (state ^ (state >> np.uint64(30))) * _FIRST
-    state = (state ^ (state >> np.uint64(27))) * _SECOND
-    result: np.ndarray = state ^ (state >> np.uint64(31))
-    return result
