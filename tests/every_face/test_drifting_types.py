@@ -247,7 +247,9 @@ FILES: list[dict[str, pa.Array]] = [
         "t": pa.array([1, 2], pa.date32()),
         "n": pa.array([0.5, 2.5]),
         "i": pa.array([9, None], pa.uint8()),
-        "s": pa.array(["d", "a"], pa.dictionary(pa.int8(), pa.large_string())),
+        "s": pa.array(["d", "a"], pa.large_string())
+        .dictionary_encode()
+        .cast(pa.dictionary(pa.int8(), pa.large_string())),
         "z": pa.array([3000, 4000], pa.timestamp("ns", "Europe/Berlin")),
         "c": pa.array([1, 2], pa.timestamp("ms")),
         "l": pa.array([[], [7]], pa.list_(pa.int8())),
