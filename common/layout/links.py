@@ -77,10 +77,11 @@ def each_once(filesystem: pafs.FileSystem, files: Sequence[NamedT]) -> list[Name
 
 def _same_files(filesystem: pafs.FileSystem, files: Iterable[NamedT]) -> Iterator[Sequence[NamedT]]:
     """Yields the names of each file that has several."""
-    by_number: dict[int, list[NamedT]] = {}
+    by_number: dict[tuple[int, ...], list[NamedT]] = {}
     for file in files:
-        if file.version.inode:
-            by_number.setdefault(file.version.inode[0], []).append(file)
+        version = file.version
+        if version.inode:  # on some network file systems, different files have the same number
+            by_number.setdefault((version.inode[0], version.size_bytes, version.mtime_ns), []).append(file)
     for alike in by_number.values():
         while len(alike) > 1:  # on several devices, different files have the same number
             same = [alike[0], *(other for other in alike[1:] if _is_same(filesystem, alike[0], other))]

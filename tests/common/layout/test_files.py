@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from parquetry.common.errors import DatasetError
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.files import list_files
 from parquetry.common.layout.index_writer import write_index
+from parquetry.common.layout.links import each_once
 from parquetry.common.schema import Unischema, UnischemaField
 
 FILES = 4
@@ -143,6 +145,15 @@ def test_links_inside_a_directory_repeat_no_rows(tmp_path: Path) -> None:
     write_index(str(root))
     assert Pipeline(root).dataset.index is not None
     assert len(Pipeline(root)) == 2
+
+
+def test_files_that_a_store_numbers_alike_are_still_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, numbers in (("a", [1]), ("b", [2, 3, 4])):
+        write_table(tmp_path / name, pa.table({"x": numbers}))
+    listing = list_files([str(tmp_path)])
+    alike = [replace(file, version=replace(file.version, inode=(7,))) for file in listing.files]
+    monkeypatch.setattr("os.path.samefile", lambda *_: True)
+    assert each_once(listing.filesystem, alike) == alike
 
 
 def test_a_link_to_a_partition_adds_no_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
