@@ -140,7 +140,7 @@ class IndexLines:
     """Makes the lines of an index, some files at a time, and collects the contents of its description.
 
     Args:
-        models: the files whose fields are described; the first one determines the type of a field's bounds.
+        models: the files whose fields are described; the first one with values determines the type of a field's bounds.
         patterns: the fields to describe; ``None`` for all.
     """
 
@@ -149,7 +149,7 @@ class IndexLines:
         types: dict[str, pa.DataType] = {}
         leaves, flat = dict[str, int](), set[str]()
         for footer in (load_footer(filesystem, file) for file in self.models):
-            new = {name: kind for name, kind in bound_types(footer) if name not in types}
+            new = {name: kind for name, kind in bound_types(footer) if types.get(name, pa.null()) == pa.null()}
             flat |= new.keys() & flat_columns(footer).keys()
             types, leaves = {**types, **new}, {**leaves, **leaf_columns(footer)}
         chosen = set(types) if patterns is None else {name for p in patterns for name in match_names(p, types)}

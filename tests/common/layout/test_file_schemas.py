@@ -78,7 +78,7 @@ def test_a_newer_partition_adds_its_columns(tmp_path: Path, new: int, with_metad
 
 @pytest.mark.parametrize("columns", [None, ["x", "s.*"]])
 def test_an_index_describes_the_columns_of_newer_files(tmp_path: Path, columns: list[str] | None) -> None:
-    write_table(tmp_path / "a", pa.table({"x": range(4)}), row_group_size=2)
+    write_table(tmp_path / "a", pa.table({"x": range(4), "score": pa.nulls(4)}), row_group_size=2)
     write_table(tmp_path / "b", pa.table({"x": [5], "score": [1.5], "size": [[1]]}))
     write_table(tmp_path / "c", pa.table({"x": [6], "score": [3.5], "k": ["b"]}))
     write_index(str(tmp_path), columns=columns)
