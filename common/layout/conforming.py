@@ -17,7 +17,7 @@ from ..memory.arrow_views import as_arrow, as_numpy
 from ..process.forks import pc
 from ..schema.arrow_types import infer_shape_and_dtype
 from ..schema.dtypes import dtype_to_json, float_holds
-from .nested import is_bytes, is_list, is_text, plain, widened
+from .nested import is_bytes, is_list, is_text, plain, value_type, widened
 
 UNITS = ("s", "ms", "us", "ns")
 """The units of Arrow's times, from the coarsest to the finest."""
@@ -142,8 +142,9 @@ def _as_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     integers = as_numpy(array.fill_null(0) if array.null_count else array)
     with np.errstate(over="ignore"):  # of half floats
         floats = integers.astype(wanted.to_pandas_dtype())
-    if not float_holds(integers, floats).all():
-        raise pa.ArrowInvalid(f"a value would change as {wanted}")
+    fits = float_holds(integers, floats)
+    if not fits.all():
+        raise pa.ArrowInvalid(f"{integers[int(np.argmin(fits))]} would change as {wanted}")
     return as_arrow(floats, valid)
 
 
@@ -154,6 +155,27 @@ def _there_and_back(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pc.all(same).as_py() is False:
         raise pa.ArrowInvalid(f"a value would change as {wanted}")
     return made
+
+
+def narrower_floats(kind: pa.DataType, wanted: pa.DataType, dtype: object) -> pa.DataType | None:
+    """Returns the type in which to check the integers of a file, or ``None`` if that is ``wanted``.
+
+    A field may be declared as narrower floats than its column's, which are then rounded. Integers are not, and have to
+    be checked while they can be told from floats.
+
+    Args:
+        kind, wanted: the column's type in its file and in the dataset.
+        dtype: that of the field.
+    """
+    whole = pa.types.is_integer(value_type(kind)) and pa.types.is_floating(value_type(wanted))
+    if not whole or not isinstance(dtype, np.dtype) or dtype.kind != "f":
+        return None
+    narrow = pa.from_numpy_dtype(dtype)
+    return _lists_of(kind, narrow) if narrow.bit_width < value_type(wanted).bit_width else None
+
+
+def _lists_of(kind: pa.DataType, inner: pa.DataType) -> pa.DataType:
+    return pa.large_list(_lists_of(kind.value_type, inner)) if is_list(kind) else inner
 
 
 def converts(source: pa.DataType, target: pa.DataType) -> bool:

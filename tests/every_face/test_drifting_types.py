@@ -376,6 +376,24 @@ def test_large_integers_beside_fractions_are_rounded_as_the_error_says(tmp_path:
 
 
 @pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("others", [[], [pa.array([0.5])], [pa.array([0.5], pa.float32()), pa.array([0.5])]])
+@pytest.mark.parametrize(("dtype", "whole"), [("float32", 2**24), ("float16", 2**11)])
+def test_floats_are_rounded_as_declared_and_integers_are_not(
+    tmp_path: Path, dtype: str, whole: int, others: list[pa.Array], nested: bool
+) -> None:
+    field = UnischemaField("x", dtype, (None,) if nested else ())
+    for value in (2 * whole + 4, whole + 1):
+        write(tmp_path, [in_lists(each) if nested else each for each in (*others, pa.array([value]))])
+        pipeline = Pipeline(tmp_path, [field, ".*"], executor="threads")
+        if value > whole + 1:
+            made = THREADS.elements(pipeline)[-1]["x"]
+            assert made == ([float(value)] if nested else float(value))
+            continue
+        with pytest.raises(DecodeError, match=rf"field 'x'.*{value}"):
+            list(pipeline)
+
+
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
     ("field", "right", "wrong"),
     [

@@ -186,7 +186,8 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         return array.cast(pa.from_numpy_dtype(dtype))  # floats would lose digits
     if pa.types.is_decimal(array.type):
         return _decimal_floats(array).cast(pa.from_numpy_dtype(dtype))
-    return _cast(array, pa.from_numpy_dtype(dtype))
+    kind = pa.from_numpy_dtype(dtype)
+    return array if array.type == kind else cast_exactly(array, kind)
 
 
 def _first_not_utf8(text: pa.Array) -> int:

@@ -18,7 +18,7 @@ from ...counting.counters import Count, Reading, add
 from ...errors import DecodeError, ParquetryError
 from ...layout.arrow_read import TooLargeError
 from ...layout.checksums import VERIFY
-from ...layout.conforming import conform, misfit
+from ...layout.conforming import conform, misfit, narrower_floats
 from ...layout.core_read import core_compressions
 from ...layout.dataset import StoredDataset
 from ...layout.nested import take_rows
@@ -219,9 +219,14 @@ class Fetcher:
         return pa.table(columns, names=[field.name for field in self._fields])
 
     def _conformed(
-        self, row_group: int, field: UnischemaField, column: pa.ChunkedArray, rows: RowNumbers
+        self,
+        row_group: int,
+        field: UnischemaField,
+        column: pa.ChunkedArray,
+        rows: RowNumbers,
+        wanted: pa.DataType | None = None,
     ) -> pa.ChunkedArray:
-        wanted = self._dataset.types[field.name]
+        wanted = wanted or self._dataset.types[field.name]
         try:
             return conform(column, wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -320,6 +325,8 @@ class Fetcher:
         """Returns a stored column of a row group, or its partition value, in canonical form."""
         is_cast = field.name in self._casts
         if field.name not in self._dataset.partitions and not is_cast:
+            narrow = narrower_floats(column.type, self._dataset.types[field.name], field.dtype)
+            column = column if narrow is None else self._conformed(row_group, field, column, rows, narrow)
             column = self._conformed(row_group, field, column, rows)
         try:
             return to_canonical(field, cast_in_file(field, column, rows) if is_cast else column, rows)
