@@ -123,7 +123,7 @@ def cast_exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return array.cast(pa.timestamp(wanted.unit)).view(wanted)
     if is_text(kind) and pa.types.is_integer(wanted):
         return _there_and_back(array, wanted)  # '007' is not 7
-    if is_list(kind) and pa.types.is_large_list(wanted):
+    if is_list(kind) and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
         return _lists(array.cast(pa.large_list(kind.value_field)), wanted)
     return array.cast(wanted)
 
@@ -133,7 +133,8 @@ def _lists(array: pa.LargeListArray, wanted: pa.DataType) -> pa.Array:
     ends = as_numpy(array.offsets)
     values = cast_exactly(array.values.slice(ends[0], ends[-1] - ends[0]), wanted.value_type)
     missing = array.is_null() if array.null_count else None
-    return pa.LargeListArray.from_arrays(as_arrow(ends - ends[0]), values, type=wanted, mask=missing)
+    kind = pa.large_list(wanted.value_field)
+    return pa.LargeListArray.from_arrays(as_arrow(ends - ends[0]), values, type=kind, mask=missing).cast(wanted)
 
 
 def _as_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
