@@ -107,7 +107,7 @@ def unify_schemas(
             kinds.setdefault(path, {}).setdefault(column.type, file)
     for path, types in kinds.items():
         kind = _in_zone((declared or {}).get(path), types)
-        if path in refused or (len(types) == 1 and not _has_other_unit(kind, *types)):
+        if path in refused or (len(types) == 1 and not _overrules(kind, *types)):
             continue
         if kind is None or not all(converts(each, kind) for each in types):
             kind = widest(types)
@@ -137,10 +137,13 @@ def _in_zone(kind: pa.DataType | None, types: Collection[pa.DataType]) -> pa.Dat
     return pa.timestamp(kind.unit, zones.pop() if len(zones) == 1 else "UTC" if zones else None)
 
 
-def _has_other_unit(declared: pa.DataType | None, stored: pa.DataType) -> bool:
-    """Whether times are declared in another unit than that of the files. INT96 may have more digits than its type."""
-    if declared is None:
-        return False
+def _overrules(declared: pa.DataType | None, stored: pa.DataType) -> bool:
+    """Whether a declared type replaces one that all files share: that of nulls alone, or times in another unit.
+
+    INT96 may have more digits than its type.
+    """
+    if declared is None or pa.types.is_null(stored):
+        return declared is not None
     kind, other = value_type(declared), value_type(stored)
     return bool(pa.types.is_timestamp(kind) and pa.types.is_timestamp(other) and kind.unit != other.unit)
 

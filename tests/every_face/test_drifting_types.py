@@ -429,6 +429,21 @@ def test_times_of_files_that_agree_keep_their_time_of_day_or_are_refused_as_date
             list(pipeline)
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("field", [UnischemaField("x", np.float32), UnischemaField("x", str)])
+def test_a_column_of_nothing_but_nulls_has_the_declared_type(
+    tmp_path: Path, field: UnischemaField, indexed: bool
+) -> None:
+    write(tmp_path, [pa.nulls(2), pa.nulls(1)])
+    if indexed:
+        write_index(tmp_path)
+    rows = Pipeline(tmp_path, [field, "id"])
+    assert THREADS.elements(rows) == [{"id": n, "x": None} for n in range(3)]
+    assert ids(THREADS, rows.where(pc.field("x").is_valid())) == []
+    with pytest.raises(SchemaError, match="field 'x': Arrow type null cannot become a tensor"):
+        list(Pipeline(tmp_path))
+
+
 @pytest.mark.parametrize("files", [1, 2])
 def test_a_declared_unit_that_arrow_does_not_have_is_refused_before_anything_is_read(
     tmp_path: Path, files: int
