@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +26,9 @@ from torch.utils.data._utils import fetch
 from parquetry.common import Pipeline
 from parquetry.common.errors import ParquetryError
 from parquetry.common.order.cursor import SkipState
+from parquetry.common.pipeline.step_iterator import begun_by_parent
 from parquetry.common.process.dataclass import dataclass
+from parquetry.common.process.forks import leave_to_parent
 from parquetry.common.tracebacks import shorten, shortens
 
 from . import worker_failures
@@ -146,6 +149,8 @@ def install() -> None:
         base._parquetry_lanes = None
         base._parquetry_fresh = False
         base._parquetry_restored = None
+        base._parquetry_process = 0
+        base.forget_elements = _forget_elements
         if (fetcher := _fetcher()) is not None:
             fetcher.__init__ = _sending_start(fetcher.__init__)
         if (parallel := _parallel()) is not None:
@@ -287,6 +292,8 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self)
         if self._parquetry_fresh:
             try:
+                if self._parquetry_process not in (0, os.getpid()):
+                    raise begun_by_parent(self._parquetry_process)
                 for dataset in self._parquetry_told:
                     dataset._check_begun(self)
             except ParquetryError as error:
@@ -329,6 +336,13 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     return following
 
 
+def _forget_elements(self: Any) -> object:
+    """As `HoldsElements`. A forked child would take what the workers send to its parent, too."""
+    lanes, self._parquetry_lanes = self._parquetry_lanes, None
+    self._parquetry_fresh = True
+    return lanes
+
+
 def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
     own = _own(loader.dataset)
@@ -368,6 +382,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
         iterator._parquetry_told, iterator._parquetry_fresh = told, True
         if told and loader.num_workers:
             follow(iterator)
+            leave_to_parent(iterator)
+            iterator._parquetry_process = os.getpid()
     except BaseException:
         iterator._shutdown = True  # no workers were started that __del__ would have to stop
         raise

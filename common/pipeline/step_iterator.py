@@ -163,11 +163,7 @@ class StepIterator(Generic[Source]):
 
     def __next__(self) -> tuple[int, Any]:
         if self._source is not None and self._process != os.getpid() and not self._finished:
-            raise PipelineError(
-                f"iterator: expected process {self._process}, which began it, got its fork {os.getpid()}, in which the "
-                "iterator's threads do not run. Call iter() on the dataset in this process, for example in each loader "
-                "worker."
-            )
+            raise begun_by_parent(self._process)
         with self._lock:
             if self._finished:
                 raise StopIteration
@@ -329,6 +325,14 @@ class StepIterator(Generic[Source]):
         self._finished = True
         if self._source is not None:
             self._source.close()
+
+
+def begun_by_parent(process: int) -> PipelineError:
+    """The error of an iterator that is used in a forked child of the process that began it."""
+    return PipelineError(
+        f"iterator: expected process {process}, which began it, got its fork {os.getpid()}, in which the iterator's "
+        "threads do not run. Call iter() on the dataset in this process, for example in each loader worker."
+    )
 
 
 def chain_of(pipeline: Iterated) -> Chain:

@@ -101,6 +101,7 @@ BEGUN: dict[str, Callable[..., Any]] = {
     "torch, rows": lambda url, **options: ParquetIterable(url, ["id"], **options),
     "torch, batches": batches,
     "node, rows": lambda url, **options: ParquetNode(url, ["id"], **options),
+    "loader workers": lambda url, executor: DataLoader(batches(url), batch_size=None, num_workers=2),
     "ahead of a device": lambda url, **options: prefetch_to_device(batches(url, **options), "cpu", depth=3),
 }
 
