@@ -190,7 +190,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if self._transport == "arrow":  # its map can be tuned
             return EagerIterator(self)
         if self._untuned is None:
-            self._untuned = Untuned(self._dataset(), read_ahead=True, begun=self._warner)
+            self._untuned = Untuned(self._dataset(), read_ahead=True, watch=self._watch)
         return iter(self._untuned)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -309,8 +309,6 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         self._refuse_made_again("state_dict")
         if operator.index(elements) < 0:
             raise StateError(f"state_dict: expected a number of elements >= 0, got {elements}.")
-        self._dataset()
-        self._warner()  # tf.data's own iterators, as in Keras, say nothing when they begin
         try:
             return self._progress(elements)[0]
         except tf.errors.FailedPreconditionError as error:
@@ -346,12 +344,13 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return LoaderStats.of(counters.totals(), chain_of(self._pipeline), skipped_rows(self._pipeline, counters))
 
     @property
-    def _warner(self) -> Callable[[], None]:
-        """A function that warns if the latest iterator began although the one that took a state was not at its end.
+    def _watch(self) -> Callable[[bool], None]:
+        """A function to call before and after an iterator's first element. It does not keep the dataset alive.
 
-        It does not keep the dataset alive.
+        It warns if the iterator began although the one that took a state was not at its end. Of iterators in graphs, as
+        in Keras, the op warns itself.
         """
-        return partial(_warn_of_lost_rest, "" if self._made_again or self._feed is not None else self._dataset_key)
+        return partial(_watch_for_lost_rest, "" if self._made_again or self._feed is not None else self._dataset_key)
 
     def _fresh_state(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(state_of(self._pipeline.plan(), Cursor()).to_json())
@@ -397,8 +396,6 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("load_state_dict")
-        if self._built is not None:
-            self._warner()
         text = read_state(state).to_json()
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
@@ -583,7 +580,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         size = static(buffer_size, "prefetch", "buffer_size")
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self
-        return Untuned(prefetched, read_ahead=False, begun=self._warner) if fixed else prefetched
+        return Untuned(prefetched, read_ahead=False, watch=self._watch) if fixed else prefetched
 
 
 def mix(
@@ -617,9 +614,9 @@ def _is_part(pipeline: Pipeline) -> bool:
     return any(shards > 1 for shards in own) or any(map(_is_part, sources))
 
 
-def _warn_of_lost_rest(dataset_key: str) -> None:
+def _watch_for_lost_rest(dataset_key: str, begins: bool) -> None:
     """Warns if another iteration has begun before the end of a resumed one. An empty key = no dataset."""
-    if dataset_key and bool(load_ops().parquetry_parquet_dataset_lost_rest(dataset_key=dataset_key)):
+    if dataset_key and bool(load_ops().parquetry_parquet_dataset_lost_rest(dataset_key=dataset_key, begins=begins)):
         warn_of_lost_rest(None)
 
 

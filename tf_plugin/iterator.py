@@ -28,12 +28,12 @@ class EagerIterator(OwnedIterator):
 
     Args:
         dataset: any dataset; its elements may be nested dicts, tuples and lists.
-        begun: called once, after the first element.
+        watch: called with ``True`` before the first element, and with ``False`` after it.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, begun: Callable[[], None] | None = None) -> None:
+    def __init__(self, dataset: tf.data.Dataset, watch: Callable[[bool], None] | None = None) -> None:
         super().__init__(dataset)
-        self._begun = begun
+        self._watch = watch
         self._pack = _packer(self.element_spec, count())
         self._wanted = {
             "iterator": self._iterator_resource,
@@ -42,13 +42,15 @@ class EagerIterator(OwnedIterator):
         }
 
     def __next__(self) -> Any:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch(True)
         try:
             element = super().__next__()
         except tf.errors.OpError as error:
             raise _plain(error) from None
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            begun()
+        if watch is not None:
+            watch(False)
         return element
 
     def get_next(self) -> Any:

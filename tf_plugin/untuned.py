@@ -30,13 +30,13 @@ class Untuned(tf.data.Dataset):
     Args:
         dataset: a dataset without ops that tf.data tunes or makes parallel.
         read_ahead: whether to add a small buffer at the end, for a chain that has none.
-        begun: called after the first element of each iterator in Python.
+        watch: called with ``True`` before the first element of each iterator in Python, and with ``False`` after it.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, *, read_ahead: bool, begun: Callable[[], None]) -> None:
+    def __init__(self, dataset: tf.data.Dataset, *, read_ahead: bool, watch: Callable[[bool], None]) -> None:
         self._chain = dataset
         self._read_ahead = read_ahead
-        self._begun = begun
+        self._watch = watch
         self._iterated: tf.data.Dataset | None = None
         super().__init__(dataset._variant_tensor)
 
@@ -46,7 +46,7 @@ class Untuned(tf.data.Dataset):
             return super().__iter__()
         if self._iterated is None:
             self._iterated = self._without_autotuner()
-        return EagerIterator(self._iterated, self._begun)
+        return EagerIterator(self._iterated, self._watch)
 
     def _without_autotuner(self) -> tf.data.Dataset:
         chosen: Any = self._options_attr
@@ -59,7 +59,7 @@ class Untuned(tf.data.Dataset):
 
     def with_options(self, options: tf.data.Options, name: str | None = None) -> Untuned:
         """Like `tf.data.Dataset.with_options`."""
-        return Untuned(super().with_options(options, name=name), read_ahead=self._read_ahead, begun=self._begun)
+        return Untuned(super().with_options(options, name=name), read_ahead=self._read_ahead, watch=self._watch)
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._chain]

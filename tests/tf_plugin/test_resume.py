@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 import tensorflow as tf
 from builders import Built, built_once
 from cases import every_case
+from processes import run_python
 from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.testing import assert_resumable
 from parquetry.tf_plugin import ParquetDataset
+from parquetry.tf_plugin.iterator import EagerIterator
 
 built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
@@ -175,12 +178,38 @@ def test_a_loop_that_counts_its_steps_finishes_a_resumed_epoch_without_reading_a
     rows = dataset.map(lambda row: row["id"]).with_options(options)
     elements = len(list(rows))
     dataset.load_state_dict(dataset.state_dict(2))
-    assert len(list(itertools.islice(rows, elements - 2))) == elements - 2  # it never asks for the end
-    next(iter(rows))
-    dataset.state_dict(1)
+
+    def begin() -> Iterator[Any]:
+        return EagerIterator(rows, dataset._watch)
+
+    assert len(list(itertools.islice(begin(), elements - 2))) == elements - 2  # it never asks for the end
+    next(begin())
     assert "took a loaded state" not in caplog.text
     dataset.load_state_dict(dataset.state_dict(2))
-    list(itertools.islice(rows, elements - 3))
-    next(iter(rows))
-    dataset.state_dict(1)
+    list(itertools.islice(begin(), elements - 3))
+    next(begin())
     assert "took a loaded state" in caplog.text
+
+
+_PEEKS = """
+import sys
+from parquetry.tf_plugin import ParquetDataset
+dataset = ParquetDataset(sys.argv[1], ["id"])
+rows = dataset.map(lambda row: row["id"])
+next(iter(dataset))
+state = dataset.state_dict(1)
+for look in (False, True):
+    dataset.load_state_dict(state)
+    if look:
+        next(iter(rows))
+    list(rows), list(rows)
+    print("looked" if look else "did not look", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_look_through_a_chain_that_uses_up_a_state_is_in_tensorflows_log(built: Built) -> None:
+    done = run_python("-c", _PEEKS, built.url, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"})
+    before, after = done.stderr.split("did not look")
+    assert before.count("took a loaded state") == 0
+    assert after.count("took a loaded state") == 1

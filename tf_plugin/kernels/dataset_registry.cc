@@ -124,12 +124,14 @@ int64_t DatasetRegistry::TakeIteration(const std::string& key) {
   return entries_[key].next_iteration++;
 }
 
-int64_t DatasetRegistry::SetStarted(const std::string& key, const Started& started, bool restored) {
+int64_t DatasetRegistry::SetStarted(const std::string& key, const Started& started, bool restored, bool* lost_rest) {
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = entries_[key];
   if (restored || started.iteration >= entry.next_iteration) entry.next_iteration = started.iteration + 1;
-  if (entry.is_resumed && !restored) entry.lost_rest = true;
-  entry.is_resumed = restored;
+  const bool lost = entry.is_resumed && !restored && lost_rest != nullptr;
+  entry.lost_rest = std::exchange(entry.will_ask, false) && lost;
+  if (lost_rest != nullptr) *lost_rest = lost && !entry.lost_rest;
+  entry.is_resumed = restored && lost_rest != nullptr;
   entry.latest.emplace(started);
   return ++entry.starts;
 }
@@ -138,6 +140,11 @@ void DatasetRegistry::SetEnded(const std::string& key, int64_t start) {
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = entries_[key];
   if (entry.starts == start) entry.is_resumed = false;
+}
+
+void DatasetRegistry::WillAsk(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries_[key].will_ask = true;
 }
 
 bool DatasetRegistry::TakeLostRest(const std::string& key) {

@@ -95,7 +95,9 @@ class DatasetRegistry {
 
   // Call this when the iteration has started. After a restored iteration, the next iterator is the
   // epoch after it, whatever was read before. Returns the number that `Jump` takes as `start`.
-  int64_t SetStarted(const std::string& key, const Started& started, bool restored);
+  // Sets `lost_rest` if an iteration that a state began was not at its end, and if nobody will ask. It
+  // is null if several iterators share the iteration, so that its end is unknown.
+  int64_t SetStarted(const std::string& key, const Started& started, bool restored, bool* lost_rest);
 
   // See `Progress::Jump`. Does nothing once another iteration has begun.
   void Jump(const std::string& key, int64_t start, int64_t given, int64_t first);
@@ -116,8 +118,10 @@ class DatasetRegistry {
   // Call this when an iteration has given its last element, or has found no more.
   void SetEnded(const std::string& key, int64_t start);
 
-  // Returns whether an iteration began while one that a state began was not at its end. Answers each
-  // of them once.
+  // Call this before an iteration begins of which you will ask `TakeLostRest`.
+  void WillAsk(const std::string& key);
+
+  // Returns whether that iteration began while one that a state began was not at its end.
   bool TakeLostRest(const std::string& key);
 
  private:
@@ -128,6 +132,7 @@ class DatasetRegistry {
     std::optional<Progress> latest;
     std::optional<std::string> next_state;
     bool is_resumed = false;  // the latest iteration began at a state, and has not ended
+    bool will_ask = false;
     bool lost_rest = false;
   };
 

@@ -239,7 +239,17 @@ Error ParquetIterator::Begin() {
     started_ = std::move(started);
     return {};
   }
-  if (splits_ == nullptr) start_ = registry.SetStarted(key_, started, state != nullptr);
+  if (splits_ == nullptr) {
+    bool lost_rest = false;
+    start_ = registry.SetStarted(key_, started, state != nullptr, &lost_rest);
+    // As in common/pipeline/resumes.py, which says it where Python iterates the dataset itself.
+    if (lost_rest) {
+      LOG(WARNING) << "The iterator that took a loaded state is not at its end, and another one begins, which is of "
+                      "another epoch. Unless you go on with the first one, the rest of the resumed epoch is not read: "
+                      "load the state again before this loop, load_state_dict(state). If your loop leaves every epoch "
+                      "early, nothing is wrong.";
+    }
+  }
   consumed_ = started.consumed;
   given_ = 0;
   state_ends_.clear();

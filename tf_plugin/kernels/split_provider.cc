@@ -100,7 +100,7 @@ absl::Status ParquetSplitProvider::Start(const std::string* state) {
     return error;
   };
   if (const Error error = TryWithRestarts(request_, attempt, LogWarning)) return ToStatus(error);
-  registry.SetStarted(request_.dataset_key, started, state != nullptr);
+  registry.SetStarted(request_.dataset_key, started, state != nullptr, nullptr);
   started_ = started;
   return absl::OkStatus();
 }

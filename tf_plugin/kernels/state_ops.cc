@@ -63,18 +63,27 @@ class DatasetSetStateOp : public OpKernel {
   }
 };
 
-// Returns whether the rest of a resumed iteration was lost; see `DatasetRegistry::TakeLostRest`.
+// Before an iteration begins: announces the question, see `DatasetRegistry::WillAsk`. After that: returns whether the
+// rest of a resumed iteration was lost; see `DatasetRegistry::TakeLostRest`.
 class DatasetLostRestOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit DatasetLostRestOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("begins", &begins_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor* key;
     OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
     Tensor* lost = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &lost));
-    lost->scalar<bool>()() = DatasetRegistry::Get().TakeLostRest(key->scalar<tstring>()());
+    DatasetRegistry& registry = DatasetRegistry::Get();
+    const std::string text = key->scalar<tstring>()();
+    if (begins_) registry.WillAsk(text);
+    lost->scalar<bool>()() = !begins_ && registry.TakeLostRest(text);
   }
+
+ private:
+  bool begins_ = false;
 };
 
 // Returns a descriptor for the counters of a dataset's latest iteration, which the caller must
@@ -108,6 +117,7 @@ REGISTER_OP("Parquetry>ParquetDatasetCounters")
 
 REGISTER_OP("Parquetry>ParquetDatasetLostRest")
     .Input("dataset_key: string")
+    .Attr("begins: bool")
     .Output("lost: bool")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape);
