@@ -179,10 +179,10 @@ def limit_reached(error: BaseException | None) -> str:
                 f"There is not enough memory. This process may map {_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, "
                 "ulimit -v). Give it more, lower memory_limit=, or use fewer workers."
             )
-        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
             return (
-                f"Cannot start a new thread. This user may have {_limit(resource.RLIMIT_NPROC)} threads (RLIMIT_NPROC,"
-                " ulimit -u, or a container's pids limit), and this process may map "
+                f"This user may have {_limit(resource.RLIMIT_NPROC)} threads and processes (RLIMIT_NPROC, ulimit -u, "
+                "or a container's pids limit), and this process may map "
                 f"{_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, ulimit -v). Raise the limit, or use fewer workers."
             )
         error = error.__cause__

@@ -11,10 +11,11 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
-from ..errors import SidecarError
+from ..errors import ResourceError, SidecarError, limit_reached
 from ..process.exit_watch import end_with_parent
-from ..transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, end_process
+from ..transport.processes import FAILED, RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
 from ..transport.sidecar.stream import exit_with
@@ -49,15 +50,18 @@ def main() -> None:
         count = read_request(first).get("start_workers", 0)
         start = _worker_starter(channel) if count else start_worker
         started = [start() for _ in range(count)]
-    except Exception:
-        end_process()
+    except Exception as error:
+        _end_with(channel, error)
     logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
 
     with _collecting_later():  # after the workers have started, because they need only a part of what this imports
         from .server import Server
 
     # Works even during planning. It comes this late because a process cannot be forked once it has threads.
-    exit_with(connection)
+    try:
+        exit_with(connection)
+    except ResourceError as error:
+        _end_with(channel, error)
     server = Server(channel, start, started)
     try:
         server.serve(first)
@@ -65,6 +69,16 @@ def main() -> None:
     except BaseException:
         end_process()
     os._exit(0)  # without waiting for threads that still decode
+
+
+def _end_with(channel: Channel, error: Exception) -> NoReturn:
+    """Ends the process. If it has too few resources, the trainer is told so: it would only start another in vain."""
+    if not limit_reached(error):
+        end_process()
+    from .connection import ClientConnection
+
+    ClientConnection(channel).send_error(0, error)
+    os._exit(FAILED)
 
 
 def _worker_starter(channel: Channel) -> Callable[[], WorkerProcess]:

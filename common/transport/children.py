@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..process.exit_watch import waiter_for
+from ..threads import start_thread
 from .processes import report
 
 _SHARED_MEMORY = "/dev/shm"
@@ -45,14 +46,14 @@ def start_child(
 
     Raises:
         OSError: the process could not be started.
-        RuntimeError: the thread could not be started.
+        ResourceError: the thread could not be started.
     """
     started: Future[subprocess.Popen[bytes]] = Future()
     if hands_over is not None:
         options["pass_fds"] = [hands_over.fileno()]
     arguments = (started, command, meanwhile, hands_over, options)
     thread = threading.Thread(target=_keep, args=arguments, name="parquetry-child", daemon=True)
-    thread.start()
+    start_thread(thread)
     return started.result(), thread
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..errors import SidecarError
+from ..threads import start_thread
 
 _RUN = (
     "import os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); "  # each worker has a processor of its own
@@ -75,6 +76,9 @@ def start_vital(
     Args:
         failed: called inside ``except`` when ``body`` raises. It must wake everyone who waits for the thread. The
             default ends the process, which is right in every process that runs only our code.
+
+    Raises:
+        ResourceError: the system allows no more threads.
     """
 
     def run() -> None:
@@ -84,5 +88,5 @@ def start_vital(
             failed()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
+    start_thread(thread)
     return thread

@@ -53,11 +53,62 @@ def test_a_sidecar_with_too_few_open_files_is_an_error_that_names_the_limit(
         list(pipeline)
 
 
+_NO_FORK = """
+import errno, os
+def fork(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+os.fork = fork
+"""
+_ONE_FORK = f"""
+import os
+first = os.fork
+def fork():
+    pid = first()
+    if not pid:
+        exec({_NO_FORK!r}, {{}})
+    return pid
+os.fork = fork
+"""
+_NO_THREAD = """
+import threading
+def start(thread): raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+"""
+
+
+@pytest.mark.parametrize(
+    ("at_start", "executor"),
+    [(_NO_FORK, "workers"), (_ONE_FORK, "workers"), (_NO_THREAD, "threads")],
+    ids=["no template", "no worker", "no thread"],
+)
+def test_a_sidecar_that_starts_with_too_few_processes_names_the_limit_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    at_start: str,
+    executor: str,
+) -> None:
+    built = build(tmp_path / "data", [[5]], names=("id",))
+    (tmp_path / "sitecustomize.py").write_text(at_start)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PARQUETRY_PYTHON", str(python))
+    pipeline = built.pipeline("id", executor="sidecar", workers=1)
+    if executor == "workers":
+        pipeline = pipeline.transform(lambda row: row)
+    with pytest.raises(ParquetryError, match=r"(unavailable|can't start new thread).*RLIMIT_NPROC"):
+        list(pipeline)
+    assert "Starting another" not in caplog.text
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "limit"),
     [
         (OSError(errno.EMFILE, "Too many open files"), r"files open \(RLIMIT_NOFILE\)\. Run ulimit -n"),
         (OSError(errno.ENFILE, "Too many open files"), r"fs\.file-max"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "RLIMIT_NPROC"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), r"RLIMIT_AS, ulimit -v"),
         (MemoryError(), r"RLIMIT_AS, ulimit -v"),
         (RuntimeError("can't start new thread"), r"RLIMIT_NPROC"),

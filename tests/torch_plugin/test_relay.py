@@ -344,7 +344,7 @@ def test_a_trainer_with_too_many_threads_still_gets_every_batch(many: str, monke
 
 def test_a_worker_with_too_many_threads_says_so(many: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start_no_thread(monkeypatch, "parquetry-trainer")
-    with pytest.raises(ResourceError, match=r"Cannot start a new thread.*RLIMIT_NPROC"):
+    with pytest.raises(ResourceError, match=r"can't start new thread.*RLIMIT_NPROC"):
         list(loader(batches_of(many), 2, multiprocessing_context="fork"))
 
 

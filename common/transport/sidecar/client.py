@@ -18,7 +18,7 @@ from typing import Any
 
 from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.batch import Column
-from ...errors import PipelineError, SidecarError, error_class, limit_reached
+from ...errors import ParquetryError, PipelineError, SidecarError, error_class, limit_reached
 from ...memory.arena import SMALL_BYTES
 from ...memory.memory_file import memory_file
 from ...order.cursor import SkipState
@@ -73,7 +73,7 @@ class SidecarClient:
         except (OSError, RuntimeError) as error:
             ours.close()
             theirs.close()
-            if isinstance(error, SidecarError):
+            if isinstance(error, ParquetryError):
                 raise
             raise SidecarError(
                 f"sidecar could not be started with {command}: {error}. "

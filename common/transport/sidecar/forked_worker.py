@@ -89,6 +89,9 @@ class Template:
             ours.close()
             _LOGGER.warning("%s; starting a worker without it.", error)
             return start_worker()
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
         return WorkerProcess(TemplatesWorker(self, pid, generation), ours)
@@ -107,6 +110,7 @@ class Template:
 
         Raises:
             SidecarError: the template is gone, or does not answer.
+            OSError: it could not fork.
         """
         self._take_over()
         received = None
@@ -122,7 +126,10 @@ class Template:
                     started = start_worker("forked_worker")
                     self._next = started, StreamChannel(started.connection)
             raise SidecarError("the process that decode workers are forked from is gone")
-        return received[0]["answer"]
+        answer = received[0]["answer"]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
 
     def _take_over(self) -> None:
         """Replaces a template that is gone with the next one, once that is ready."""
@@ -190,12 +197,15 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
             channel.send({"answer": "ready"})
     while (received := channel.receive()) is not None:
         message, descriptor = received
-        answer = None
+        answer: int | OSError | None = None
         if "fork" in message:
             assert descriptor is not None
             if ended_before:
                 _import_late()
-            answer = _fork()
+            try:
+                answer = _fork()
+            except OSError as error:  # too many processes
+                answer = error
             if answer == 0:
                 signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
                 _rename(reader)
