@@ -17,10 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from processes import PATIENCE_S, run_python
 
-from parquetry.common import progress
+from parquetry.common import Pipeline, progress
 from parquetry.common.engine.read.claims import Claims
+from parquetry.common.engine.run import threads
+from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import PipelineError
 from parquetry.common.layout import hedged_reads, retries
+from parquetry.common.order.cursor import Cursor
 
 STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
 
@@ -198,3 +201,31 @@ def test_a_script_that_ends_does_not_wait_for_another_reader(tmp_path: Path) -> 
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     told = run_python("-c", EXITING, tmp_path / "a.parquet", tmp_path / "cache", PATIENCE_S, env=environment)
     assert told.stdout == "leaves\n", told.stderr
+
+
+def test_a_thread_that_waits_for_a_step_that_no_thread_has_begun_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"id": range(9)}), tmp_path / "rows.parquet")
+    plan = Pipeline(tmp_path / "rows.parquet").batch(3).plan()
+    source = ThreadedEngine(plan, Cursor(iteration=0), threads=1, memory_limit=1 << 30, strict_nulls=False)
+    leave, waits, errors = threading.Event(), threading.Event(), []
+    source._pool.submit(leave.wait, PATIENCE_S)
+    monkeypatch.setattr(threads, "describe_wait", lambda *_: waits.set())
+    monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0")
+
+    def consume() -> None:
+        try:
+            next(source)
+        except PipelineError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    assert waits.wait(PATIENCE_S)
+    source.close()
+    thread.join(PATIENCE_S)
+    leave.set()
+    assert errors == ["iteration was closed."]
+    with pytest.raises(PipelineError, match="closed"):
+        next(source)

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from itertools import pairwise
@@ -120,6 +120,7 @@ class ThreadedEngine:
         self._pending: deque[tuple[Future[list[list[Column]]], list[BlockHandle], Job]] = deque()
         self._run = NO_STEPS
         self._run_of: Job | None = None
+        self._at_end = False
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
@@ -149,6 +150,9 @@ class ThreadedEngine:
         """Waits for the next job. Raises ``StopIteration`` at the end."""
         self._top_up()
         if not self._pending:
+            if not self._at_end:
+                self._store.cancel_token.check()  # otherwise a closed iteration would look like a complete one
+            self._at_end = True
             self.close()
             self._plan.check_unchanged()
             if self._skipping is not None:
@@ -156,8 +160,9 @@ class ThreadedEngine:
             raise StopIteration
         future, handles, job = self._pending.popleft()
         try:
-            self._warn_of_long_wait(future, handles, job)
-            made = future.result()
+            with self._unless_closed():
+                self._warn_of_long_wait(future, handles, job)
+                made = future.result()
             if self._skipping is not None:
                 self._skipping.passed(job)
         except ELEMENT_ERRORS as error:
@@ -248,7 +253,8 @@ class ThreadedEngine:
         return found.result()
 
     def close(self) -> None:
-        """Stops all work. Idempotent."""
+        """Stops all work. Idempotent. Another thread that waits for a step gets an error."""
+        self._store.cancel_token.cancel()  # first: it says why the pools refuse work
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._store.close()
         self._held.set(0)
@@ -267,15 +273,19 @@ class ThreadedEngine:
             with self._unless_closed():
                 handles = self._store.acquire(job)
                 self._pending.append((self._pool.submit(self._make, job, handles), handles, job))
-        self._store.read_ahead()
+        with self._unless_closed():
+            self._store.read_ahead()
         self._held.set(len(self._pending) * self._job_bytes)
 
     @contextmanager
     def _unless_closed(self) -> Iterator[None]:
-        """Raises `PipelineError` where a pool refuses work because another thread has closed the engine."""
+        """Raises `PipelineError` where a pool refuses or cancels work because another thread has closed the engine.
+
+        That may be the main thread, which closes everything before the interpreter exits.
+        """
         try:
             yield
-        except RuntimeError:
+        except (RuntimeError, CancelledError):
             self._store.cancel_token.check()
             raise
 
