@@ -158,7 +158,7 @@ def _top(error: ImportError) -> str:
 
 
 _OF_CONTENT = (None, errno.EINVAL)
-"""The ``errno`` of errors about the bytes of a file: none, or that of a read at an impossible place that they name."""
+"""The ``errno`` of errors about what is in a file: none, or `EINVAL` from a read at an offset that cannot be."""
 
 
 def limit_reached(error: BaseException | None) -> str:
@@ -190,10 +190,10 @@ def limit_reached(error: BaseException | None) -> str:
 
 
 def access_failed(error: BaseException | None) -> str:
-    """Returns what to do if the system did not let this process read a file, so that nothing is known about the bytes
-    in it; an empty string for any other error. A file that does not exist is another error.
+    """Returns what to do if the system did not let this process read a file, so that nothing is known about its
+    bytes; an empty string for any other error, also for a file that does not exist.
 
-    What Arrow and the decoders say about bytes that they have seen may be an `OSError`, too, but has no ``errno``.
+    Arrow and the decoders raise `OSError` for damaged bytes, too, but without an ``errno``.
     """
     while error is not None and not isinstance(error, ParquetryError | FileNotFoundError):
         if isinstance(error, PermissionError):
@@ -204,8 +204,8 @@ def access_failed(error: BaseException | None) -> str:
         number = getattr(error, "errno", None) if isinstance(error, OSError) else None
         if isinstance(error, TimeoutError | ConnectionError) or number not in _OF_CONTENT:
             return limit_reached(error) or (
-                "The system did not read it, which says nothing about what is in it. Check the disk, the mount or the "
-                "network, and try again."
+                "The system could not read it; its content may be fine. Check the disk, the mount or the network, and "
+                "try again."
             )
         error = error.__cause__
     return ""

@@ -14,6 +14,7 @@ from .output import FINE, FOUND_PROBLEMS, Shown, StorageOptions, Url, command, f
 
 if TYPE_CHECKING:
     from ..reports.kept_files import CacheReport
+    from ..reports.verifying import Damage
 
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Row groups to check in parallel; default: one per processor.")
@@ -80,26 +81,27 @@ def verify(
     pipeline = opened(url, chain, storage_option)
     found = verify_dataset(pipeline, workers=workers, round_trips=round_trips)
     lines: list[RenderableType] = [
-        Text.assemble((f"{damage.check}: ", "bold red"), _place(damage.file, damage.row_group), damage.what)
-        for damage in found.damages
+        Text.assemble((f"{damage.check}: ", "bold red"), _place(damage), damage.what) for damage in found.damages
     ]
     lines.append(
         f"read {found.rows:,} rows in {found.row_groups:,} row groups of {found.files:,} files, "
         f"{bytes_text(found.bytes)}; {found.round_trips:,} values encoded and decoded again; "
-        f"{'the index matches' if found.indexed else 'there is no index'}"
+        f"{'the index matches' if found.indexed else 'no index was compared'}"
     )
     lines += [
         Text.assemble(("not decoded: ", "bold yellow"), f"{name}: {reason}") for name, reason in found.undecoded.items()
     ]
     sound = "What was decoded is sound." if found.undecoded else "Everything is sound."
     count = len(found.damages)
-    lines.append(Text(f"Damaged places: {count:,}", style="bold red") if count else Text(sound, style="green"))
+    lines.append(Text(f"Problems: {count:,}", style="bold red") if count else Text(sound, style="green"))
     return Shown(found, tuple(lines), FOUND_PROBLEMS if found.damages else FINE)
 
 
-def _place(file: str | None, row_group: int | None) -> str:
-    where = "" if row_group is None else f", row group {row_group}"
-    return "" if file is None else f"{file}{where}: "
+def _place(damage: Damage) -> str:
+    if damage.file is None or damage.file in damage.what:
+        return ""
+    where = "" if damage.row_group is None else f", row group {damage.row_group}"
+    return f"{damage.file}{where}: "
 
 
 def stats(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from page_shell import run_parquetry
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.file_cells import read_whole
@@ -82,6 +84,21 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(
         read()
     assert NAME in str(raised.value)
     assert not HARMFUL.search(str(raised.value))
+
+
+def test_verify_says_once_which_file_may_not_be_read() -> None:
+    with tempfile.TemporaryDirectory() as directory:  # nobody may list what is below `tmp_path`
+        os.chmod(directory, 0o755)
+        file = Path(directory, NAME)
+        pq.write_table(pa.table({"id": range(5)}), file)
+        assert run_parquetry("verify", directory).exit_code == 0  # imports what nobody may read, too
+        with denied(file):
+            shown = run_parquetry("verify", directory)
+    text = shown.output.replace("\n", "")
+    assert shown.exit_code == 1
+    assert text.startswith(f"file: file {file}: cannot be read: ")
+    assert "may not read it" in text
+    assert not HARMFUL.search(text)
 
 
 def test_an_index_that_may_not_be_read_is_not_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

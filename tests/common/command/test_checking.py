@@ -22,7 +22,7 @@ def test_verify_fails_for_damages(tmp_path: Path) -> None:
     write_table(tmp_path, pa.table({"id": range(10)}))
     (tmp_path / "more.parquet").write_bytes(b"PAR1")
     broken = run("verify", str(tmp_path))
-    assert (broken.exit_code, "Damaged places: 1" in broken.output) == (1, True)
+    assert (broken.exit_code, "Problems: 1" in broken.output) == (1, True)
     assert json.loads(run("verify", str(tmp_path), "--json").stdout)["damages"][0]["check"] == "file"
 
 
