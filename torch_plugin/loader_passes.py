@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -33,6 +33,7 @@ from parquetry.common.tracebacks import shorten, shortens
 
 from . import worker_failures
 from .collation import as_is, convert, stack
+from .copies import CopyCounter, may_copy
 from .loader_state import check_dealt_state_of, check_state_of, restored_by, restores_end
 from .runs import Lanes, Run
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
@@ -105,6 +106,8 @@ class Announced:
     """
 
     by_number = False
+    draws_numbers = False
+    """Whether copies of a row may differ, because random numbers are drawn for it."""
     _is_plain = False
     """Whether its iterators are those of this package, not of a subclass that may do something with the elements."""
 
@@ -151,6 +154,9 @@ def install() -> None:
         base._parquetry_restored = None
         base._parquetry_process = 0
         base.forget_elements = _forget_elements
+        base._parquetry_copies = None
+        if hasattr(base, "_next_index"):
+            base._next_index = _counting_copies(base._next_index)
         if (fetcher := _fetcher()) is not None:
             fetcher.__init__ = _sending_start(fetcher.__init__)
         if (parallel := _parallel()) is not None:
@@ -177,6 +183,15 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return shortens(start)
+
+
+def _counting_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def next_index(self: Any) -> Any:
+        index = original(self)
+        return index if self._parquetry_copies is None else self._parquetry_copies.counted(index)
+
+    return next_index
 
 
 def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], int]:
@@ -379,6 +394,9 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 in_runs=untouched and iterator._parquetry_in_runs,
             )
             dataset.pass_begins(begun)
+        copied = not iterable and any(dataset.draws_numbers for dataset in told)
+        samplers = inner_samplers((loader.sampler, loader.batch_sampler)) if copied else ()
+        iterator._parquetry_copies = CopyCounter() if copied and may_copy(samplers) else None
         iterator._parquetry_told, iterator._parquetry_fresh = told, True
         if told and loader.num_workers:
             follow(iterator)
@@ -387,6 +405,14 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     except BaseException:
         iterator._shutdown = True  # no workers were started that __del__ would have to stop
         raise
+
+
+def inner_samplers(given: Iterable[Any]) -> Iterator[Any]:
+    """Yields a loader's samplers, and the samplers they wrap."""
+    for sampler in given:
+        if sampler is not None:
+            yield sampler
+            yield from inner_samplers(getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
 
 
 def _stacks(collate: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,8 +24,10 @@ from parquetry.common.pipeline.random_access import ElementConverters, ElementRe
 from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier
+from .copies import copies_in
+from .copies import install as install_copies
 from .epochs import EpochCounter, epoch_number
-from .loader_passes import Announced, Pass, install
+from .loader_passes import Announced, Pass, inner_samplers, install
 from .pass_counters import PassCounters
 from .placement import rank_here, shard_of, shuffle_of
 from .tensors import batch_to_torch, rows_to_torch
@@ -35,6 +37,7 @@ _SAMPLERS = "torch.utils.data.sampler"  # those that know of no ranks
 _CONVERTERS = ElementConverters(batch=batch_to_torch, rows=rows_to_torch, strict_nulls=True)
 
 install()
+install_copies()
 
 
 class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
@@ -109,12 +112,12 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
             PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no index.
         """
         with self._counted():
-            return self._elements()[index]
+            return self._elements(index)[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Given]:
         """Returns several rows, as ``DataLoader`` requests them for a batch; each row group is read only once."""
         with self._counted():
-            return self._elements()[list(indices)]
+            return self._elements(indices)[list(indices)]
 
     def stats(self) -> LoaderStats:
         """Returns statistics of a loader's running or latest pass, and which side is slow: the loader or the model.
@@ -152,7 +155,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
 
     def _check_sampler(self, begun: Pass) -> None:
         """Checks a loader's samplers against the sharding and shuffling of the pipeline."""
-        samplers = list(_samplers(begun.samplers))
+        samplers = list(inner_samplers(begun.samplers))
         replicas, dealer = max(((_replicas(each), type(each).__name__) for each in samplers), default=(1, ""))
         shard, shuffle, drawn = shard_of(self._pipeline), shuffle_of(self._pipeline), self._pipeline.drawn_seed
         if replicas > 1 and shard is not None and shard.num_shards > 1:
@@ -202,25 +205,24 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         in_worker = get_worker_info() is not None
         return counting(self._counting.of_worker() if in_worker else self._counting.latest)
 
-    def _elements(self) -> NumberedElements[Given]:
+    @property
+    def draws_numbers(self) -> bool:  # type: ignore[override]  # known from the plan
+        with suppress(Exception):  # errors are raised where rows are read
+            return self._pipeline.plan().program.draws_numbers
+        return False
+
+    def _elements(self, index: Any) -> NumberedElements[Given]:
+        """Returns the elements of the epoch, in the copies that a loader wants of those at ``index``."""
         process = os.getpid()  # a forked worker must not use its parent's locks and threads
         if process not in self._readers:
             in_worker = get_worker_info() is not None
             if in_worker:
                 end_with_trainer()
             self._readers = {process: reader_of(self._pipeline, _CONVERTERS, threads=1 if in_worker else None)}
-        return NumberedElements(self._readers[process], self._epochs.current)
+        return NumberedElements(self._readers[process], self._epochs.current, copies_in(index))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
-
-
-def _samplers(given: Iterable[Any]) -> Iterator[Any]:
-    """Yields a loader's samplers, and the samplers they wrap."""
-    for sampler in given:
-        if sampler is not None:
-            yield sampler
-            yield from _samplers(getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
 
 
 def _replicas(sampler: object) -> int:

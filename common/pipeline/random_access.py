@@ -41,6 +41,7 @@ from .kept_row_groups import KeptRowGroups, LoadedRun, RowGroupRun
 from .step_iterator import Iterated
 
 _KEPT_BYTES = 256 << 20
+_COPIES_SHIFT = 16
 
 
 @public_methods_shorten
@@ -49,11 +50,18 @@ class NumberedElements(Generic[Given]):
 
     For a list, each row group is read only once, whatever the order of the numbers. The most recently read row groups
     are kept in memory.
+
+    Args:
+        reader: makes the elements.
+        epoch: their epoch.
+        copies: if elements that are read once again shall draw other random numbers, how often each of those that are
+            asked for came before, int64; ``None`` = never.
     """
 
-    def __init__(self, reader: ElementReader[Given], epoch: int) -> None:
+    def __init__(self, reader: ElementReader[Given], epoch: int, copies: np.ndarray | None = None) -> None:
         self._reader = reader
         self._epoch = epoch
+        self._copies = copies
 
     def __len__(self) -> int:
         """The number of elements; raises `TypeError` if they never end."""
@@ -75,7 +83,7 @@ class NumberedElements(Generic[Given]):
             TypeError: ``index`` is neither an integer, a slice, nor a list of integers or bools.
         """
         numbers = numbers_of(index, self._reader.length)
-        found = self._reader.read(self._epoch, np.atleast_1d(numbers))
+        found = self._reader.read(self._epoch, np.atleast_1d(numbers), self._copies)
         return found if numbers.ndim else found[0]
 
     def sample(self, count: int, seed: int) -> list[Given]:
@@ -133,40 +141,43 @@ class ElementReader(Generic[Given]):
         """The number of elements; ``None`` = endless."""
         return self._plan.length
 
-    def read(self, epoch: int, numbers: np.ndarray) -> list[Given]:
+    def read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray | None = None) -> list[Given]:
         """Reads the elements of an epoch with these numbers (int64, from 0), in this order.
+
+        ``copies`` are as for `NumberedElements`.
 
         Raises:
             EmptySelectionError: the pipeline selects no rows at all.
             DecodeError, NullValueError, TransformError: an element fails.
         """
         self._plan.check_not_empty()
-        found = self._read(epoch, numbers)
+        found = self._read(epoch, numbers, np.zeros_like(numbers) if copies is None else copies)
         add(Count.ELEMENTS, len(numbers))
         self._note_memory()
         return found
 
-    def _read(self, epoch: int, numbers: np.ndarray) -> list[Given]:
+    def _read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray) -> list[Given]:
         batches = self._plan.batch_view
         if batches is not None:
-            return [self._batch(epoch, *batches.rows(number)) for number in numbers.tolist()]
+            several = zip(numbers.tolist(), copies.tolist(), strict=True)
+            return [self._batch(epoch, *batches.rows(number), each) for number, each in several]
         passes, index = self._plan.row_view.resolve(numbers)
         draws = self._plan.draws(epoch, passes, index)
         if any(draw.spans is not None for draw in draws):  # an item may need several row groups
             some = self._plan.chunk_rows
             parts = [slice(first, first + some) for first in range(0, len(index), some)]
-            return [row for part in parts for row in self._chunk(epoch, passes[part], index[part])]
-        return self._rows(draws, len(numbers))
+            return [row for part in parts for row in self._chunk(epoch, passes[part], index[part], copies[part])]
+        return self._rows(draws, copies)
 
-    def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> Given:
-        columns = self._together(epoch, passes, index)
+    def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: int) -> Given:
+        columns = self._together(epoch, passes, index, copies)
         begin = time.perf_counter()
         batch = self._converters.batch(self._plan.element, columns)
         add_time(Count.HAND_OVER_S, begin)
         return batch
 
-    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Given]:
-        return self._handed_over(self._together(epoch, passes, index))
+    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: np.ndarray) -> list[Given]:
+        return self._handed_over(self._together(epoch, passes, index, copies))
 
     def _handed_over(self, columns: list[Column]) -> list[Given]:
         begin = time.perf_counter()
@@ -174,17 +185,17 @@ class ElementReader(Generic[Given]):
         add_time(Count.HAND_OVER_S, begin)
         return rows
 
-    def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Column]:
+    def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: np.ndarray | int) -> list[Column]:
         """Assembles the columns of some items from any number of row groups."""
         draws = self._plan.draws(epoch, passes, index)
-        taken = [each for draw in draws for each in self._taken(draw)]
+        taken = [each for draw in draws for each in self._taken(draw, copies)]
         loaded = self._row_groups.load([each.run for each in taken])
         sources = [each.source(rows) for each, rows in zip(taken, loaded, strict=True)]
         return self._made(sources, self._plan.rows_drawn(draws, len(index)))
 
-    def _rows(self, draws: Sequence[Draw], count: int) -> list[Given]:
-        result: list[Any] = [None] * count
-        taken = sorted((each for draw in draws for each in self._taken(draw)), key=lambda each: each.run)
+    def _rows(self, draws: Sequence[Draw], copies: np.ndarray) -> list[Given]:
+        result: list[Any] = [None] * len(copies)
+        taken = sorted((each for draw in draws for each in self._taken(draw, copies)), key=lambda each: each.run)
         at_once, chunk_rows = self._row_groups.threads, self._plan.chunk_rows
         for few in (taken[first : first + at_once] for first in range(0, len(taken), at_once)):
             for each, rows in zip(few, self._row_groups.load([each.run for each in few]), strict=True):
@@ -215,8 +226,8 @@ class ElementReader(Generic[Given]):
                     self._held = counters, Gauge(counters)
                 self._held[1].set(self._row_groups.nbytes)
 
-    def _taken(self, draw: Draw) -> Iterator[_Taken]:
-        """Splits the items of a draw by the row groups that they lie in."""
+    def _taken(self, draw: Draw, copies: np.ndarray | int) -> Iterator[_Taken]:
+        """Splits the items of a draw by the row groups that they lie in; ``copies`` are by place, or of all places."""
         block = self._block_rows.made(draw.key, partial(self._plan.block_rows, draw.key))
         starts = np.cumsum([0, *map(len, block.rows)])
         item_rows, repeats = block.rows_of_items(draw.items), block.repeats_of(draw.items)
@@ -225,14 +236,15 @@ class ElementReader(Generic[Given]):
         for span, found in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
             first, last = divmod(span, several)
             mine = np.arange(len(item_rows)) if found is None else found
+            places = mine if draw.places is None else draw.places[mine]
             yield _Taken(
                 run=RowGroupRun(draw.key.source, block.row_groups[first : last + 1]),
                 parts=parts[mine] - first,
                 rows=rows_inside(block.rows[first : last + 1], item_rows[mine] - starts[first]),
-                places=mine if draw.places is None else draw.places[mine],
+                places=places,
                 pass_number=draw.pass_number,
                 spans=None if draw.spans is None else draw.spans[mine],
-                repeats=None if repeats is None else repeats[mine],
+                repeats=_repeats(None if repeats is None else repeats[mine], copies, places),
             )
 
 
@@ -303,6 +315,14 @@ class _Taken:
             spans=self.spans,
             repeats=self.repeats,
         )
+
+
+def _repeats(repeats: np.ndarray | None, copies: np.ndarray | int, places: np.ndarray) -> np.ndarray | None:
+    """Returns what distinguishes the copies of each row: how often it came before in the epoch, and was asked for."""
+    asked = np.broadcast_to(copies, places.shape) if isinstance(copies, int) else copies[places]
+    if not asked.any():
+        return repeats
+    return asked if repeats is None else repeats + (asked << _COPIES_SHIFT)
 
 
 def _block_rows_bytes(rows: BlockRows) -> int:

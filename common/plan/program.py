@@ -74,6 +74,12 @@ class ElementProgram:
         return any(step.runs_user_code for step in (*self.row_steps, *self.item_steps))
 
     @property
+    def draws_numbers(self) -> bool:
+        """Whether random numbers are drawn for rows, so that copies of a row may differ."""
+        at_once = [each.step for each in self.inputs if each.step is not None]
+        return any(step.draws_numbers for step in (*at_once, *self.row_steps, *self.item_steps))
+
+    @property
     def costly(self) -> bool:
         """Whether decoding costs far more than copying."""
         return any(field.storage.costly for field in self.fields)
@@ -104,6 +110,12 @@ class MixedProgram:
         """Whether user Python runs for every row or batch."""
         own = any(step.runs_user_code for step in self.item_steps)
         return own or any(source.has_user_code for source in self.sources)
+
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether random numbers are drawn for rows, so that copies of a row may differ."""
+        own = any(step.draws_numbers for step in self.item_steps)
+        return own or any(source.draws_numbers for source in self.sources)
 
     @property
     def costly(self) -> bool:

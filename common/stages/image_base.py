@@ -88,8 +88,7 @@ class ImageStep(Step):
         return f"{self.field.name}: {', '.join(names)}, on the way into the batch"
 
     @property
-    def random(self) -> bool:
-        """Whether equal images may come out different."""
+    def draws_numbers(self) -> bool:
         return any(op.draws for op in self.ops)
 
 

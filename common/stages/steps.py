@@ -52,6 +52,11 @@ class Step:
         return False
 
     @property
+    def draws_numbers(self) -> bool:
+        """Whether it draws random numbers for rows, so that copies of a row may differ."""
+        return False
+
+    @property
     def drops_rows(self) -> bool:
         """Whether it may leave rows out."""
         return False

@@ -25,13 +25,27 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import NullValueError, PipelineError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_same
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, mix
+from parquetry.torch_plugin.copies import Copy
 
 FIELDS = ["id", "x", "image"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """60 images, in row groups of 7, whose pixels all differ."""
+    shape = (4, 5, 3)
+    schema = Unischema(
+        "images", [UnischemaField("id", np.int64), UnischemaField("image", np.uint8, shape, TensorCodec())]
+    )
+    pixels = np.arange(60, dtype=np.uint8).reshape(shape)
+    url = str(tmp_path_factory.mktemp("images"))
+    write_dataset(url, schema, [{"id": number, "image": pixels + number} for number in range(60)], row_group_rows=7)
+    return url
 
 
 def make(url: str, *fields: str) -> ParquetMap:
@@ -39,7 +53,11 @@ def make(url: str, *fields: str) -> ParquetMap:
 
 
 def cropped(url: str) -> ParquetMap:
-    return make(url).random_crop("image", (2, 2), seed=3)
+    return make(url, "id", "image").random_crop("image", (2, 2), seed=3)
+
+
+def flipped(url: str) -> ParquetMap:
+    return make(url, "id", "image").random_flip("image", seed=3)
 
 
 def crops_of(dataset: ParquetMap, epoch: int) -> Any:
@@ -163,8 +181,8 @@ def test_a_stateful_loader_resumes_in_the_middle_of_its_samplers_order(url: str)
     [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}],
     ids=["in-process", "worker", "persistent"],
 )
-def test_random_crops_of_each_pass_equal_those_of_its_epoch(url: str, options: dict[str, Any]) -> None:
-    dataset = cropped(url)
+def test_random_crops_of_each_pass_equal_those_of_its_epoch(images: str, options: dict[str, Any]) -> None:
+    dataset = cropped(images)
     loader = DataLoader(dataset, batch_size=16, shuffle=True, **options)
     for epoch in (0, 1, 5):
         if epoch == 5:
@@ -176,8 +194,8 @@ def test_random_crops_of_each_pass_equal_those_of_its_epoch(url: str, options: d
     assert_same(dataset[8]["image"].numpy(), crops_of(dataset, 5)[8])
 
 
-def test_rows_outside_of_loaders_are_of_the_epoch_that_was_set_and_travel(url: str) -> None:
-    dataset = cropped(url)
+def test_rows_outside_of_loaders_are_of_the_epoch_that_was_set_and_travel(images: str) -> None:
+    dataset = cropped(images)
     dataset.set_epoch(2)
     expected = crops_of(dataset, 2)
     for each in (dataset, pickle.loads(pickle.dumps(dataset))):
@@ -191,6 +209,57 @@ def test_a_shuffle_in_its_own_order_is_another_one_in_each_pass(url: str, caplog
     for epoch in range(2):
         assert ids(loader) == [int(row["id"]) for row in PipelineIterator(dataset.pipeline, epoch)]
     assert not caplog.records
+
+
+def _copies(dataset: Any, workers: int, draws: int = 12, load: Any = DataLoader) -> list[Any]:
+    """Returns the images of two passes in which a sampler gives one row several times."""
+    sampler = WeightedRandomSampler([float(number == 7) for number in range(len(dataset))], draws)
+    loader = load(dataset, batch_size=3, sampler=sampler, num_workers=workers)
+    return [[image.numpy().tobytes() for batch in loader for image in batch["image"]] for _ in range(2)]
+
+
+class _Wrapped(Dataset[Any]):
+    def __init__(self, rows: ParquetMap) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copies_of_a_row_have_crops_of_their_own(images: str, workers: int) -> None:
+    dataset = flipped(images)
+    alone = _copies(dataset, workers)
+    assert all(len(set(flips)) == 2 for flips in alone)
+    assert alone[0] != alone[1]
+    assert _copies(flipped(images), 0, load=StatefulDataLoader) == alone
+    assert alone[0][0] == crops_of(dataset, 0)[7].tobytes()  # the first one is that of the epoch
+    for wrapped in (
+        _Wrapped(flipped(images)),
+        Subset(flipped(images), range(60)),
+        ConcatDataset([flipped(images)] * 2),
+    ):
+        assert _copies(wrapped, workers) == alone, wrapped
+    later = Subset(ConcatDataset([Subset(make(images, "id", "image"), range(20)), flipped(images)]), range(20, 80))
+    assert _copies(later, workers) == alone
+
+
+def test_copies_of_a_batch_have_crops_of_their_own(images: str) -> None:
+    batches = flipped(images).batch(8)
+    sampler = WeightedRandomSampler([float(number == 2) for number in range(len(batches))], 3)
+    made = [batch["image"].numpy().tobytes() for batch in DataLoader(batches, batch_size=None, sampler=sampler)]
+    assert len(set(made)) == 3
+
+
+def test_numbers_that_come_once_are_plain(images: str) -> None:
+    loader = DataLoader(cropped(images), batch_size=4, shuffle=True)
+    assert iter(loader)._parquetry_copies is None
+    assert iter(DataLoader(make(images), sampler=WeightedRandomSampler([1.0], 3)))._parquetry_copies is None
+    again = pickle.loads(pickle.dumps(Copy(3, 2)))
+    assert (again, again.copies, again - 1, (again - 1).copies) == (3, 2, 2, 2)
 
 
 # --- double sharding or shuffling ---

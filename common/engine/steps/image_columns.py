@@ -101,7 +101,7 @@ def _finish(
     describe: Describe,
 ) -> np.ndarray:
     """Puts stored images through the step, into ``out[places]``. Returns their stored sizes (int64 ``[n, 2]``)."""
-    if isinstance(column, CodedColumn) and column.reused and not step.random:
+    if isinstance(column, CodedColumn) and column.reused and not step.draws_numbers:
         return _finish_shared(step, column, rows, numbers, out, places, describe)
     sizes = np.zeros((len(rows), 2), np.int64)
     done: np.ndarray | None = None
@@ -171,7 +171,7 @@ def _decode_and_process(
     describe: Describe,
 ) -> None:
     """Puts one encoded image through the step. Decodes it no larger than needed."""
-    keep = column.reused and step.random  # every window crops a different part of it
+    keep = column.reused and step.draws_numbers  # every window crops a different part of it
     part = None if keep else needed_part(step, shape[0], shape[1], numbers)
     image = None if part is None else _decode_part(column, row, shape, part, step.field.dtype)
     if image is None:

@@ -59,7 +59,7 @@ class _Action:
 
 def drawn_numbers(step: ImageStep, keys: Callable[[], ItemKeys]) -> Callable[[int], DrawnNumbers]:
     """Draws the numbers of all items at once. Returns a function that returns those of one item."""
-    if not step.random:
+    if not step.draws_numbers:
         return lambda item: ((),) * len(step.ops)
     items = keys()
     drawn = [None if op.key is None else uniform(op.key, items, op.draws).tolist() for op in step.ops]
