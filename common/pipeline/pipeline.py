@@ -584,7 +584,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def _with_stage(self, stage: Stage) -> Pipeline[Given]:
         if self.address is not None:
             check_sendable(stage.verb)
-        stages = (*self.stages, stage)
+        stages = (*self.stages, stage.after(self.stages))
         order = order_stages(stages, mixed=self.mixture is not None)
         if stage.decides in (Decision.PART, Decision.ORDER, Decision.WEIGHTS):
             _warn_of_drawn_seed(order, self.mixture)

@@ -120,7 +120,8 @@ class Verbs(ImageVerbs):
         Args:
             fractions: the fraction of each part; they sum to at most 1.
             index: the number of the part, from 0.
-            seed: each seed gives a different split.
+            seed: each seed gives a different split. Without one, a split of a part of another split is independent of
+                it, so the parts of the part have their fractions.
 
         Raises:
             PipelineError: there is no such part.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import hashlib
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,9 @@ from ..schema.plain import PlainFields, Seed, is_iterable
 from ..tracebacks import shortens
 from .python_values import ExactTime, plain_storage, python_values
 
+_LOGGER = logging.getLogger(__name__)
 _KINDS: dict[str, type[ColumnPredicate]] = {}
+_PLACE_SHIFT = 40  # users' own seeds are smaller
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -128,14 +131,15 @@ class Contains(ColumnPredicate):
 class HashSplit(ColumnPredicate):
     """Matches rows whose value of a field hashes into part ``index`` of ``fractions``.
 
-    The hash depends only on the value and the seed, so a row stays in its part even if the dataset's files change.
+    The hash depends only on the value and the seed, so a row stays in its part even if the dataset's files change. A
+    ``seed`` of ``None`` is that of the split's place in its pipeline; see `placed`.
     """
 
     kind: ClassVar[str] = "hash_split"
     field: str
     fractions: tuple[float, ...]
     index: int
-    seed: Seed = 0
+    seed: Seed | None = None
 
     def check(self) -> None:
         numbers = all(isinstance(part, int | float) and 0 <= part <= 1 for part in self.fractions)
@@ -152,7 +156,7 @@ class HashSplit(ColumnPredicate):
     def mask(self, column: pa.Array) -> np.ndarray:
         bounds = [min(1.0, math.fsum(self.fractions[:count])) for count in range(len(self.fractions) + 1)]
         try:
-            hashes = hash_column(column, self.seed)
+            hashes = hash_column(column, self.seed or 0)
         except pa.ArrowNotImplementedError as error:
             raise PipelineError(
                 f"hash_split('{self.field}'): expected a field of plain values that can be compared, got "
@@ -265,7 +269,43 @@ def contains(field: str, *values: object, every: bool = False) -> Contains:
 
 @shortens
 def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> HashSplit:
-    """Returns a predicate for ``where``: part ``index`` of a split by a field's hash. A seed of ``None`` means 0."""
+    """Returns a predicate for ``where``: part ``index`` of a split by a field's hash.
+
+    Without a seed, a split of what an earlier split left is independent of it.
+    """
     if not is_iterable(fractions):
         raise PipelineError(f"hash_split('{field}'): expected fractions such as [0.8, 0.2], got {fractions!r}.")
-    return HashSplit(field, tuple(fractions), index, 0 if seed is None else seed)
+    return HashSplit(field, tuple(fractions), index, seed)
+
+
+def placed(predicate: ColumnPredicate, before: Sequence[ColumnPredicate]) -> ColumnPredicate:
+    """Returns a predicate as it follows those ``before`` it in a pipeline: a split without a seed gets one.
+
+    The first split has seed 0, and each further one another. One that follows the inverse of a part of the same split
+    (``~hash_split(...)``) names another part of it, and has its seed.
+    """
+    split = _split_in(predicate)
+    if split is None:
+        return predicate
+    earlier = [(each, found) for each in before if (found := _split_in(each)) is not None]
+    again = [
+        found.seed
+        for each, found in earlier
+        if isinstance(each, Inverted) and (found.field, found.fractions) == (split.field, split.fractions)
+    ]
+    if split.seed is None:
+        seed = again[0] if again else len({found.seed for _, found in earlier}) << _PLACE_SHIFT
+        split = replace(split, seed=seed)
+    elif split.seed not in again and any((each.field, each.seed) == (split.field, split.seed) for _, each in earlier):
+        _LOGGER.warning(
+            "hash_split('%s'): an earlier split of the pipeline has the same seed, %d, so the parts of this one do not "
+            "have their fractions, and may be empty. Leave out seed=, or give another.",
+            split.field,
+            split.seed,
+        )
+    return Inverted(split.field, split) if isinstance(predicate, Inverted) else split
+
+
+def _split_in(predicate: ColumnPredicate) -> HashSplit | None:
+    inner = predicate.predicate if isinstance(predicate, Inverted) else predicate
+    return inner if isinstance(inner, HashSplit) else None

@@ -177,6 +177,10 @@ class Stage(PlainFields):
 
     # --- defaults that the user did not choose ---
 
+    def after(self: Same, stages: Sequence[Stage]) -> Same:
+        """The stage as it follows other stages of a pipeline, if its defaults depend on them."""
+        return self
+
     @property
     def drawn_seed(self) -> int | None:
         """The seed, if it was drawn because the user gave none."""

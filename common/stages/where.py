@@ -6,10 +6,12 @@ A filter reads stored values, so it runs before every stage that does not itself
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate, contains
+from ..predicates.column_predicates import ColumnPredicate, contains, placed
 from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
 from ..predicates.filter_tuples import as_expression
 from ..process.dataclass import dataclass
@@ -107,6 +109,10 @@ class WhereColumn(Filter):
     @classmethod
     def sample(cls) -> Stage:
         return cls(contains("x", 0))
+
+    def after(self, stages: Sequence[Stage]) -> WhereColumn:
+        before = [stage.predicate for stage in stages if isinstance(stage, WhereColumn)]
+        return replace(self, predicate=placed(self.predicate, before))
 
     def __str__(self) -> str:
         return f"where({self.predicate})"
