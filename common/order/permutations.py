@@ -21,7 +21,7 @@ from ..process.forks import importing
 from .sorting import sorted_numbers, sorted_on_disk
 
 if TYPE_CHECKING:
-    from numpy.random import Philox
+    from numpy.random import Generator, Philox
 
 _INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -38,8 +38,19 @@ def raw_words(count: int, *key: int) -> np.ndarray:
 def _stream(*key: int) -> Philox:
     packed = struct.pack(f"<{len(key)}q", *(_as_signed(part) for part in key))
     digest = hashlib.blake2b(packed, digest_size=16, person=b"parquetry").digest()
-    named = _Key(np.frombuffer(digest, dtype="<u8").astype(np.uint64))
-    return _philox()(named)  # type: ignore[arg-type]  # an ISeedSequence, which the stubs of numpy do not know
+    return _keyed(np.frombuffer(digest, dtype="<u8").astype(np.uint64))
+
+
+def _keyed(words: np.ndarray) -> Philox:
+    return _philox()(_Key(words))  # type: ignore[arg-type]  # an ISeedSequence, which the stubs of numpy do not know
+
+
+def generator(words: np.ndarray) -> Generator:
+    """Returns numpy's generator whose key is two uint64. Only its raw stream is the same in every version of numpy."""
+    stream = _keyed(words)
+    from numpy.random import Generator  # imported with the stream
+
+    return Generator(stream)
 
 
 def _pieces(count: int, *key: int) -> Iterator[np.ndarray]:

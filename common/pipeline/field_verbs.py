@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import DTypeLike
 
+from ..errors import PipelineError
 from ..schema.field import UnischemaField
 from ..schema.plain import is_iterable
 from ..stages.as_tuple import AsTuple
@@ -14,7 +16,7 @@ from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_nam
 from ..stages.cast import Cast
 from ..stages.decimals import Decimals
 from ..stages.encode import Encode
-from ..stages.functions import UserFunction
+from ..stages.functions import UserFunction, warn_of_generators
 from ..stages.nested import Nested
 from ..stages.nulls import Nulls
 from ..stages.pack import Pack
@@ -310,6 +312,9 @@ class FieldVerbs:
         remove: Sequence[str] = (),
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
+        *,
+        rng: bool = False,
+        seed: int | None = None,
     ) -> Self:
         """Applies a function of numpy values (or Arrow batches) to every row (or batch), in the workers.
 
@@ -317,6 +322,9 @@ class FieldVerbs:
             >>> doubled = drive.select("id").transform(lambda row: {**row, "twice": row["id"] * 2}, [twice])
             >>> [int(row["twice"]) for row in doubled.take(3)]
             [0, 2, 4]
+            >>> noisy = drive.select("id").transform(lambda row, rng: {"id": row["id"] + rng.integers(2)}, rng=True)
+            >>> all(0 <= row["id"] - number <= 1 for number, row in enumerate(noisy))
+            True
 
         Args:
             fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
@@ -326,6 +334,10 @@ class FieldVerbs:
                 rounded, but a number that would become another is refused.
             remove: fields to remove.
             drops: whether ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
+            rng: whether to call ``fn(row, rng)``, with a ``numpy.random.Generator`` for this row. Its numbers depend
+                only on the seed, the pass over the data and the row: they are the same in every executor and after a
+                resume, and differ between passes, and between copies of a row.
+            seed: the seed of ``rng``; ``None`` follows the shuffle's seed, or picks a random seed now and stores it.
 
         Raises:
             PipelineError: the arguments contradict each other.
@@ -333,4 +345,15 @@ class FieldVerbs:
                 row.
         """
         declared = None if output is None else tuple(output) if is_iterable(output) else (output,)
-        return self._with_stage(Transform(UserFunction(fn), declared, names_of("transform", remove), batched, drops))
+        function = UserFunction(fn)
+        warn_of_generators("transform", fn)
+        if seed is not None and not rng:
+            raise PipelineError("transform: expected seed= only with rng=True, got it without. Write rng=True.")
+        chosen, drawn = seed_or_drawn(seed) if rng else (0, False)
+        removed = names_of("transform", remove)
+        return self._with_stage(Transform(function, declared, removed, batched, drops, rng, chosen, drawn))
+
+
+def seed_or_drawn(seed: int | None) -> tuple[int, bool]:
+    """Returns a seed, and whether this call drew it because none was given."""
+    return (secrets.randbits(62), True) if seed is None else (seed, False)

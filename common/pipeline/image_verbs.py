@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +14,7 @@ from ..stages.normalize import Normalize, as_numbers
 from ..stages.random_flip import RandomFlip
 from ..stages.random_resized_crop import RandomResizedCrop
 from ..stages.resize import Resize
-from .field_verbs import FieldVerbs
+from .field_verbs import FieldVerbs, seed_or_drawn
 
 if TYPE_CHECKING:
     from typing import Self
@@ -157,8 +156,3 @@ class ImageVerbs(FieldVerbs):
         numbers = as_numbers("mean", mean), as_numbers("std", std)
         name: Any = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype
         return self._with_stage(Normalize(required_names("normalize", field), *numbers, name, scale))
-
-
-def seed_or_drawn(seed: int | None) -> tuple[int, bool]:
-    """Returns a seed, and whether this call drew it because none was given."""
-    return (secrets.randbits(62), True) if seed is None else (seed, False)

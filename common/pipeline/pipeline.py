@@ -47,7 +47,7 @@ from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
 from ..urls import url_without_secrets
-from .image_verbs import seed_or_drawn
+from .field_verbs import seed_or_drawn
 from .iteration import Given, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .random_access import ElementConverters, NumberedElements, reader_of
 from .sources import Fields, Sources
@@ -388,13 +388,16 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         remove: Sequence[str] = (),
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
+        *,
+        rng: bool = False,
+        seed: int | None = None,
     ) -> Pipeline[Given]:
         """Alias of `transform`: applies a function to rows (or batches) where they are decoded.
 
         On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: it applies a function of tensors in the
         process that reads the elements.
         """
-        return self.transform(fn, output, remove, batched, drops)
+        return self.transform(fn, output, remove, batched, drops, rng=rng, seed=seed)
 
     def filter(
         self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False

@@ -32,7 +32,8 @@ from ..stages.tokens import by_field
 from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
 from ..tracebacks import did_you_mean
-from .image_verbs import ImageVerbs, seed_or_drawn
+from .field_verbs import seed_or_drawn
+from .image_verbs import ImageVerbs
 from .other_names import instead_of
 
 if TYPE_CHECKING:

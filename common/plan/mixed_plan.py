@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from .program import MixedProgram
 from .stage_order import order_stages
 
 _SOURCE_KEY = 5
+_STEP_KEY = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +96,29 @@ class Mixture:
 
 
 def _seed_of_source(seed: int, number: int) -> int:
-    return int(raw_words(1, _SOURCE_KEY, seed, number)[0] >> np.uint64(2))
+    return _derived(_SOURCE_KEY, seed, number)
+
+
+def _derived(*key: int) -> int:
+    return int(raw_words(1, *key)[0] >> np.uint64(2))
 
 
 class MixedPlan(BasePlan):
     """The plan of a mix and the stages after it.
 
+    Args:
+        seeds: how many shuffles of sources before these have each seed.
+
     Raises:
         SchemaError: the elements of the sources differ. The error names the field.
     """
 
-    def __init__(self, mixture: Mixture, stages: Sequence[Stage]) -> None:
+    def __init__(self, mixture: Mixture, stages: Sequence[Stage], seeds: Counter[int] | None = None) -> None:
         self.stages = tuple(stages)
         self.order = order_stages(stages, mixed=True)
         self.mixture = mixture
-        self.plans: list[BasePlan] = [source.plan() for source in mixture.sources]
+        seeds = Counter() if seeds is None else seeds
+        self.plans: list[BasePlan] = [_out_of_step(source.plan(), seeds) for source in mixture.sources]
         self._first = np.cumsum([0, *(len(plan.parts) for plan in self.plans)])[:-1].tolist()
 
     @cached_property
@@ -213,6 +223,23 @@ class MixedPlan(BasePlan):
         """Returns the plan that a block belongs to, and the key of the block in that plan."""
         number = bisect_right(self._first, key.source) - 1
         return self.plans[number], key._replace(source=key.source - self._first[number])
+
+
+def _out_of_step(plan: BasePlan, seeds: Counter[int]) -> BasePlan:
+    """Returns the plan of a source, with another seed if sources before it shuffle with the same one.
+
+    Sources of equal layout would otherwise come in the same order, so that equal rows of both meet.
+    """
+    if isinstance(plan, MixedPlan):
+        made = MixedPlan(plan.mixture, plan.stages, seeds)
+        made.skips = plan.skips
+        return made
+    shuffle = plan.order.shuffle
+    if shuffle is None:
+        return plan
+    before = seeds[shuffle.seed]
+    seeds[shuffle.seed] += 1
+    return plan.with_seed(_derived(_STEP_KEY, shuffle.seed, before)) if before else plan
 
 
 def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:

@@ -248,6 +248,15 @@ class SeededStage(Stage):
     seed: int
     drawn: bool
 
+    def stream(self, columns: Columns) -> tuple[int, ...]:
+        """Identifies the random numbers of the latest call in ``columns.calls``.
+
+        Calls with the same explicit seed draw the same numbers; calls without a seed draw independently.
+        """
+        if not self.drawn:
+            return (self.seed,)
+        return (self.seed if columns.seed is None else columns.seed, columns.calls)
+
     @property
     def drawn_seed(self) -> int | None:
         return self.seed if self.drawn else None

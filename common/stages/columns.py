@@ -39,7 +39,7 @@ class Columns:
         seed: the pipeline's seed, for stages without one of their own.
         form: how the columns are arranged, by name; ``None`` = as a dict.
         learned: number of vocabularies to learn.
-        calls: number of image stages so far, so that each draws its own random numbers.
+        calls: number of stages so far that may draw random numbers, so that each draws its own.
         mixed: in a mix, the number of columns that its pipelines return.
     """
 

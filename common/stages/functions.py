@@ -7,12 +7,14 @@ import datetime
 import decimal
 import hashlib
 import io
+import logging
 import os
+import random
 import re
 import sys
 import threading
 import weakref
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -36,6 +38,8 @@ _EXACT = (
 _REWRITTEN = b"__autograph_generated_file"  # the name of the file of such a function
 _OF_AUTOGRAPH = (b"FunctionScope", b"converted_call")  # what it calls, and unpickled functions do not find
 
+_LOGGER = logging.getLogger(__name__)
+_MOST_CARRIED = 1_000  # objects to search, nearest first
 _SPAWNED_MAIN = "__mp_main__"
 """What ``multiprocessing`` calls the main program in processes that it spawns."""
 
@@ -262,6 +266,40 @@ def digest_of(function: Callable[..., Any]) -> str:
     return hasher.hexdigest()
 
 
+def warn_of_generators(verb: str, function: object) -> None:
+    """Warns if a function carries a random generator: each process that runs it would have a copy of it."""
+    kind = next((type(each).__qualname__ for each in _carried(function) if _is_generator(each)), None)
+    if kind is not None:
+        _LOGGER.warning(
+            "%s: %s carries a %s. Each process that runs it draws the same numbers from a copy of its own, and a "
+            "resumed run draws others. Write transform(fn, rng=True), which calls fn(row, rng) with a generator.",
+            verb,
+            getattr(function, "__qualname__", type(function).__qualname__),
+            kind,
+        )
+
+
+def _is_generator(value: object) -> bool:
+    made = sys.modules.get("numpy.random")  # without it, there is none of its generators
+    kinds = () if made is None else (made.Generator, made.RandomState, made.BitGenerator)
+    return isinstance(value, (*kinds, random.Random))
+
+
+def _carried(value: object) -> Iterator[object]:
+    """Yields what a function holds, directly or in functions, containers and objects that it holds."""
+    seen: dict[int, Any] = {}  # kept alive, so that ids stay unique
+    pending: deque[Any] = deque([value])
+    while pending and len(seen) < _MOST_CARRIED:
+        each = pending.popleft()
+        if id(each) in seen or isinstance(each, _EXACT | CodeType | type | ModuleType | np.ndarray):
+            continue
+        seen[id(each)] = each
+        yield each
+        pending += _parts(each, callee=True)
+        if isinstance(each, FunctionType):
+            pending += _referenced(each).values()
+
+
 def _feed(value: object, put: Callable[[bytes], None], above: tuple[int, ...], *, callee: bool = False) -> None:
     put(f"{type(value).__qualname__}\0".encode())
     if id(value) in above:
@@ -331,15 +369,20 @@ def _is_empty(cell: Any) -> bool:
 
 def _globals_of(function: FunctionType) -> dict[str, Any]:
     """The globals that a function refers to: plain values, and functions defined in the same module."""
-    pending, names = [function.__code__], set[str]()
-    while pending:
-        code = pending.pop()
-        names.update(code.co_names)
-        pending += [item for item in code.co_consts if isinstance(item, CodeType)]
-    found = {name: function.__globals__[name] for name in sorted(names & function.__globals__.keys())}
+    found = _referenced(function)
     own = {name for name, value in found.items() if getattr(value, "__module__", None) == function.__module__}
     return {
         name: value
         for name, value in found.items()
         if isinstance(value, _EXACT | tuple | frozenset) or (name in own and isinstance(value, FunctionType))
     }
+
+
+def _referenced(function: FunctionType) -> dict[str, Any]:
+    """The globals that a function refers to."""
+    pending, names = [function.__code__], set[str]()
+    while pending:
+        code = pending.pop()
+        names.update(code.co_names)
+        pending += [item for item in code.co_consts if isinstance(item, CodeType)]
+    return {name: function.__globals__[name] for name in sorted(names & function.__globals__.keys())}

@@ -172,14 +172,10 @@ class ImageStage(Stage):
 
 
 class RandomImageStage(SeededStage, ImageStage):
-    """An image stage that draws random numbers. Calls with the same explicit seed draw the same numbers; calls without
-    a seed draw independently.
-    """
+    """An image stage that draws random numbers."""
 
     def _key(self, columns: Columns) -> Key:
-        if not self.drawn:
-            return (self.seed,)
-        return (self.seed if columns.seed is None else columns.seed, columns.calls)
+        return self.stream(columns)
 
     def __str__(self) -> str:
         shown = super().__str__()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import ClassVar, Literal
 
 from ..errors import PipelineError
 from ..process.dataclass import dataclass
 from ..schema.element import OutputField, output_of
 from ..schema.field import UnischemaField
-from .base import Stage
+from ..schema.plain import Seed
+from .base import SeededStage, Stage
 from .columns import Columns
 from .functions import UserFunction
 from .steps import Step
 
+_FUNCTIONS = 8  # the purpose of random numbers; images have those below
 FunctionForm = Literal["row", "batch", "arrow"]
 
 
@@ -28,6 +30,7 @@ class TransformStep(Step):
         outputs: the columns after the step; the last ``declared`` of them are new.
         form: which of the three signatures ``function`` has.
         drops: whether the function may return ``None`` to leave a row out (``"row"`` only).
+        key: identifies the numbers of the generators that the function gets with each row; ``None`` = it gets none.
     """
 
     runs_user_code: ClassVar[bool] = True
@@ -37,6 +40,7 @@ class TransformStep(Step):
     form: FunctionForm
     drops: bool = False
     declared: int = 0
+    key: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -59,12 +63,16 @@ class TransformStep(Step):
         return self.form != "row"
 
     @property
+    def draws_numbers(self) -> bool:
+        return self.key is not None
+
+    @property
     def drops_rows(self) -> bool:
         return self.drops
 
 
 @dataclass(frozen=True)
-class Transform(Stage):
+class Transform(SeededStage):
     """Applies a user function to rows or batches."""
 
     verb: ClassVar[str] = "transform"
@@ -76,6 +84,9 @@ class Transform(Stage):
     remove: tuple[str, ...] = ()
     batched: bool | Literal["arrow"] = False
     drops: bool = False
+    rng: bool = False
+    seed: Seed = 0
+    drawn: bool = field(default=False, compare=False, repr=False)
 
     @classmethod
     def sample(cls) -> Stage:
@@ -87,6 +98,8 @@ class Transform(Stage):
                 "transform: expected drops=True only with a function of single rows, got a batched one. Use "
                 "where(function, batched=True) to leave out rows of a batch."
             )
+        if self.rng and self.batched:
+            raise _refuse_generator()
         if self.batched not in (True, False, "arrow"):
             raise PipelineError(f"transform: expected batched=True, False or 'arrow', got {self.batched!r}.")
         for item in self.output or ():
@@ -102,7 +115,7 @@ class Transform(Stage):
         return self.drops
 
     def changes(self, name: str) -> bool:
-        return self.output is None or any(field.name == name for field in self.output)
+        return self.output is None or any(item.name == name for item in self.output)
 
     def apply(self, columns: Columns) -> None:
         columns.open()
@@ -117,11 +130,20 @@ class Transform(Stage):
             form=self._form(columns),
             drops=self.drops,
             declared=len(declared),
+            key=self._key(columns),
         )
+        if step.key is not None and step.form != "row":
+            raise _refuse_generator()
         if not step.outputs:
             raise PipelineError(f"transform {step.name}: expected at least one field to remain, got none.")
         columns.steps.append(step)
         columns.outputs = list(step.outputs)
+
+    def _key(self, columns: Columns) -> tuple[int, ...] | None:
+        if not self.rng:
+            return None
+        columns.calls += 1
+        return (_FUNCTIONS, *self.stream(columns))
 
     def _form(self, columns: Columns) -> FunctionForm:
         if self.batched == "arrow":
@@ -133,3 +155,10 @@ class Transform(Stage):
                 )
             return "arrow"
         return "batch" if self.batched or columns.batched else "row"
+
+
+def _refuse_generator() -> PipelineError:
+    return PipelineError(
+        "transform: expected rng=True only with a function of single rows, got one of batches, which another batch "
+        "size would change. Call it before batch(), without batched=."
+    )

@@ -109,10 +109,10 @@ _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column
     PermuteStep: lambda step, columns, rows: apply_permute(step, columns),
     ImageStep: lambda step, columns, rows: apply_images(step, columns, rows.describe, rows.keys, rows.check),
     PackStep: lambda step, columns, rows: apply_pack(step, columns, rows.describe),
-    TransformStep: lambda step, columns, rows: apply_transform(step, columns, rows.count, rows.describe),
+    TransformStep: lambda step, columns, rows: apply_transform(step, columns, rows.count, rows.describe, rows.keys),
 }
 _DROPPING: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], tuple[list[Column], np.ndarray]]] = {
-    TransformStep: lambda step, columns, rows: apply_to_rows(step, columns, rows.count, rows.describe),
+    TransformStep: lambda step, columns, rows: apply_to_rows(step, columns, rows.count, rows.describe, rows.keys),
 }
 _GATHERING: dict[type[Step], Callable[[Any, Taken, BatchRows, Arena], Column | None]] = {
     ImageStep: lambda step, taken, rows, arena: gather_images(step, taken, arena, rows.keys, rows.check),

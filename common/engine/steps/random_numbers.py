@@ -9,14 +9,18 @@ is applied to a hash of the key plus a multiple of its increment. All items of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...order.permutations import counted, hashed, raw_words
+from ...order.permutations import counted, generator, hashed, raw_words
 from ...process.dataclass import dataclass
 from ...stages.image_base import Key
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 _IMAGES_KEY = 0x696D6167
 
@@ -55,6 +59,12 @@ def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
 def uniform(key: Key, items: ItemKeys, count: int) -> np.ndarray:
     """Returns ``count`` numbers in [0, 1) for each item: float64 ``[items, count]``."""
     return (counted(_hash_of(key, items), count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def generators(key: Key, items: ItemKeys) -> Iterator[Generator]:
+    """Yields a generator for each item, whose numbers no other item has."""
+    for words in counted(_hash_of(key, items), 2):
+        yield generator(words)
 
 
 def _hash_of(key: Key, items: ItemKeys) -> np.ndarray:

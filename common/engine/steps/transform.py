@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,19 @@ from ...tracebacks import missing_key, shorten
 from ..columns.arrow_columns import from_arrow, to_arrow
 from ..columns.batch import Column, rows_of, timed, to_numpy
 from ..columns.protocols import Describe
+from .random_numbers import ItemKeys, generators
 from .returned_values import collector_for, column_of
 
 _MOST_SHOWN = 3
 
 
-def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
+def apply_transform(
+    step: TransformStep,
+    columns: Sequence[Column],
+    count: int,
+    describe: Describe,
+    keys: Callable[[], ItemKeys],
+) -> list[Column]:
     """Returns the columns after a user function.
 
     Args:
@@ -35,6 +43,7 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
         columns: one for each of ``step.inputs``.
         count: the number of rows.
         describe: describes where row ``i`` of the batch comes from, for errors.
+        keys: returns the keys of the rows, for the generators that the function gets.
 
     Raises:
         TransformError: the function raised, or its fields, dtypes or shapes differ from the declared ones.
@@ -43,11 +52,15 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
         return _apply_to_arrow(step, columns, count, describe)
     if step.form == "batch":
         return _apply_to_batch(step, columns, count, describe)
-    return apply_to_rows(step, columns, count, describe)[0]
+    return apply_to_rows(step, columns, count, describe, keys)[0]
 
 
 def apply_to_rows(
-    step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
+    step: TransformStep,
+    columns: Sequence[Column],
+    count: int,
+    describe: Describe,
+    keys: Callable[[], ItemKeys],
 ) -> tuple[list[Column], np.ndarray]:
     """Like `apply_transform`, for a function of rows, which may drop some. Also returns the numbers of the remaining
     rows.
@@ -58,11 +71,12 @@ def apply_to_rows(
     collectors = [collector_for(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
     function = step.function.function
     lock = lock_of(function)
-    for number in range(count):
+    rngs = repeat(()) if step.key is None else zip(generators(step.key, keys()))
+    for number, rng in zip(range(count), rngs, strict=False):
         check_cancelled()
         row = nest(step.inputs, [values[number] for values in inputs])
         with lock:
-            result = call_with(function, row, f"transform {step.name}", partial(describe, number))
+            result = call_with(function, row, f"transform {step.name}", partial(describe, number), *rng)
             if result is None and step.drops:
                 continue
             kept.append(number)
@@ -139,15 +153,17 @@ def _from_arrow(
     return [from_arrow(field, result.column(field.name), f"transform {step.name}", describe) for field in step.outputs]
 
 
-def call_with(function: Callable[[Any], Any], argument: object, called: str, where: Callable[[], str]) -> Any:
-    """Calls a user's function; ``called`` and ``where`` are for its errors.
+def call_with(
+    function: Callable[..., Any], argument: object, called: str, where: Callable[[], str], *more: object
+) -> Any:
+    """Calls a user's function with an argument and perhaps ``more``; ``called`` and ``where`` are for its errors.
 
     Raises:
         TransformError: the function raised an error that is not ours, even one that would end a process (`SystemExit`).
         ResourceError: it ran out of memory, files or threads, which is not the fault of a row.
     """
     try:
-        return function(argument)
+        return function(argument, *more)
     except ParquetryError as error:
         shorten(error)
         error.frames = "".join(traceback.format_exception(error)).rstrip()

@@ -49,7 +49,7 @@ KEYS = {
     "shuffle": ["buffer_size", "drawn", "reshuffle_each_iteration", "seed"],
     "skip": ["count"],
     "take": ["count"],
-    "transform": ["batched", "drops", "function", "output", "remove"],
+    "transform": ["batched", "drawn", "drops", "function", "output", "remove", "rng", "seed"],
     "weigh": ["drawn", "num_items", "seed", "weights"],
     "where": ["serialised", "text"],
     "where_column": ["predicate"],
