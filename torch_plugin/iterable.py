@@ -13,6 +13,7 @@ import json
 import logging
 import operator
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -56,6 +57,7 @@ _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
 _SHARE_OF_MEMORY = 4  # all workers together share at most this fraction of the memory limit of one
 _AGREED: dict[int, int] = {}  # the seed a shuffle drew -> the seed this process uses for it
+_MADE_IN_WORKER: Counter[str] = Counter()  # the datasets without a seed that were made in this loader worker
 
 loader_passes.install()
 
@@ -569,13 +571,18 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def _agree_on_seed(self, proposed: int | None = None) -> None:
         """Picks one seed if you set none: for all ranks of a group, all workers of a loader, and all datasets derived
         from one shuffle. It comes from torch's random numbers, or from the loader's ``generator``.
+
+        Loader workers that make datasets of their own must make and begin the same ones, in the same order: datasets
+        that look alike are told apart by their number.
         """
         own, info = self._pipeline.drawn_seed, get_worker_info()
         if own is None or self._seed_shared:
             return
         if info is not None:
             if self._epochs.is_owner:  # made in the worker, where each worker drew its own seed
-                self._adopt((info.seed - info.id) % SEEDS)
+                if own not in _AGREED:
+                    _AGREED[own] = _seed_in_worker(info.seed - info.id, _description(self._pipeline))
+                self._adopt(_AGREED[own])
             return
         if own not in _AGREED:
             drawn = int(torch.empty((), dtype=torch.int64).random_()) if proposed is None else proposed
@@ -654,6 +661,14 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_running": None, "_parts": {}}
         fresh["_resumes"] = ResumeWatch()
         return {**self.__dict__, **fresh, "_sent_ranks": self._ranks()}
+
+
+def _seed_in_worker(base: int, description: str) -> int:
+    """Returns the seed of the next dataset of this description that a loader worker makes; ``base`` is the loader's."""
+    number = _MADE_IN_WORKER[description]
+    _MADE_IN_WORKER[description] += 1
+    digest = hashlib.blake2b(f"{base} {description} {number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % SEEDS
 
 
 def _sharable_bytes(part: Pipeline) -> int:

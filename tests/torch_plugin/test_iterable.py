@@ -149,6 +149,29 @@ def test_workers_that_make_their_own_dataset_share_a_drawn_seed(url: str) -> Non
     assert first != second
 
 
+class ZippedInside(IterableDataset):
+    """Creates two datasets in the worker, and gives their rows in pairs; then rows of two parts of one shuffle."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __iter__(self) -> Any:
+        pair = [ParquetIterable(self.url, ["id"]).shuffle(60) for _ in range(2)]
+        shuffled = ParquetIterable(self.url, ["id"]).shuffle(60)
+        parts = [shuffled.rename({"id": "first"}), shuffled.select("id")]
+        for alike, derived in zip(zip(*pair, strict=True), zip(*parts, strict=True), strict=True):
+            yield [int(value) for element in (*alike, *derived) for value in element.values()]
+
+
+def test_two_shuffles_in_a_worker_have_orders_of_their_own(url: str) -> None:
+    loader = DataLoader(ZippedInside(url), batch_size=None, num_workers=2, persistent_workers=True)
+    passes = [list(zip(*loader, strict=True)) for _ in range(2)]
+    for columns in passes:
+        assert all(sorted(column) == list(range(60)) for column in columns)  # the workers agree on each seed
+        assert columns[2] == columns[3]  # parts of one shuffle
+    assert len({column for columns in passes for column in columns}) == 6
+
+
 def test_a_worker_warns_of_an_epoch_that_nobody_announced(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
