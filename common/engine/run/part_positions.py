@@ -114,6 +114,8 @@ class PartPositions:
         """Returns how many passes have begun at each position. Positions that wrap around begin no other pass."""
         if self._wraps and self.length:
             positions = np.minimum(positions, self.length - 1)
+        if self._rows.depth:  # the numbers of passes are hashes
+            return positions * self.parts // self._all_rows + 1
         return self._rows.resolve(positions)[0] + 1
 
     @property
