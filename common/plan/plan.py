@@ -649,6 +649,9 @@ class Plan(BasePlan):
         return 0 if same else self._pass_number(iteration, passes)
 
     def _pass_number(self, iteration: int, passes: int) -> int:
+        each = (self.batch_view or self.row_view).passes
+        if each is not None:  # the usual case, without arrays
+            return iteration * each + passes
         return int(self.global_passes(iteration, np.array([passes]))[0])
 
     # --- elements ---

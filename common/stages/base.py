@@ -257,6 +257,10 @@ class SeededStage(Stage):
             return (self.seed,)
         return (self.seed if columns.seed is None else columns.seed, columns.calls)
 
+    def without_drawn_seed(self, shown: str) -> str:
+        """The text of the stage without a seed that the user did not give."""
+        return shown.replace(f", seed={self.seed!r}", "") if self.drawn else shown
+
     @property
     def drawn_seed(self) -> int | None:
         return self.seed if self.drawn else None

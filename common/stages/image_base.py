@@ -178,8 +178,7 @@ class RandomImageStage(SeededStage, ImageStage):
         return self.stream(columns)
 
     def __str__(self) -> str:
-        shown = super().__str__()
-        return shown.replace(f", seed={self.seed!r}", "") if self.drawn else shown
+        return self.without_drawn_seed(super().__str__())
 
 
 def last_image_step(steps: Sequence[Step], number: int) -> int | None:

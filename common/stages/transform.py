@@ -114,6 +114,9 @@ class Transform(SeededStage):
     def hides_length(self) -> bool:
         return self.drops
 
+    def __str__(self) -> str:
+        return self.without_drawn_seed(super().__str__())
+
     def changes(self, name: str) -> bool:
         return self.output is None or any(item.name == name for item in self.output)
 

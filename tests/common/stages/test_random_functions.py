@@ -43,6 +43,7 @@ def test_a_seed_decides_the_numbers(rows: Pipeline) -> None:
     assert not set(_drawn(drawn[0])) & set(_drawn(drawn[1]))
     assert _drawn(Pipeline.from_json(drawn[0].to_json())) == _drawn(drawn[0].at_epoch(0))  # type: ignore[arg-type]
     assert drawn[0].drawn_seed is not None
+    assert "seed" not in str(drawn[0].stages[-1])
     assert rows.transform(dict).drawn_seed is None
 
 
