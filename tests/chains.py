@@ -209,6 +209,11 @@ def _double(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "double": np.asarray(row["id"]) * 2}
 
 
+def _double_with(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Like `_double`, with a generator."""
+    return {**_double(row), "double": np.asarray(row["id"]) * 2 + int(rng.random())}
+
+
 def _double_tokens(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda row: {**row, "double": np.asarray(row[name], np.int64) * 2}
 
@@ -330,6 +335,7 @@ class Chain:
         self.padded = False
         self.without_nulls: set[str] = set()
         self.formed = False
+        self.batched = False
         self.key = "id"
         self.block: int | None = None
         self.window: int | str | None = None
@@ -354,7 +360,7 @@ class Chain:
             call("where", (pc.bit_wise_and(pc.field("id"), 3) == 0) | (pc.field(ts) < number), model=lambda row: row["id"] & 3 == 0 or row["ts"] < number),
             call("where", lambda row: row["id"] % 3 != 1, fields=["id"], model=lambda row: row["id"] % 3 != 1),
             call("where", lambda batch: batch["id"] % 2 == 0, fields=["id"], batched=True, model=lambda row: row["id"] % 2 == 0),
-            call("where", hash_split("id", [0.5, 0.5], 1), model=_in_second_half),
+            call("where", hash_split("id", [0.5, 0.5], 1, seed=0), model=_in_second_half),
             call("where", pc.negate(pc.field("id")) <= -number, model=lambda row: row["id"] >= number),
             call("where", [("id", "in", [*range(number), *range(900, 900 + LONG)])], model=lambda row: row["id"] < number),
             call("where", ~pc.field(drive).isin(["d1", *map(str, range(LONG))]), model=lambda row: row["drive"] != "d1"),
@@ -444,6 +450,10 @@ class Chain:
             output = [replace(output[0], nullable=True)]
             function = _double_or_null_arrow if batched == "arrow" else _double_or_null
             return call("transform", function, output, batched=batched, model=_double_or_null_plain)
+        if not batched and not self.batched and self.draw(st.booleans()):
+            return call(
+                "transform", _double_with, output, rng=True, seed=self.draw(st.integers(0, 3)), model=_double_plain
+            )
         function = _double_arrow if batched == "arrow" else self.draw(st.sampled_from([_double, _double_again()]))
         return call("transform", function, output, batched=batched, model=_double_plain)
 
@@ -675,4 +685,5 @@ def chains(
             continue
         calls.append(made)
         chain.worked = chain.worked or verb in WORKING
+        chain.batched = chain.batched or verb in ("batch", "bucket")
     return calls
