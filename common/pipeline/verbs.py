@@ -122,7 +122,8 @@ class Verbs(ImageVerbs):
             fractions: the fraction of each part; they sum to at most 1.
             index: the number of the part, from 0.
             seed: each seed gives a different split. Without one, a split of a part of another split is independent of
-                it, so the parts of the part have their fractions.
+                it, so the parts of the part have their fractions. Give one where two chains with different numbers of
+                splits must agree on a part.
 
         Raises:
             PipelineError: there is no such part.

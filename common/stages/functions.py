@@ -16,8 +16,9 @@ import threading
 import weakref
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from multiprocessing.context import get_spawning_popen
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
@@ -295,9 +296,10 @@ def _carried(value: object) -> Iterator[object]:
             continue
         seen[id(each)] = each
         yield each
-        pending += _parts(each, callee=True)
-        if isinstance(each, FunctionType):
-            pending += _referenced(each).values()
+        with suppress(Exception):  # objects of users may refuse to be looked into
+            pending += islice(_parts(each, callee=True), _MOST_CARRIED)
+            if isinstance(each, FunctionType):
+                pending += _referenced(each).values()
 
 
 def _feed(value: object, put: Callable[[bytes], None], above: tuple[int, ...], *, callee: bool = False) -> None:

@@ -114,7 +114,7 @@ class PartPositions:
         """Returns how many passes have begun at each position. Positions that wrap around begin no other pass."""
         if self._wraps and self.length:
             positions = np.minimum(positions, self.length - 1)
-        if self._rows.depth:  # the numbers of passes are hashes
+        if self._rows.depth and self._all_rows:  # the numbers of passes are hashes
             return positions * self.parts // self._all_rows + 1
         return self._rows.resolve(positions)[0] + 1
 

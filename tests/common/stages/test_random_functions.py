@@ -103,6 +103,12 @@ def _default(row: dict[str, Any], rng: Any = GENERATOR) -> dict[str, Any]:
     return {**row, "noise": rng.random()}
 
 
+class _Closed:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]  # as proxies of other libraries
+        raise RuntimeError("not here")
+
+
 CARRIED: list[tuple[str, Any]] = [
     ("Generator", _closes_over(GENERATOR)),
     ("RandomState", _closes_over(np.random.RandomState(1))),
@@ -115,6 +121,7 @@ CARRIED: list[tuple[str, Any]] = [
     ("Generator", _of_a_module),
     ("", _closes_over([1, np.arange(3), {"a"}])),
     ("", _Augment(3)),
+    ("", _closes_over(_Closed())),
     ("", dict),
 ]
 
