@@ -142,10 +142,12 @@ def _overrules(declared: pa.DataType | None, stored: pa.DataType) -> bool:
 
     INT96 may have more digits than its type.
     """
-    if declared is None or pa.types.is_null(stored):
-        return declared is not None
+    if declared is None:
+        return False
     kind, other = value_type(declared), value_type(stored)
-    return bool(pa.types.is_timestamp(kind) and pa.types.is_timestamp(other) and kind.unit != other.unit)
+    return pa.types.is_null(other) or bool(
+        pa.types.is_timestamp(kind) and pa.types.is_timestamp(other) and kind.unit != other.unit
+    )
 
 
 def strained(schemas: Sequence[tuple[str, pa.Schema]], unified: Sequence[tuple[str, pa.Field]]) -> frozenset[str]:

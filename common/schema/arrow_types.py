@@ -82,8 +82,12 @@ def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
         return np.dtype(f"timedelta64[{arrow.unit}]")
     if pa.types.is_decimal(arrow):
         return decimal.Decimal
+    declared = (
+        f", or declare its dtype (and shape, if it holds lists): fields=[UnischemaField('{field}', 'float32'), '.*']"
+    )
     raise SchemaError(
-        f"field '{field}': Arrow type {arrow} cannot become a tensor. Deselect it with select(...) or fields=[...]."
+        f"field '{field}': Arrow type {arrow} cannot become a tensor. Deselect it with select(...) or fields=[...]"
+        f"{declared if pa.types.is_null(arrow) else ''}."
     )
 
 
