@@ -26,9 +26,8 @@ from torch.utils.data._utils import fetch
 from parquetry.common import Pipeline
 from parquetry.common.errors import ParquetryError
 from parquetry.common.order.cursor import SkipState
-from parquetry.common.pipeline.step_iterator import begun_by_parent
 from parquetry.common.process.dataclass import dataclass
-from parquetry.common.process.forks import leave_to_parent
+from parquetry.common.process.forks import begun_by_parent, leave_to_parent
 from parquetry.common.tracebacks import shorten, shortens
 
 from . import worker_failures

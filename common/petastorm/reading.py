@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.read.disk_cache import clear
 from ..plan.options import DEFAULT_MEMORY_BYTES
+from ..process.forks import ForkLock, begun_by_parent, leave_to_parent
 from ..selection.statistics import decoded_bytes
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
 from .loading import LoadJob, RowGroupLoader
@@ -94,7 +95,8 @@ class Reader:
         self._look_ahead = look_ahead
         self._workers = workers
         self._settings = diagnostics
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
+        self._process = 0  # the one that began to read
         self._order: JobOrder | None = None
         self._jobs: Iterator[LoadJob] | None = None
         self._first_epoch = 0
@@ -108,6 +110,7 @@ class Reader:
         self.stopped = False
         self._row_classes = _row_classes(loader.schema, loader.ngram)
         weakref.finalize(self, pool.close, wait=False)
+        leave_to_parent(self)
 
     # --- description ---
 
@@ -226,6 +229,9 @@ class Reader:
         """Returns the next job's elements, which may be none; raises ``StopIteration`` after the last job."""
         if self.last_row_consumed:
             raise StopIteration
+        if self._process not in (0, os.getpid()):
+            raise begun_by_parent(self._process, "reader")
+        self._process = os.getpid()
         self._fill()
         if not self._in_flight:
             self._check_epoch_was_not_empty()
@@ -241,6 +247,12 @@ class Reader:
         if len(result):
             self._epoch_is_empty = False
         return [tuple(result.values())] if isinstance(result, dict) else result
+
+    def forget_elements(self) -> object:
+        """As `HoldsElements`."""
+        elements = self._ready, self._in_flight
+        self._ready, self._in_flight = iter(()), deque()
+        return elements
 
     def _check_epoch_was_not_empty(self) -> None:
         if self.num_epochs is None and self._epoch_is_empty:

@@ -19,12 +19,13 @@ from ..counting.loader_stats import Chain, LoaderStats, SkippedRow
 from ..counting.tally import Tally
 from ..engine.read.fetch import TableCache
 from ..engine.run.step_run import Converter, split_columns
-from ..errors import ELEMENT_ERRORS, ParquetryError, PipelineError, ResourceError, StateError, limit_reached
+from ..errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
 from ..memory.memory_file import memory_file
 from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
+from ..process.forks import begun_by_parent
 from ..schema.element import Element
 from ..stages.base import Decision, Stage
 from ..transport.open import open_source
@@ -325,14 +326,6 @@ class StepIterator(Generic[Source]):
         self._finished = True
         if self._source is not None:
             self._source.close()
-
-
-def begun_by_parent(process: int) -> PipelineError:
-    """The error of an iterator that is used in a forked child of the process that began it."""
-    return PipelineError(
-        f"iterator: expected process {process}, which began it, got its fork {os.getpid()}, in which the iterator's "
-        "threads do not run. Call iter() on the dataset in this process, for example in each loader worker."
-    )
 
 
 def chain_of(pipeline: Iterated) -> Chain:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import PipelineError
+
 _MISSING = object()
 
 if TYPE_CHECKING:
@@ -85,6 +87,15 @@ def leave_to_parent(iterator: HoldsElements) -> None:
     So the iterator need not compare processes for each element, only where it makes more of them.
     """
     _holders.add(iterator)
+
+
+def begun_by_parent(process: int, called: str = "iterator") -> PipelineError:
+    """The error of an iterator or reader that is used in a forked child of the process that began it."""
+    instead = "Call iter() on the dataset" if called == "iterator" else f"Make the {called}"
+    return PipelineError(
+        f"{called}: expected process {process}, which began it, got its fork {os.getpid()}, in which the {called}'s "
+        f"threads do not run. {instead} in this process, for example in each loader worker."
+    )
 
 
 _holders: weakref.WeakSet[HoldsElements] = weakref.WeakSet()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import os
 import threading
 import warnings
 from collections import Counter
@@ -316,6 +317,23 @@ def test_epochs_are_counted_and_reset_begins_again(pool: str) -> None:
         second = ids(reader)
     assert Counter(first) == Counter(second) == Counter(list(range(60)) * 2)
     assert first != second
+
+
+@pytest.mark.parametrize("pool", POOLS[:2])
+def test_a_fork_gets_no_row_of_its_parents_reader(pool: str) -> None:
+    with make_reader(str(REAL), schema_fields=["id"], num_epochs=1, reader_pool_type=pool) as reader:
+        next(reader)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                next(reader)
+            except PipelineError as error:
+                status = 7 if "Make the reader in this process" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        next(reader)
 
 
 def test_reset_in_the_middle_is_refused() -> None:
