@@ -111,8 +111,9 @@ def hedged_read(
             return result
         finally:
             patience.left_s -= time.monotonic() - asked[0].began_s
-            # A thread that is still reading is forgotten. It ends when its read does.
+            # A thread that is still reading is forgotten, also by tracebacks. It ends when its read does.
             _idle.helpers += [request.helper for request in asked if request.future.done()]
+            asked.clear()
 
 
 def _hedge(

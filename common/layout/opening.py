@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,8 @@ def _explaining(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[N
     """Replaces a read error with the error for a changed file, if the file did change."""
     try:
         yield
+    except CancelledError:  # nobody waits for this read any more
+        raise
     except Exception as error:
         found = None
         with suppress(Exception):  # the first error is more useful

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import pickle
+from concurrent.futures import CancelledError
 from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from s3_server import serving
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import checked_files, file_versions
+from parquetry.common.layout import checked_files, file_versions, opening
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.file_versions import FileVersion, version_of
 from parquetry.common.layout.index import write_index
@@ -470,3 +471,15 @@ def rows_from(first: int) -> bytes:
     numbers = pa.table({"id": np.arange(first, first + 40)})
     pq.write_table(numbers, sink, row_group_size=10, compression="none", use_dictionary=False, column_encoding="PLAIN")
     return sink.getvalue()
+
+
+def test_a_cancelled_read_asks_the_store_nothing_more(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = Pipeline(data).dataset.files[0].version
+    asked: list[object] = []
+    monkeypatch.setattr(opening, "current_version", lambda *_: asked.append(1))
+    with pytest.raises(CancelledError), opening.opened(pafs.LocalFileSystem(), version):
+        raise CancelledError
+    assert not asked
+    with pytest.raises(OSError, match="reset"), opening.opened(pafs.LocalFileSystem(), version):
+        raise OSError("reset")
+    assert asked

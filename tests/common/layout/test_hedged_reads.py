@@ -99,6 +99,24 @@ def test_each_lost_request_is_replaced_though_the_share_of_hedged_ones_is_used_u
     assert hedged_read(read, "a file", endpoint=endpoint) == 5
 
 
+def test_the_thread_of_a_read_that_timed_out_ends_with_it_though_the_error_is_kept(
+    stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hedged_reads, "SILENT_S", 0.02)
+    threads: list[threading.Thread] = []
+
+    def read() -> None:
+        threads.append(threading.current_thread())
+        stuck.wait(PATIENCE_S)
+
+    with pytest.raises(TimeoutError) as raised:
+        hedged_read(read, "a file")
+    stuck.set()
+    threads[0].join(PATIENCE_S)
+    assert not threads[0].is_alive()
+    assert raised.value.__traceback__ is not None
+
+
 def test_a_request_that_nobody_waits_for_is_cancelled(impatient: None, stuck: threading.Event) -> None:
     cancelled, calls = threading.Event(), iter([True, False])
 
