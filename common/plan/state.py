@@ -21,8 +21,6 @@ from .mixed_plan import MixedPlan
 from .plan import BasePlan
 
 VERSION = 2
-_SHORTENED = 1
-"""The format version whose pipeline hashes omitted some arguments; see `_shortened`."""
 ORDER_VERSION = 2
 """The version of the order: it changes when other rows come at the same positions. A state says it since 2."""
 _LIMIT = 1 << 48
@@ -200,8 +198,6 @@ def parse_state(
     own = state_of(plan, Cursor(worker=worker, workers=workers))
     if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # the plan's seed was generated, so the state's replaces it
-    if found.version == _SHORTENED:
-        found = _named_anew(plan, found, own, strict=strict)
     for name, what in (
         ("version", "format version"),
         ("fingerprint", "dataset"),
@@ -335,28 +331,6 @@ def _skips_too_far(plan: BasePlan, state: State) -> bool:
     return length is not None and state.consumed * size + state.skipped > length
 
 
-def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> State:
-    """Converts a state of the previous version to today's hashes, if its own hashes identify the pipeline.
-
-    Raises:
-        StateError: pipelines with different arguments could have had the same hashes.
-    """
-    order = _shortened(plan, order_only=True)
-    pipeline = _shortened(plan, order_only=False) if strict else found.pipeline
-    if order is None or pipeline is None:
-        raise StateError(
-            "state: saved by an older release whose pipeline hash cannot tell functions or long value lists apart. "
-            "Start the epoch again"
-            + (", or use strict=False if the transforms are the same." if order is not None else ".")
-        )
-    return replace(
-        found,
-        version=VERSION,
-        order=own.order if found.order == order else found.order,
-        pipeline=own.pipeline if found.pipeline == pipeline else found.pipeline,
-    )
-
-
 def _on_same_rank(found: State, own: State) -> State:
     """Returns the state for a function that drops rows. It counts rows of one rank, whatever the batch size."""
     if found.shards != own.shards:
@@ -394,39 +368,25 @@ def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
     """Returns a hash of the stages, the same in every process. ``order_only`` omits what cannot change the order."""
     if plan.hashes is not None:
         return plan.hashes[1 if order_only else 0]
-    return _name(plan, lambda stage: stage.identity, order_only=order_only)
+    return _name(plan, order_only=order_only)
 
 
-def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
-    """Returns the hash that the previous version used, or ``None`` if another pipeline could have had the same one."""
-    stages = [stage for stage in _all_stages(plan) if not order_only or stage.decides_order]
-    if plan.hashes is not None or any(stage.shortened_identity is None for stage in stages):
-        return None
-    return _name(plan, lambda stage: str(stage.shortened_identity), order_only=order_only)
-
-
-def _all_stages(plan: BasePlan) -> list[Stage]:
-    """Returns the stages of a plan, and those of the pipelines that it mixes."""
-    sources = plan.plans if isinstance(plan, MixedPlan) else []
-    return [*plan.stages, *(stage for source in sources for stage in _all_stages(source))]
-
-
-def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) -> str:
-    own = _stages_hash(plan.order.stored if order_only else plan.stages, text_of, order_only=order_only)
+def _name(plan: BasePlan, *, order_only: bool) -> str:
+    own = _stages_hash(plan.order.stored if order_only else plan.stages, order_only=order_only)
     if not isinstance(plan, MixedPlan):
         return own
     mixture = plan.mixture
     weights = mixture.phases[0].weights if len(mixture.phases) == 1 else [mixture.weights] * len(plan.plans)
     sources = [
-        (_name(source, text_of, order_only=order_only), "drawn" if source.seed_is_drawn else source.seed, weight)
+        (_name(source, order_only=order_only), "drawn" if source.seed_is_drawn else source.seed, weight)
         for source, weight in zip(plan.plans, weights, strict=True)
     ]
     seed = "drawn" if mixture.drawn else mixture.seed
     return hashlib.blake2b(f"{own} {sources} {seed} {mixture.stop}".encode(), digest_size=8).hexdigest()
 
 
-def _stages_hash(stages: Sequence[Stage], text_of: Callable[[Stage], str], *, order_only: bool) -> str:
+def _stages_hash(stages: Sequence[Stage], *, order_only: bool) -> str:
     """Hashes stages, except for caches, which change nothing. Ranks, batch size and seed are compared separately."""
     kept = [stage for stage in stages if stage.decides is not Decision.BYTES]
-    texts = [text_of(stage) for stage in kept if not order_only or stage.decides_order]
+    texts = [stage.identity for stage in kept if not order_only or stage.decides_order]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()

@@ -216,12 +216,6 @@ class Stage(PlainFields):
         }
         return f"{self.verb} {json.dumps(values, default=_identity_of, sort_keys=True)}"
 
-    @property
-    def shortened_identity(self) -> str | None:
-        """Identifies the stage in states of version 1; ``None`` where two stages could have shared a name."""
-        shown = str(self)
-        return None if "..." in shown else shown
-
     def to_json(self) -> dict[str, Any]:
         """Returns ``{"verb": ..., **parameters}``."""
         parameters = {item.name: _as_json(getattr(self, item.name)) for item in fields(self)}  # type: ignore[arg-type]

@@ -24,10 +24,6 @@ class Batch(Stage):
     def check(self) -> None:
         positive_integer("batch", "batch_size", self.batch_size)
 
-    @property
-    def shortened_identity(self) -> str | None:
-        return f"batch {self.drop_remainder}"
-
     def apply(self, columns: Columns) -> None:
         columns.open()
         columns.batched = True

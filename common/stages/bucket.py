@@ -93,7 +93,6 @@ class Bucket(Stage):
     decides: ClassVar[Decision] = Decision.JOINS
     makes_batches: ClassVar[bool] = True
     reads_lengths: ClassVar[bool] = True
-    shortened_identity: ClassVar[str | None] = None
     field: StoredName
     boundaries: tuple[int, ...] = ()
     buckets: int | None = None

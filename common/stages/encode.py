@@ -44,7 +44,6 @@ class Encode(Stage):
     """Replaces the values of a field by codes; if ``vocabulary`` is ``None``, learns it from the selected rows."""
 
     verb: ClassVar[str] = "encode"
-    shortened_identity: ClassVar[str | None] = None
     sample_arguments: ClassVar[tuple[object, ...]] = ("x", ("x",))
     field: StoredName
     vocabulary: tuple[Any, ...] | None = None

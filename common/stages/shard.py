@@ -50,10 +50,6 @@ class Shard(Stage):
         if self.canonical_shards is not None:
             positive_integer("shard", "canonical_shards", self.canonical_shards)
 
-    @property
-    def shortened_identity(self) -> str | None:
-        return f"shard {self.even}"
-
     def with_canonical_shards(self, count: int) -> Shard:
         return replace(self, canonical_shards=count) if self.canonical_shards is None else self
 
@@ -65,7 +61,6 @@ class ShardRowGroups(Shard):
     verb: ClassVar[str] = "shard_row_groups"
     sendable: ClassVar[bool] = False
     decides: ClassVar[Decision] = Decision.ROW_GROUPS
-    shortened_identity: ClassVar[str | None] = None
 
 
 def is_shard(verb: str) -> bool:

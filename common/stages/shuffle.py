@@ -27,9 +27,5 @@ class Shuffle(SeededStage):
     def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)
 
-    @property
-    def shortened_identity(self) -> str | None:
-        return f"shuffle {self.buffer_size} {self.reshuffle_each_iteration}"
-
     def with_seed(self, seed: int) -> Shuffle:
         return replace(self, seed=seed)

@@ -78,7 +78,6 @@ class Transform(SeededStage):
     verb: ClassVar[str] = "transform"
     changes_names: ClassVar[bool] = True
     makes_values: ClassVar[bool] = True
-    shortened_identity: ClassVar[str | None] = None
     function: UserFunction
     output: tuple[UnischemaField, ...] | None = None
     remove: tuple[str, ...] = ()

@@ -201,7 +201,6 @@ class Weigh(SeededStage):
 
     verb: ClassVar[str] = "weigh"
     decides: ClassVar[Decision] = Decision.WEIGHTS
-    shortened_identity: ClassVar[str | None] = None
     sample_arguments: ClassVar[tuple[object, ...]] = (FieldWeights("x"),)
     weights: Annotated[Weights, STORED_PART]
     num_items: int | None = None

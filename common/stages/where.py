@@ -64,10 +64,6 @@ class Where(Filter):
     def identity(self) -> str:
         return f"where {expression_key(self.expression)}"
 
-    @property
-    def shortened_identity(self) -> str | None:
-        return None if "..." in self.text else f"where {self.text}"
-
     def __str__(self) -> str:
         dotted = _NESTED.sub(lambda found: ".".join(_MEMBER.findall(found[1])), self.text)
         return f"where({_LINE_BREAK.sub(' ', dotted)})"
@@ -79,7 +75,6 @@ class WhereFunction(Filter):
 
     verb: ClassVar[str] = "where_function"
     repeatable: ClassVar[bool] = False  # nothing shows whether a function still does the same
-    shortened_identity: ClassVar[str | None] = None
     function: RowFunction
     fields: tuple[StoredPattern, ...]
     batched: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
 
 from parquetry.common import Pipeline, UnischemaField, contains
 from parquetry.common.errors import StateError
-from parquetry.common.order.cursor import Cursor
-from parquetry.common.plan.state import plan_hash, state_of
+from parquetry.common.plan.state import plan_hash
 from parquetry.common.stages.functions import UserFunction, digest_of
 
 LIMIT = 5
@@ -105,36 +103,6 @@ def test_a_function_has_one_digest_wherever_it_is(built: Built) -> None:
     assert int(next(again)["id"]) == 1
     members = [digest_of(lambda row: row in {"a", "b", "c"}), digest_of(lambda row: row in {"c", "b", "a"})]
     assert members[0] == members[1]
-
-
-def _old(pipeline: Pipeline, consumed: int) -> dict[str, Any]:
-    """Returns a state as written by version 1."""
-    from parquetry.common.plan.state import _shortened
-
-    plan = pipeline.plan()
-    state = replace(
-        state_of(plan, Cursor(start=consumed)),
-        version=1,
-        pipeline=_shortened(plan, order_only=False) or "",
-        order=_shortened(plan, order_only=True) or "",
-    )
-    return dict(json.loads(state.to_json()))
-
-
-def test_a_state_of_the_previous_version_resumes_where_its_name_was_clear(built: Built) -> None:
-    pipeline = built.pipeline("id").where(pc.field("id") > 3).shuffle(4, 1).batch(2)
-    assert _old(pipeline, 1)["pipeline"] != plan_hash(pipeline.plan())
-    iterator = iter(pipeline).load_state_dict(_old(pipeline, 1))
-    assert repr(list(iterator)) == repr(
-        list(iter(built.pipeline("id").where(pc.field("id") > 3).shuffle(4, 1).batch(2)))[1:]
-    )
-    with pytest.raises(StateError, match="saved for a different pipeline"):
-        iter(built.pipeline("id").where(pc.field("id") > 4).shuffle(4, 1).batch(2)).load_state_dict(_old(pipeline, 1))
-    unclear = built.pipeline("id").where([("id", "in", list(range(50)))])
-    with pytest.raises(
-        StateError, match="older release whose pipeline hash cannot tell functions or long value lists apart"
-    ):
-        iter(unclear).load_state_dict({**_old(pipeline, 1), "version": 1})
 
 
 @pytest.mark.slow
