@@ -436,6 +436,15 @@ def begun(url: str) -> dict[str, Any]:
     return reading.state_dict()
 
 
+def test_a_stateful_loader_that_was_looked_into_keeps_no_state_out(url: str, begun: dict[str, Any]) -> None:
+    pipe = make(url)
+    looked_into = StatefulDataLoader(pipe, batch_size=None)
+    next(iter(looked_into))  # as to give an optimizer a state before `torch.distributed.checkpoint` fills it
+    pipe.load_state_dict(begun)
+    rest = [batch["id"].tolist() for batch in StatefulDataLoader(pipe, batch_size=None)]
+    assert rest == [batch["id"].tolist() for batch in make(url)][2:]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_is_refused_while_a_pass_runs(url: str, begun: dict[str, Any], workers: int) -> None:
     pipe, expected = make(url), ids(make(url))
