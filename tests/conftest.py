@@ -57,10 +57,16 @@ _stacks = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
 faulthandler.register(signal.SIGUSR1, file=_stacks)
 
 
+_has_failed = pytest.StashKey[bool]()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Shows what forked processes were doing when a test times out."""
     report = yield
+    item.stash[_has_failed] = call.excinfo is not None
     if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
         for child in _forked_children():
             with suppress(psutil.NoSuchProcess):
@@ -113,10 +119,12 @@ def new_sidecars(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 
 
 @pytest.fixture(autouse=True)
-def _no_reading_thread_is_left() -> Iterator[None]:
+def _no_reading_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Checks that an unreferenced iterator stops its threads, however it ended."""
     before = _reading_threads()
     yield
+    if request.node.stash[_has_failed]:  # its traceback keeps references
+        return
     left = _ended(_reading_threads() - before, 0.02)
     if left:  # an iterator in a cycle
         gc.collect()
