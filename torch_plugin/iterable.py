@@ -28,7 +28,7 @@ from parquetry.common.engine.read.shared_tables import SharedReads
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.iteration import Given
-from parquetry.common.pipeline.resumes import Count, ResumeWatch, elements_at_end, is_at_end
+from parquetry.common.pipeline.resumes import PlainProgress, ResumeWatch, elements_at_end, is_at_end
 from parquetry.common.plan.state import (
     canonical_shards_of,
     check_position,
@@ -127,7 +127,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._mixed_by_workers = False  # each batch of the latest pass has the rows of one worker
         self._resumes = ResumeWatch()
         self._at_once = 1  # how many elements the loader of the latest pass makes one batch of
-        self._in_workers: Count | None = None  # what the loop has taken of a pass that loader workers resumed
+        self._in_workers: PlainProgress | None = None  # what the loop has taken of a pass that loader workers resumed
         self._restored_by_loader = False  # workers of the latest pass began at states of their own
         self._restores_end = False  # the loader of the latest pass restores the end of one
         self._counting = PassCounters()
@@ -418,7 +418,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _begins_in_workers(self, begun: Pass) -> None:
         """Does what `begins` does for a pass that loader workers read."""
-        taken = Count()
+        taken = PlainProgress()
         states = [read_state(state) for state in begun.restored or ([] if self._resume is None else [self._resume])]
         if not states:
             self._resumes.begins(taken)

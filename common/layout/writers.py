@@ -54,7 +54,7 @@ def _is_number(column: pq.ColumnSchema) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class WrongBounds:
     """A program that wrote wrong bounds.
 
     Attributes:
@@ -80,59 +80,59 @@ class Writer:
 
 
 WRITERS = (
-    Writer(  # bounds are views of memory that was used again
+    WrongBounds(  # bounds are views of memory that was used again
         name="parquet-mr",
         columns=_is_in_bytes,
         right_since=(1, 8),
         source="https://issues.apache.org/jira/browse/PARQUET-251",
     ),
-    Writer(  # values are compared as signed bytes
+    WrongBounds(  # values are compared as signed bytes
         name="parquet-mr",
         columns=_is_decimal_in_bytes,
         right_since=(1, 10),
         trusted="equal",
         source="https://issues.apache.org/jira/browse/PARQUET-686, PARQUET-1025",
     ),
-    Writer(  # likewise; the name of Arrow C++ before 3.0
+    WrongBounds(  # likewise; the name of Arrow C++ before 3.0
         name="parquet-cpp",
         columns=_is_decimal_in_bytes,
         trusted="equal",
         source="https://issues.apache.org/jira/browse/PARQUET-1655, PARQUET-2003",
     ),
-    Writer(
+    WrongBounds(
         name="parquet-cpp-arrow",
         columns=_is_decimal_in_bytes,
         right_since=(4, 0),
         trusted="equal",
         source="https://github.com/apache/arrow/pull/9582",
     ),
-    Writer(  # values of different lengths are compared as unsigned bytes
+    WrongBounds(  # values of different lengths are compared as unsigned bytes
         name="parquet-rs",
         columns=_is_decimal_of_any_length,
         trusted="equal",
         source="https://github.com/apache/arrow-rs/issues/11073",
     ),
-    Writer(  # the bounds of pages are right, but they are joined as unsigned bytes
+    WrongBounds(  # the bounds of pages are right, but they are joined as unsigned bytes
         name="Polars",
         columns=_is_decimal_in_bytes,
         source="https://github.com/pola-rs/polars/issues/29347",
     ),
-    Writer(  # the maximum may be that of any page; also Polars before it had a writer of its own
+    WrongBounds(  # the maximum may be that of any page; also Polars before it had a writer of its own
         name="Arrow2",
         columns=_is_number,
         source="https://github.com/jorgecarleitao/parquet2/pull/217, https://github.com/pola-rs/polars/issues/7842",
     ),
-    Writer(  # local times are bounded in UTC, and all units in milliseconds
+    WrongBounds(  # local times are bounded in UTC, and all units in milliseconds
         name="Parquet.Net",
         columns=_is_time,
         source="https://github.com/aloneguid/parquet-dotnet/blob/4.25.0/src/Parquet/Encodings/ParquetPlainEncoder.cs",
     ),
-    Writer(  # the least value may be the largest number of the type
+    WrongBounds(  # the least value may be the largest number of the type
         name="parquet-go",
         columns=_is_unsigned,
         source="https://github.com/apache/arrow-go/pull/210, https://github.com/apache/arrow/issues/46391",
     ),
-    Writer(  # the bytes of a float
+    WrongBounds(  # the bytes of a float
         name="hyparquet",
         columns=_is_decimal_in_int32,
         source="https://github.com/hyparam/hyparquet-writer/pull/43",
@@ -153,7 +153,7 @@ def trusted_bounds(footer: pq.FileMetaData, column: pq.ColumnSchema) -> Trusted:
 
 
 @lru_cache(maxsize=256)
-def _entries(writer: str) -> tuple[Writer, ...]:
+def _entries(writer: str) -> tuple[WrongBounds, ...]:
     return tuple(entry for entry in WRITERS if entry.wrote(writer))
 
 

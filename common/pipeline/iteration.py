@@ -26,7 +26,7 @@ from ..schema.element import Element, OutputField
 from ..tracebacks import shorten
 from ..transport.sidecar.request import open_request
 from ..transport.source import usable_processors
-from .resumes import Count, elements_at_end
+from .resumes import PlainProgress, elements_at_end
 from .step_iterator import Iterated, IterationCounter, StepIterator
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class PipelineIterator(Generic[Given]):
         converter = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
         self._steps = StepIterator(pipeline, iteration, strict_nulls=False, converter=converter)
         self._rows: Iterator[Given] = iter(())
-        self._taken = Count()
+        self._taken = PlainProgress()
         self._has_begun = False
         self._lock = ForkLock()
         leave_to_parent(self)

@@ -16,7 +16,7 @@ from ..process.dataclass import dataclass
 _LOGGER = logging.getLogger(__name__)
 
 
-class Taken(Protocol):
+class IteratorProgress(Protocol):
     """How much of an iterator was taken. It outlives the iterator, and holds no data.
 
     Attributes:
@@ -29,8 +29,8 @@ class Taken(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Count:
-    """A `Taken` that is no more than that."""
+class PlainProgress:
+    """A `IteratorProgress` that is no more than that."""
 
     consumed: int = 0
     finished: bool = False
@@ -41,9 +41,9 @@ class ResumeWatch:
     """Knows the latest iterator that took a loaded state."""
 
     def __init__(self) -> None:
-        self._resumed: tuple[Taken, int | None, int] | None = None
+        self._resumed: tuple[IteratorProgress, int | None, int] | None = None
 
-    def took_state(self, taken: Taken, total: int | None, *, at_once: int = 1) -> None:
+    def took_state(self, taken: IteratorProgress, total: int | None, *, at_once: int = 1) -> None:
         """Call this when an iterator took a loaded state.
 
         Args:
@@ -54,7 +54,7 @@ class ResumeWatch:
         taken.resumed = True
         self._resumed = taken, total, at_once
 
-    def begins(self, taken: Taken) -> None:
+    def begins(self, taken: IteratorProgress) -> None:
         """Call this when an iterator gives its first element; warns if the one that took a state is not at its end.
 
         Several iterators may take states, and be read side by side.

@@ -24,7 +24,7 @@ from parquetry.common.errors import EmptySelectionError
 from parquetry.common.layout import index_format
 from parquetry.common.layout.chunk_statistics import footer_statistics
 from parquetry.common.layout.index_writer import write_index
-from parquetry.common.layout.writers import WRITERS, Writer, trusted_bounds
+from parquetry.common.layout.writers import WRITERS, WrongBounds, trusted_bounds
 
 pytestmark = pytest.mark.versions
 
@@ -237,7 +237,7 @@ def test_bounds_are_trusted_by_their_writer(writer: str | None, physical: str, l
 
 
 @pytest.mark.parametrize("entry", WRITERS, ids=lambda entry: entry.name)
-def test_each_writer_has_a_source_and_a_test(entry: Writer) -> None:
+def test_each_writer_has_a_source_and_a_test(entry: WrongBounds) -> None:
     assert entry.source.startswith("https://")
     outcomes = {trusted for writer, *_, trusted in TRUSTED if entry.wrote(writer or "")}
     assert entry.trusted in outcomes
