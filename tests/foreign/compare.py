@@ -76,10 +76,15 @@ def _compare(pipeline: Pipeline, table: pa.Table, faces: Sequence[Face], result:
     flat = [name for name in lists if len(pipeline.schema.fields[name].shape) == 1]
     if scalars or flat:
         masked = pipeline.select(*scalars, *flat).nulls("mask").batch(16)
-        values = _outcome(THREADS, masked)
+        expected_batches = _batches(THREADS, masked)
         for face in faces:
-            if (given := _outcome(face, masked)) != values:
-                result.differences.append(f"{face.name}: {_first_difference(given, values)}")
+            try:
+                given = _batches(face, masked)
+            except Exception as error:  # TensorFlow raises its own
+                result.differences.append(f"{face.name}: {type(error).__name__}: {error}")
+                continue
+            if given != expected_batches:
+                result.differences.append(f"{face.name}: {_first_difference(given, expected_batches)}")
 
 
 def _with_nested_lists(pipeline: Pipeline) -> Pipeline:
@@ -108,13 +113,10 @@ def _exact(dtype: Any) -> Callable[[Any], decimal.Decimal] | None:
     return None
 
 
-def _outcome(face: Face, pipeline: Pipeline) -> Any:
-    """Returns the elements of a face, or that it raised an error."""
-    try:
-        elements = face.elements(pipeline)
-    except Exception:  # TensorFlow raises its own
-        return "an error"
-    return [[{name: _plain(value) for name, value in row.items()} for row in batch] for batch in elements]
+def _batches(face: Face, pipeline: Pipeline) -> list[list[dict[str, Any]]]:
+    return [
+        [{name: _plain(value) for name, value in row.items()} for row in batch] for batch in face.elements(pipeline)
+    ]
 
 
 def _hold(result: Comparison, what: str, given: dict[str, list[Any]], expected: dict[str, list[Any]]) -> None:
