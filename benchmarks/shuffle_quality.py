@@ -14,21 +14,26 @@ ROW_GROUPS = 1000
 ROWS = 100
 BATCH = 64
 BUFFERS = (1, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+SEEDS = 40
 
 
 def main() -> None:
-    """Measures one epoch for each buffer size."""
+    """Measures one epoch of many seeds for each buffer size."""
     items_before = np.arange(ROW_GROUPS + 1) * ROWS
-    print(f"{ROW_GROUPS * ROWS:,} rows in {ROW_GROUPS:,} row groups of {ROWS}, batches of {BATCH}:\n")
-    print("| buffer_size | rank correlation | displacement | row groups in a batch |")
-    print("|---|---|---|---|")
+    print(f"{ROW_GROUPS * ROWS:,} rows in {ROW_GROUPS:,} row groups of {ROWS}, batches of {BATCH}, {SEEDS} seeds:\n")
+    print("| buffer_size | rank correlation | displacement | row groups in a batch | least |")
+    print("|---|---|---|---|---|")
     for buffer_size in BUFFERS:
-        order = EpochOrder(items_before, OrderSpec(seed=0, buffer_size=buffer_size), 0)
-        quality = shuffle_quality(order, items_before, BATCH)
-        assert quality is not None
+        orders = [EpochOrder(items_before, OrderSpec(seed=seed, buffer_size=buffer_size), 0) for seed in range(SEEDS)]
+        measured = [found for order in orders if (found := shuffle_quality(order, items_before, BATCH)) is not None]
+        correlation = np.array([each.rank_correlation for each in measured])
+        displacement = np.array([each.displacement for each in measured])
         print(
-            f"| {buffer_size:,} | {quality.rank_correlation:.3f} | {quality.displacement:.2f} | "
-            f"{quality.row_groups_per_batch:.1f} of {quality.row_groups_per_batch_full:.1f} |"
+            f"| {buffer_size:,} | {correlation.mean():.3f} ± {correlation.std():.3f} | "
+            f"{displacement.mean():.2f} ± {displacement.std():.2f} | "
+            f"{np.mean([each.row_groups_per_batch for each in measured]):.1f} of "
+            f"{measured[0].row_groups_per_batch_full:.1f} | "
+            f"{min(each.row_groups_per_batch_least for each in measured)} |"
         )
 
 

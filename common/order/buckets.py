@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from ..schema.ragged import concat_ranges, ends_of
-from .epoch import EpochOrder, OrderSpec, group_segments
+from .epoch import EpochOrder, OrderSpec
+from .grouping import equal_groups
 from .permutations import permutation
 
 _MEMBERS_KEY = 8
@@ -41,7 +42,7 @@ class Buckets:
     ) -> None:
         self.sizes = sizes
         self.numbers = np.searchsorted(boundaries, lengths, side="left")
-        self.row_groups = group_segments(rows_before, group_rows)
+        self.row_groups = equal_groups((rows_before, group_rows))
         self.rows = rows_before[self.row_groups]
         groups = np.repeat(np.arange(len(self.rows) - 1), np.diff(self.rows))
         rows = np.bincount(groups * len(sizes) + self.numbers, minlength=(len(self.rows) - 1) * len(sizes))

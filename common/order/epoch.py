@@ -15,14 +15,19 @@ from typing import Literal
 import numpy as np
 
 from ..process.dataclass import dataclass
+from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from .permutations import permutation
+from .grouping import equal_groups
+from .permutations import permutation, raw_words
 
 Even = Literal["pad", "drop", "none"]
 
 _GROUPS_KEY = 1
 _BLOCK_KEY = 2
 _STREAM_GROUPS_KEY = 3
+_PIECES_KEY = 12
+_STREAMS_KEY = 13
+_PIECES = 64  # more mix better, and fewer let a reader skip more pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,7 @@ class OrderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBlocks:
-    """The blocks of one stream.
+    """The blocks of one stream. A segment is a run of neighboring items of one row group.
 
     Attributes:
         row_group: the row group of each segment, int64 ``[S]``.
@@ -110,14 +115,18 @@ class EpochOrder:
         lo = int(np.searchsorted(self._laid, start, side="right")) - 1
         hi = int(np.searchsorted(self._laid, stop, side="left"))
         row_group = self._row_groups[lo:hi]
-        begin = np.maximum(self._laid[lo:hi], start)
-        length = np.minimum(self._laid[lo + 1 : hi + 1], stop) - begin
-        first = self._items_before[row_group] + (begin - self._laid[lo:hi])
+        begin = np.maximum(self._laid[lo:hi], start) - self._laid[lo:hi]
+        end = np.minimum(self._laid[lo + 1 : hi + 1], stop) - self._laid[lo:hi]
+        part = np.arange(len(row_group))
         if self.spec.buffer_size is not None and self.spec.shard_first:
             order = permutation(len(row_group), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
-            row_group, first, length = row_group[order], first[order], length[order]
+            row_group, begin, end = row_group[order], begin[order], end[order]
+        elif self.spec.buffer_size is not None and len(row_group):
+            row_group, begin, end, part = self._split(row_group, begin, end, np.diff(self._laid[lo : hi + 1]))
+        first, length = self._items_before[row_group] + begin, end - begin
         position = ends_of(length)
-        block_segment = group_segments(self._rows_before(first, position), self.spec.buffer_size)
+        segment = np.searchsorted(part, np.arange(part[-1] + 2)) if len(part) else np.zeros(1, np.int64)
+        block_segment = segment[self._blocks(ends_of(self._rows(first, length))[segment])]
         return StreamBlocks(
             row_group=row_group,
             first=first,
@@ -126,15 +135,95 @@ class EpochOrder:
             block_position=position[block_segment],
         )
 
+    def _split(
+        self, row_group: np.ndarray, begin: np.ndarray, end: np.ndarray, items: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Splits the parts that other streams have of the same row groups into segments all over the row group.
+
+        The arguments are the row group of each part, its begin and end in the row group, and the row group's items.
+
+        Returns:
+            The row group, begin and end of each segment, and the number of the part that it belongs to.
+        """
+        cut = np.flatnonzero(end - begin < items).tolist()  # only the first and the last part may be cut
+        if not cut:
+            return row_group, begin, end, np.arange(len(row_group))
+        whole = np.flatnonzero(end - begin == items)
+        begins, ends, parts = [begin[whole]], [end[whole]], [whole]
+        for number in cut:
+            run_begins, run_ends = self._runs(int(row_group[number]), int(begin[number]), int(end[number]))
+            begins.append(run_begins)
+            ends.append(run_ends)
+            parts.append(np.full(len(run_begins), number))
+        part = np.concatenate(parts)
+        order = np.argsort(part, kind="stable")
+        part = part[order]
+        return row_group[part], np.concatenate(begins)[order], np.concatenate(ends)[order], part
+
+    def _runs(self, row_group: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the runs of items of a row group that are at ``begin`` to ``end`` after its pieces are permuted.
+
+        A row group that several streams share is split into pieces of equal length. Where they begin is drawn like
+        their order, and the last one goes on at the row group's begin, so each item comes to each place equally often.
+        The runs are in storage order.
+
+        Returns:
+            Where each run begins and ends in the row group, int64.
+        """
+        bounds, words = self._pieces(row_group)
+        items = bounds[-1] - bounds[0]
+        order = np.argsort(words, kind="stable")
+        place = ends_of(np.diff(bounds)[order])
+        begins = bounds[order] + np.maximum(begin - place[:-1], 0)
+        ends = bounds[order] + np.minimum(end - place[:-1], np.diff(place))
+        inside = begins < ends
+        begins, ends = begins[inside], ends[inside]
+        around = np.flatnonzero((begins < items) & (ends > items))
+        begins = np.sort(np.append(begins, np.full(len(around), items)) % items)
+        ends = np.sort((np.append(ends, np.full(len(around), items)) - 1) % items + 1)
+        apart = np.flatnonzero(begins[1:] != ends[:-1])
+        return begins[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)]
+
+    def _pieces(self, row_group: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where the pieces of a row group begin and the last one ends, and a random word for each piece.
+
+        Bounds past the row group's end count again from its begin.
+        """
+        first, last = self._items_before[row_group : row_group + 2].tolist()
+        pieces = min(_PIECES, last - first)
+        words = raw_words(_PIECES + 1, _PIECES_KEY, self.spec.seed, self.epoch, row_group)
+        bounds = np.arange(pieces + 1) * (last - first) // pieces + int(words[-1]) % (last - first)
+        return bounds, words[:pieces]
+
     def _extent(self, stream: int) -> tuple[int, int]:
         """Returns the begin and end of a stream on the axis of all items, row group after row group."""
-        size, extra = divmod(self._total, self.spec.streams)
-        start = stream * size + min(stream, extra)
+        start = int(self._starts[stream])
         return start, start + self.stream_items(stream)
 
-    def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Returns the rows before each segment, which determine block sizes. Here each item counts as one row."""
-        return position
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Where each stream begins on the axis of all items (int64). A shuffle lays out the streams in random order.
+
+        Otherwise large row groups would come to some streams more often than to others.
+        """
+        streams = self.spec.streams
+        size, extra = divmod(self._total, streams)
+        order = np.arange(streams)
+        if self.spec.buffer_size is not None and not self.spec.shard_first:
+            order = permutation(streams, _STREAMS_KEY, self.spec.seed, self.epoch)
+        starts = np.empty(streams, np.int64)
+        starts[order] = ends_of(size + (order < extra))[:-1]
+        return starts
+
+    def _rows(self, first: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """Returns the rows of segments, which determine block sizes. Here each item counts as one row."""
+        return length
+
+    def _blocks(self, rows_before: np.ndarray) -> np.ndarray:
+        """Groups the parts of row groups into blocks. Returns the first part of each, and the number of parts."""
+        if self.spec.buffer_size is None:
+            return np.arange(len(rows_before))
+        return equal_groups((rows_before, self.spec.buffer_size))
 
     def block_segments(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the runs of items in a block, before the shuffle: ``(row_group, first item, length)``."""
@@ -154,18 +243,3 @@ class EpochOrder:
         items = concat_ranges(first, length)
         order = self.block_permutation(stream, block, len(items))
         return items if order is None else items[order]
-
-
-def group_segments(position: np.ndarray, buffer_size: int | None) -> np.ndarray:
-    """Groups segments into blocks of at least ``buffer_size`` items.
-
-    Returns the first segment of each block, and the number of segments.
-    """
-    segments = len(position) - 1
-    if buffer_size is None or segments <= 1 or int(np.diff(position).min()) >= buffer_size:
-        return np.arange(segments + 1)
-    bounds = [0]
-    while bounds[-1] < segments:
-        target = position[bounds[-1]] + buffer_size
-        bounds.append(min(int(np.searchsorted(position, target, side="left")), segments))
-    return np.asarray(bounds, dtype=np.int64)

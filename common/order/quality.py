@@ -21,13 +21,14 @@ class ShuffleQuality:
     Attributes:
         rank_correlation: absolute, 0 to 1.
         displacement: 1 for a full permutation.
-        row_groups_per_batch: the mean number of distinct row groups in a batch; ``_full`` is the value for a full
-            permutation.
+        row_groups_per_batch: the mean number of distinct row groups in a batch; ``_least`` is the least number in a
+            full batch, and ``_full`` the mean for a full permutation.
     """
 
     rank_correlation: float
     displacement: float
     row_groups_per_batch: float
+    row_groups_per_batch_least: int
     row_groups_per_batch_full: float
 
 
@@ -40,15 +41,16 @@ def shuffle_quality(order: EpochOrder, items_before: np.ndarray, batch_size: int
     position = np.arange(total)
     correlation = abs(float(np.corrcoef(position, items)[0, 1])) if total > 2 else 0.0
     row_group = np.searchsorted(items_before, items, side="right") - 1
-    batches = -(-total // batch_size)
-    distinct = len(np.unique(np.stack([position // batch_size, row_group]), axis=1).T)
+    batch_size = min(batch_size, total)
+    distinct = np.bincount(np.unique(np.stack([position // batch_size, row_group]), axis=1)[0])
     counts = np.diff(items_before)
     share = np.minimum(1.0, batch_size / total)
     full = float(np.sum(1.0 - (1.0 - share) ** counts[counts > 0]))
     return ShuffleQuality(
         rank_correlation=correlation,
         displacement=float(np.mean(np.abs(position - items)) / (total / 3)),
-        row_groups_per_batch=distinct / batches,
+        row_groups_per_batch=float(distinct.mean()),
+        row_groups_per_batch_least=int(distinct[: total // batch_size].min()),
         row_groups_per_batch_full=full,
     )
 

@@ -46,9 +46,17 @@ class TokenOrder(EpochOrder):
             return self._tokens, self._tokens
         return start * self._length, self._tokens if self.is_last(stream) else stop * self._length
 
-    def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
-        rows = np.searchsorted(self._ends, first + np.diff(position)) - np.searchsorted(self._ends, first, "right") + 1
-        return ends_of(rows)
+    def _pieces(self, row_group: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns pieces of whole rows."""
+        bounds, words = super()._pieces(row_group)
+        first, last = self._items_before[row_group : row_group + 2]
+        around, place = np.divmod(bounds, last - first)
+        row = np.searchsorted(self._ends, first + place)
+        return around * (last - first) + self._ends[row] - first, words
+
+    def _rows(self, first: np.ndarray, length: np.ndarray) -> np.ndarray:
+        rows: np.ndarray = np.searchsorted(self._ends, first + length) - np.searchsorted(self._ends, first, "right") + 1
+        return rows
 
     def _block_parts(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the rows of a block that have tokens, in the order of their tokens.

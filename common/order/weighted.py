@@ -19,7 +19,7 @@ import numpy as np
 
 from ..process.forks import cached_property
 from ..schema.ragged import ends_of
-from .epoch import group_segments
+from .grouping import equal_groups
 from .permutations import permutation, raw_words
 
 _START_KEY = 7
@@ -102,18 +102,12 @@ class WeightedRows:
         """Joins row groups until a section has enough items; a row counts as one item at most, as only the rest of its
         share is random.
         """
-        groups = len(self.before) - 1
         rows = int(self.before[-1])
         weights = self.weights(0, rows)
         most = max(int(weights.sum()) // max(self.count, 1), 1)
         capped = ends_of(np.minimum(weights, most))[self.before]
         enough = _SECTION_ITEMS * classes * most
-        if enough >= capped[-1]:
-            return np.array([0, groups])
-        sections = group_segments(capped, enough)
-        if capped[-1] - capped[sections[-2]] < enough:  # the last one takes the rest
-            sections = np.delete(sections, -2)
-        return sections
+        return equal_groups((capped, enough))
 
     def _cells(self) -> np.ndarray:
         bounds = self.before[self.sections].tolist()

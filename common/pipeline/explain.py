@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import indent
 from typing import Protocol
 
@@ -18,11 +19,13 @@ from ..plan.options import Options
 from ..plan.plan import BasePlan, Plan
 from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
+from ..stages.shard import Shard
 
 _MOST_FIELDS = 40
 _MOST_GROUPS = 2000
 _MOST_NAMES = 20
 _MOST_BLOCKS = 200
+_MANY_SHARES = 2.0  # reading more than this is worth a remark
 
 
 class Explained(Protocol):
@@ -173,17 +176,39 @@ def _order(plan: Plan) -> list[str]:
         if quality is not None:
             lines.append(
                 f"order: mean displacement {quality.displacement:.0%} of a full permutation's, rank correlation "
-                f"{quality.rank_correlation:.3f}, {quality.row_groups_per_batch:.1f} row groups meet in {batch} rows "
-                f"(a full permutation: {quality.row_groups_per_batch_full:.1f})"
+                f"{quality.rank_correlation:.3f}, {quality.row_groups_per_batch:.1f} row groups meet in {batch} rows, "
+                f"at least {quality.row_groups_per_batch_least} (a full permutation: "
+                f"{quality.row_groups_per_batch_full:.1f})"
             )
     if shard is not None:
         lines.append(
             f"order: shard {shard.index} of {shard.num_shards}, even={shard.even!r}, "
-            f"{plan.order_spec.streams} canonical streams"
+            f"{plan.order_spec.streams} canonical streams; {_seen(plan, shard)}"
         )
     if plan.order.cache is not None:
         lines.append(f"cache: {plan.order.cache.directory}")
     return lines
+
+
+def _seen(plan: Plan, shard: Shard) -> str:
+    """Says which rows a rank sees in an epoch and over epochs, and how much it reads for them."""
+    ranks, streams, shuffle = shard.num_shards, plan.order_spec.streams, plan.order.shuffle
+    if ranks == 1:
+        return "the rank sees all rows in each epoch"
+    fixed = shuffle is None or not shuffle.reshuffle_each_iteration or plan.order.shard_first or bool(plan.order.part)
+    over = "the same ones in each" if fixed else "others in the next, and all over epochs"
+    seen = f"a rank sees {1 / ranks:.1%} of the rows in an epoch, {over}"
+    common = math.gcd(ranks, streams)  # rank r reads the streams s with s % common == r % common
+    own = range(shard.index % common, streams, common)
+    if plan.order.part or len(own) > _MOST_BLOCKS:
+        return seen
+    order, items = plan.epoch_order(0), np.diff(plan.items.items_before(0))
+    row_groups = np.unique(np.concatenate([order.stream(stream).row_group for stream in own]))
+    shares = float(items[row_groups].sum() / max(items.sum() / ranks, 1))
+    if shares <= _MANY_SHARES:
+        return seen
+    why = "because ranks share row groups: write smaller ones (parquetry rewrite)"
+    return f"{seen}; it reads {shares:.1f} shares, {why}"
 
 
 def _memory(plan: Plan, memory_limit: int) -> list[str]:

@@ -13,6 +13,8 @@ from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
 
+_BATCHES_OF_BUCKET = 4  # a group with fewer has many short batches, and the same rows in them in each epoch
+
 
 class BucketItems(RowItems):
     """Batches of rows. Each row is in exactly one batch.
@@ -23,7 +25,8 @@ class BucketItems(RowItems):
             hold equally many rows.
         rows_of_batch: the rows in a batch, one number or one per bucket; ``None`` if ``max_tokens`` determines it.
         max_tokens: the most tokens in a batch after its rows are padded to the maximum length of the bucket.
-        group_rows: the minimum number of rows among which batches are formed.
+        group_rows: the minimum number of rows among which batches are formed. It is raised to that of a few batches of
+            each bucket.
     """
 
     def __init__(
@@ -48,10 +51,10 @@ class BucketItems(RowItems):
         if max_tokens is not None:
             sizes = np.maximum(max_tokens // np.maximum(self._limits, 1), 1)
         self._sizes = np.broadcast_to(sizes, self._limits.shape).astype(np.int64)
-        self._group_rows = group_rows
+        self._group_rows = max(group_rows, _BATCHES_OF_BUCKET * int(self._sizes.sum()))
         self._tokens = int(lengths.sum())
         before = selection.rows.before
-        self._buckets = Buckets(lengths, self._limits[:-1], self._sizes, before, group_rows)
+        self._buckets = Buckets(lengths, self._limits[:-1], self._sizes, before, self._group_rows)
 
     @property
     def num_items(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from ..order.epoch import EpochOrder, OrderSpec
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges
+from ..selection.rows import RowNumbers
 from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw, ascending
 
@@ -135,23 +136,30 @@ class RowItems:
             item_rows = concat_ranges(begins, length)
             item_rows = item_rows if permutation is None else item_rows[permutation]
         skipped = (first - rows.before[row_group]).tolist()
-        chosen = [
-            (u, rows.numbers(u)[s : s + n])
-            for u, s, n in zip(row_group.tolist(), skipped, length.tolist(), strict=True)
-        ]
+        chosen: dict[int, list[RowNumbers]] = {}
+        for place in by_place.tolist():
+            group = int(row_group[place])
+            chosen.setdefault(group, []).append(rows.numbers(group)[skipped[place] :][: int(length[place])])
         return BlockRows(
-            row_groups=tuple(chosen[place][0] for place in by_place),
-            rows=tuple(chosen[place][1] for place in by_place),
+            row_groups=tuple(chosen),
+            rows=tuple(runs[0] if len(runs) == 1 else np.concatenate(runs) for runs in chosen.values()),
             item_rows=None if item_rows is None else item_rows[:, None],
         )
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
         """Returns the row groups that a block touches, and about how many wanted rows of each it needs."""
-        row_group, _, taken = order.block_segments(key.stream, key.block)
+        row_group, taken = row_groups_of(order, key)
         before, rows_before = self._items_before, self._selection.rows.before
         items = np.maximum(before[row_group + 1] - before[row_group], 1)
         wanted = rows_before[row_group + 1] - rows_before[row_group]
         return list(zip(row_group.tolist(), (np.minimum(1.0, taken / items) * wanted).tolist(), strict=True))
+
+
+def row_groups_of(order: EpochOrder, key: BlockKey) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the row groups of a block, ascending, and the number of items that it takes of each (int64)."""
+    segments, _, items = order.block_segments(key.stream, key.block)
+    row_groups, places = np.unique(segments, return_inverse=True)
+    return row_groups, np.bincount(places, items, len(row_groups)).astype(np.int64)
 
 
 def _numbered(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

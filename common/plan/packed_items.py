@@ -12,13 +12,14 @@ from functools import lru_cache
 import numpy as np
 
 from ..order.epoch import EpochOrder, OrderSpec
+from ..order.grouping import equal_groups
 from ..order.packing import packed
 from ..order.permutations import raw_words
 from ..process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
 from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
-from .items import RowItems, by_block
+from .items import RowItems, by_block, row_groups_of
 
 _ROWS_KEY = 8
 _FULL_ITEMS = 128  # the last item of a group is mostly empty, which matters little among this many
@@ -53,16 +54,7 @@ class PackedItems(RowItems):
         rows = self._selection.rows.before
         taken = self._lengths if self._cut else np.where(self._lengths > self._length, 0, self._lengths)
         tokens = ends_of(taken)[rows]
-        bounds = [0]
-        while True:
-            begin = bounds[-1]
-            enough_rows = np.searchsorted(rows, rows[begin] + max(self._group_rows, 1))
-            enough = max(enough_rows, np.searchsorted(tokens, tokens[begin] + _FULL_ITEMS * self._length))
-            if enough >= len(rows) - 1:  # the rest is too small for two groups, or enough for exactly one
-                last = len(rows) - 1
-                whole = enough == last or len(bounds) == 1
-                return np.array([*bounds, last] if whole else [*bounds[:-1], last], np.int64)
-            bounds.append(int(enough))
+        return equal_groups((tokens, _FULL_ITEMS * self._length), (rows, max(self._group_rows, 1)))
 
     @cached_property
     def _bins(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -122,7 +114,7 @@ class PackedItems(RowItems):
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
         shares = []
-        groups, _, taken = order.block_segments(key.stream, key.block)
+        groups, taken = row_groups_of(order, key)
         for group, items in zip(groups.tolist(), taken.tolist(), strict=True):
             share = items / max(int(self._items_before[group + 1] - self._items_before[group]), 1)
             for found in range(self._groups[group], self._groups[group + 1]):
@@ -175,5 +167,5 @@ class PackedItems(RowItems):
 class GroupOrder(EpochOrder):
     """An order whose blocks are the groups within which rows are packed."""
 
-    def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
-        return np.arange(len(position)) * (self.spec.buffer_size or 1)
+    def _blocks(self, rows_before: np.ndarray) -> np.ndarray:
+        return np.arange(len(rows_before))

@@ -21,7 +21,7 @@ from .mixed_plan import MixedPlan
 from .plan import BasePlan
 
 VERSION = 2
-ORDER_VERSION = 2
+ORDER_VERSION = 3
 """The version of the order: it changes when other rows come at the same positions. A state says it since 2."""
 _LIMIT = 1 << 48
 _AFTER_CONSUMED = ("consumed", "skipped", "batches", "ahead")

@@ -12,7 +12,7 @@ from ..order.weighted import WeightedDraws, WeightedRows
 from ..process.forks import cached_property
 from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows
-from .items import RowItems
+from .items import RowItems, row_groups_of
 
 
 class WeightedItems(RowItems):
@@ -73,6 +73,6 @@ class WeightedItems(RowItems):
         return self.rows_at(rows[:, None], repeats=repeats)
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
-        row_group, _, taken = order.block_segments(key.stream, key.block)
+        row_group, taken = row_groups_of(order, key)
         counts = self._selection.rows.counts[row_group]
         return list(zip(row_group.tolist(), np.minimum(taken, counts).astype(float).tolist(), strict=True))

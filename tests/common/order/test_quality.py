@@ -20,12 +20,13 @@ def quality(buffer_size: int | None, streams: int = 1) -> ShuffleQuality:
         shuffle_quality(EpochOrder(BEFORE, OrderSpec(seed=3, buffer_size=buffer_size, streams=streams), epoch), BEFORE, BATCH)
         for epoch in range(8 if buffer_size else 1)
     ]  # fmt: skip
-    figures = np.mean([[q.rank_correlation, q.displacement, q.row_groups_per_batch, q.row_groups_per_batch_full] for q in found if q], axis=0)  # fmt: skip
+    measured = [each for each in found if each is not None]
     return ShuffleQuality(
-        rank_correlation=figures[0],
-        displacement=figures[1],
-        row_groups_per_batch=figures[2],
-        row_groups_per_batch_full=figures[3],
+        rank_correlation=float(np.mean([each.rank_correlation for each in measured])),
+        displacement=float(np.mean([each.displacement for each in measured])),
+        row_groups_per_batch=float(np.mean([each.row_groups_per_batch for each in measured])),
+        row_groups_per_batch_least=min(each.row_groups_per_batch_least for each in measured),
+        row_groups_per_batch_full=measured[0].row_groups_per_batch_full,
     )
 
 
@@ -50,6 +51,9 @@ def test_more_buffer_lets_more_row_groups_meet_and_none_keeps_a_trend() -> None:
     assert met == sorted(met)
     assert met[0] < 6
     assert met[-1] > 50
+    least = [one.row_groups_per_batch_least for one in found]
+    assert least == sorted(least)
+    assert least[0] < 5 < 40 < least[-1]
     assert all(one.rank_correlation < 0.15 and one.displacement > 0.9 for one in found)
 
 
@@ -62,4 +66,4 @@ def test_an_epoch_holds_every_item_once(streams: int) -> None:
 def test_explain_tells_the_figures(tmp_path: Path) -> None:
     pipeline = build(tmp_path, [[5, 5], [7]]).pipeline("id").shuffle(6, seed=1).batch(4)
     assert "of a full permutation's, rank correlation 0." in pipeline.explain()
-    assert "row groups meet in 4 rows (a full permutation:" in pipeline.explain()
+    assert "row groups meet in 4 rows, at least 2 (a full permutation:" in pipeline.explain()

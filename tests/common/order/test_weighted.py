@@ -106,7 +106,7 @@ def test_the_items_before_a_row_group_are_those_drawn_from_the_rows_before(
 def test_sections_are_whole_row_groups_and_none_is_a_remnant() -> None:
     rows = WeightedRows(np.arange(0, 21, 2), np.ones(20), None, 20)
     assert rows.sections.tolist() == [0, 2, 4, 6, 8, 10]
-    assert WeightedRows(np.arange(0, 19, 2), np.ones(18), None, 18).sections.tolist() == [0, 2, 4, 6, 9]
+    assert WeightedRows(np.arange(0, 19, 2), np.ones(18), None, 18).sections.tolist() == [0, 2, 5, 7, 9]
     assert WeightedRows(np.arange(0, 19, 2), np.ones(18), None, 2).sections.tolist() == [0, 9]  # two items are too few
 
 
