@@ -6,8 +6,8 @@ user-defined predicates, and calls the other predicates of `predicates` for each
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -40,25 +40,24 @@ def predicate_fields(predicate: PredicateBase, schema: Unischema) -> list[Unisch
     return [schema[name] for name in names]
 
 
-def keep_rows(predicate: PredicateBase, columns: Mapping[str, Sequence[Any]], count: int) -> np.ndarray:
-    """Calls a predicate for each row; returns which rows it keeps, bool ``[count]``."""
-    names = list(columns)
-    rows = zip(*columns.values(), strict=True)
-    kept = [bool(predicate.do_include(dict(zip(names, row, strict=True)))) for row in rows]
-    return np.array(kept, dtype=bool) if count else np.zeros(0, dtype=bool)
+def keep_rows(
+    predicate: PredicateBase, fields: Sequence[UnischemaField], table: pa.Table, *, batched: bool
+) -> np.ndarray:
+    """Applies a predicate to stored columns; returns which rows it keeps, bool ``[rows]``.
 
-
-def keep_in_table(predicate: PredicateBase, fields: Iterable[UnischemaField], table: pa.Table) -> np.ndarray:
-    """Applies a predicate of a batched reader to stored columns; returns which rows it keeps, bool ``[rows]``."""
-    if predicate.by_row:
-        wanted = set(predicate.get_fields())
+    Args:
+        batched: whether it is the predicate of a batched reader, which may get whole columns.
+    """
+    wanted = set(predicate.get_fields())
+    if not batched or predicate.by_row:
         columns = {field.name: row_values(field, table.column(field.name)) for field in fields if field.name in wanted}
-        return keep_rows(predicate, columns, table.num_rows)
+        rows = zip(*columns.values(), strict=True)
+        return np.array([bool(predicate.do_include(dict(zip(columns, row, strict=True)))) for row in rows], dtype=bool)
     if isinstance(predicate, in_reduce):
-        return predicate.reduce_masks([keep_in_table(part, fields, table) for part in predicate.parts])
+        return predicate.reduce_masks([keep_rows(part, fields, table, batched=True) for part in predicate.parts])
     if isinstance(predicate, in_negate):
-        return ~keep_in_table(predicate.inner, fields, table)
-    chosen = table.select([name for name in table.column_names if name in set(predicate.get_fields())])
+        return ~keep_rows(predicate.inner, fields, table, batched=True)
+    chosen = table.select([name for name in table.column_names if name in wanted])
     if isinstance(predicate, in_lambda) and not has_pandas():
         values: dict[str, np.ndarray] | pd.DataFrame = {
             name: column_array(chosen.column(name)) for name in chosen.column_names

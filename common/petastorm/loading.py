@@ -7,8 +7,9 @@ and whenever it runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,9 @@ from ..order.permutations import permutation
 from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from ..schema.field import UnischemaField
+from ..selection.statistics import decoded_bytes
 from .dataset import PetastormDataset, with_schema_fields
-from .filtering import keep_in_table, keep_rows, predicate_fields
+from .filtering import keep_rows, predicate_fields
 from .ngram import NGram
 from .predicates import PredicateBase
 from .transform import TransformSpec
@@ -83,8 +85,12 @@ class RowGroupLoader:
         """
         try:
             if job.windows is not None:
-                return self._windows(job, job.windows)
-            return self._columns(job) if self.batched else self._rows(job)
+                return self._windows(self._ordered(job, job.windows))
+            assert job.rows is not None
+            table = self._chosen(job, job.rows)
+            if not table.num_rows:
+                return []
+            return self._columns(table) if self.batched else [tuple(row.values()) for row in self._rows(table)]
         except ParquetryError as error:
             place, text = describe_row_group(self.dataset, job.row_group), with_schema_fields(str(error))
             if place in text and text == str(error):
@@ -94,11 +100,23 @@ class RowGroupLoader:
     def mask(self, predicate: PredicateBase, row_group: int, rows: np.ndarray) -> np.ndarray:
         """Returns which of the given rows a predicate keeps."""
         fields = predicate_fields(predicate, self.dataset.schema)
-        table = self._stored(fields, row_group, rows)
-        if self.batched:
-            return keep_in_table(predicate, fields, table)
-        columns = {field.name: row_values(field, table.column(field.name)) for field in fields}
-        return keep_rows(predicate, columns, len(rows))
+        return keep_rows(predicate, fields, self._stored(fields, row_group, rows), batched=self.batched)
+
+    def result_bytes(self, job: LoadJob) -> int:
+        """Estimates the size of a job's result in bytes."""
+        rows = len(job.rows) if job.rows is not None else int(np.prod(np.asarray(job.windows).shape[:2]))
+        total = max(int(self.dataset.row_groups.rows[job.row_group]), 1)
+        names = [field.name for field in self.fields]
+        stored = decoded_bytes(self.dataset, job.row_group, names) * rows // total
+        return stored if self.batched else max(stored, self._dense_row_bytes * rows)
+
+    @cached_property
+    def _dense_row_bytes(self) -> int:
+        return sum(
+            math.prod(axis or 0 for axis in field.shape) * np.dtype(field.dtype).itemsize
+            for field in self.fields
+            if field.storage.coded and isinstance(field.dtype, np.dtype)
+        )
 
     @cached_property
     def _disk_cache(self) -> DiskCache | None:
@@ -106,45 +124,32 @@ class RowGroupLoader:
 
     def _stored(self, fields: Sequence[UnischemaField], row_group: int, rows: np.ndarray) -> pa.Table:
         table = Fetcher(self.dataset, fields, self._disk_cache).stored(row_group)
-        return table if len(rows) == table.num_rows else take_rows(table, pa.array(rows))
+        return table if np.array_equal(rows, np.arange(table.num_rows)) else take_rows(table, pa.array(rows))
 
-    def _chosen(self, job: LoadJob) -> pa.Table:
-        """Reads the rows that the predicate keeps; reads the other columns only if there are such rows."""
-        rows = job.rows
-        assert rows is not None
+    def _chosen(self, job: LoadJob, rows: np.ndarray) -> pa.Table:
+        """Reads the rows that the predicate keeps, in the order of the job; reads the other columns only if there are
+        such rows.
+        """
         if self.predicate is None:
-            return self._stored(self.fields, job.row_group, rows)
+            return self._stored(self.fields, job.row_group, self._ordered(job, rows))
         asked = predicate_fields(self.predicate, self.dataset.schema)
         known = self._stored(asked, job.row_group, rows)
-        if self.batched:
-            mask = keep_in_table(self.predicate, asked, known)
-        else:
-            mask = keep_rows(self.predicate, {f.name: row_values(f, known.column(f.name)) for f in asked}, len(rows))
-        names = {field.name for field in asked}
-        others = [field for field in self.fields if field.name not in names]
-        kept = known.filter(pa.array(mask))
-        rest = self._stored(others, job.row_group, rows[mask]) if others and mask.any() else None
-        columns = {
-            field.name: kept.column(field.name) if field.name in names or rest is None else rest.column(field.name)
-            for field in self.fields
-            if field.name in names or mask.any()
-        }
-        return pa.table(columns)
+        kept = self._ordered(job, np.flatnonzero(keep_rows(self.predicate, asked, known, batched=self.batched)))
+        columns = dict(zip(known.column_names, take_rows(known, pa.array(kept)).columns, strict=True))
+        others = [field for field in self.fields if field.name not in columns]
+        if others and len(kept):
+            rest = self._stored(others, job.row_group, rows[kept])
+            columns.update(zip(rest.column_names, rest.columns, strict=True))
+        return pa.table({field.name: columns[field.name] for field in self.fields if field.name in columns})
 
-    def _order(self, job: LoadJob, count: int) -> np.ndarray | None:
-        if self.seed is None or count < 2:
-            return None
-        return permutation(count, self.seed, job.epoch, _ROW_ORDER, job.row_group, job.part)
+    def _ordered(self, job: LoadJob, items: np.ndarray) -> np.ndarray:
+        """Returns the rows or windows of a job in the order in which they are returned."""
+        if self.seed is None or len(items) < 2:
+            return items
+        ordered: np.ndarray = items[permutation(len(items), self.seed, job.epoch, _ROW_ORDER, job.row_group, job.part)]
+        return ordered
 
-    def _rows(self, job: LoadJob) -> list[tuple[Any, ...]]:
-        table = self._chosen(job)
-        if not table.num_rows:
-            return []
-        rows = [tuple(row.values()) for row in self._transformed(table)]
-        order = self._order(job, len(rows))
-        return rows if order is None else [rows[number] for number in order]
-
-    def _transformed(self, table: pa.Table) -> list[dict[str, Any]]:
+    def _rows(self, table: pa.Table) -> list[dict[str, Any]]:
         columns = {field.name: row_values(field, table.column(field.name)) for field in self.fields}
         names = list(columns)
         return [
@@ -152,27 +157,19 @@ class RowGroupLoader:
             for row in zip(*columns.values(), strict=True)
         ]
 
-    def _columns(self, job: LoadJob) -> dict[str, np.ndarray] | list[Any]:
-        table = self._chosen(job)
-        order = self._order(job, table.num_rows)
-        if order is not None:
-            table = take_rows(table, pa.array(order))
-        if not table.num_rows:
-            return []
+    def _columns(self, table: pa.Table) -> dict[str, np.ndarray] | list[Any]:
         columns = transform_table(self.transform, self.schema, table)
         return columns if all(len(column) for column in columns.values()) else []
 
-    def _windows(self, job: LoadJob, windows: np.ndarray) -> list[tuple[Any, ...]]:
+    def _windows(self, windows: np.ndarray) -> list[tuple[Any, ...]]:
         assert self.ngram is not None
         steps, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
         rows: list[dict[str, Any]] = []
         for row_group in np.unique(steps[:, 0]).tolist():
-            rows += self._transformed(self._stored(self.fields, row_group, steps[steps[:, 0] == row_group, 1]))
+            rows += self._rows(self._stored(self.fields, row_group, steps[steps[:, 0] == row_group, 1]))
         names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
-        order = self._order(job, len(windows))
-        places = inverse.reshape(windows.shape[:2])
-        steps_of = cast("list[list[int]]", (places if order is None else places[order]).tolist())
+        places: list[list[int]] = inverse.reshape(windows.shape[:2]).tolist()  # type: ignore[assignment]  # two axes
         return [
-            tuple(tuple(rows[place][name] for name in chosen) for place, chosen in zip(steps, names, strict=True))
-            for steps in steps_of
+            tuple(tuple(rows[place][name] for name in chosen) for place, chosen in zip(steps_of, names, strict=True))
+            for steps_of in places
         ]

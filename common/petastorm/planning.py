@@ -8,6 +8,7 @@ filters. Every wanted row is in exactly one job of an epoch. The order depends o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,10 @@ from ..errors import PipelineError
 from ..order.permutations import permutation
 from ..predicates.filter_tuples import as_expression
 from ..process.dataclass import dataclass
-from ..selection.rows import RowSet
 from ..selection.select import evaluate
 from ..selection.selection import Selection
 from ..stages.base import Stage
+from ..stages.shard import ShardRowGroups
 from ..stages.where import Where, WhereFunction
 from .dataset import PetastormDataset
 from .errors import NoDataAvailableError
@@ -39,26 +40,26 @@ _ROOM_BYTES = 128 << 20  # for the columns of a filter, in each thread
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ReaderRows:
     """The rows and row groups to read.
 
     Attributes:
-        rows: the wanted rows of all shards.
+        of_all_shards: the rows that pass the filters, the selector, and a predicate on partitions.
         selected: bool ``[row groups]``, those that the selector chose (all if there is no selector).
-        mine: bool ``[row groups]``, those of this shard; it reads their rows, or the windows that start in them.
+        shard: the stage that takes the rows of this shard, or the windows that start in them; none for all.
     """
 
-    rows: RowSet
+    dataset: PetastormDataset
+    of_all_shards: Selection
     selected: np.ndarray
-    mine: np.ndarray
+    shard: tuple[Stage, ...]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no row group to read."""
-        return not (self.mine & (self.rows.counts > 0)).any()
+    def of_shard(self, windows: Selection | None = None) -> Selection:
+        """Returns this shard's part of the rows, or of windows over them."""
+        return _evaluate(self.dataset, self.shard, begin=windows or self.of_all_shards)
 
 
-def choose_row_groups(
+def choose_rows(
     dataset: PetastormDataset,
     *,
     filters: object,
@@ -66,21 +67,15 @@ def choose_row_groups(
     selector: RowGroupSelectorBase | None,
     cur_shard: object,
     shard_count: object,
-) -> tuple[Wanted, PredicateBase | None]:
-    """Returns the wanted rows and row groups, and the predicate if it still has to be applied to rows.
+) -> tuple[ReaderRows, PredicateBase | None]:
+    """Returns the rows to read, and the predicate if it still has to be applied to rows.
 
     Raises:
         PipelineError: a selector, predicate or shard has the wrong type, or a shard is out of range.
         NoDataAvailableError: there are more shards than row groups.
     """
-    steps: list[Stage] = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _given(filters) else []
-    selection = evaluate(
-        dataset,
-        steps,
-        read=partial(stored_slices, dataset, room_bytes=_ROOM_BYTES),
-        test=_no_function,
-        threads=_THREADS,
-    )
+    steps = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _given(filters) else []
+    selection = _evaluate(dataset, steps)
     count = len(dataset.row_groups)
     selected = np.ones(count, dtype=bool) if selector is None else _selected(dataset, selector, count)
     rows = selection.rows.keep_row_groups(selected)
@@ -91,10 +86,20 @@ def choose_row_groups(
         if names and names <= set(dataset.partitions):
             rows = rows.keep_row_groups(_partitions_kept(dataset, predicate, sorted(names)))
             predicate = None
-    mine = np.ones(count, dtype=bool)
+    shard: tuple[Stage, ...] = ()
     if cur_shard is not None or shard_count is not None:
-        mine = np.arange(count) % _checked_shard(cur_shard, shard_count, count) == cur_shard
-    return Wanted(rows=rows, selected=selected, mine=mine), predicate
+        shard = (_checked_shard(cur_shard, shard_count, count),)
+    chosen = ReaderRows(dataset=dataset, of_all_shards=replace(selection, rows=rows), selected=selected, shard=shard)
+    return chosen, predicate
+
+
+def _evaluate(dataset: PetastormDataset, steps: Sequence[Stage], begin: Selection | None = None) -> Selection:
+    read = partial(stored_slices, dataset, room_bytes=_ROOM_BYTES)
+    return evaluate(dataset, steps, read=read, test=_no_function, threads=_THREADS, begin=begin)
+
+
+def _no_function(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.ndarray:
+    raise AssertionError("filters hold no functions")
 
 
 def _given(filters: Any) -> bool:
@@ -125,7 +130,7 @@ def _as_integers(name: str, value: object) -> Any:
         raise PipelineError(f"filters: expected an integer for the partition '{name}', got {value!r}.") from None
 
 
-def _checked_shard(cur_shard: Any, shard_count: Any, row_groups: int) -> int:
+def _checked_shard(cur_shard: Any, shard_count: Any, row_groups: int) -> ShardRowGroups:
     for name, value in (("cur_shard", cur_shard), ("shard_count", shard_count)):
         if not isinstance(value, int) or isinstance(value, bool):
             raise PipelineError(f"sharding: expected cur_shard and shard_count to be integers, got {name}={value!r}.")
@@ -138,7 +143,7 @@ def _checked_shard(cur_shard: Any, shard_count: Any, row_groups: int) -> int:
             f"sharding: Number of row-groups in the dataset ({row_groups}) must be at least shard_count={shard_count}, "
             "because some shards would be empty. Use fewer shards, or smaller row groups."
         )
-    return int(shard_count)
+    return ShardRowGroups(shard_count, cur_shard)
 
 
 def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: int) -> np.ndarray:
@@ -174,21 +179,18 @@ class JobOrder:
     """Makes the jobs of each epoch.
 
     Attributes:
-        wanted: the rows and row groups to read.
-        windows: the windows, or ``None`` for rows.
+        selection: the rows or windows of this shard.
         parts: number of parts into which the rows (or windows) of each row group are divided.
         seed: seed of the order of row groups; ``None`` for stored order.
     """
 
-    wanted: Wanted
-    windows: Selection | None
+    selection: Selection
     parts: int
     seed: int | None
 
     def items(self) -> np.ndarray:
         """Returns ``(row group, part)`` of every nonempty job, in stored order; int64 ``[jobs, 2]``."""
-        counts = self.wanted.rows.counts if self.windows is None else np.diff(self.windows.items_before)
-        parts = np.where(self.wanted.mine, np.minimum(counts, self.parts), 0)
+        parts = np.minimum(np.diff(self.selection.items_before), self.parts)
         row_group = np.repeat(np.arange(len(parts)), parts)
         begins = np.cumsum(parts) - parts
         return np.stack([row_group, np.arange(len(row_group)) - begins[row_group]], axis=1)
@@ -196,24 +198,14 @@ class JobOrder:
     def epoch(self, items: np.ndarray, epoch: int) -> Iterator[LoadJob]:
         """Yields the jobs of one epoch in order."""
         order = np.arange(len(items)) if self.seed is None else permutation(len(items), self.seed, epoch, _GROUP_ORDER)
+        before = self.selection.items_before
         for row_group, part in items[order].tolist():
-            yield self.job(epoch, row_group, part)
+            numbers = np.arange(before[row_group], before[row_group + 1])
+            yield self._job(epoch, row_group, part, np.array_split(numbers, min(self.parts, len(numbers)))[part])
 
-    def job(self, epoch: int, row_group: int, part: int) -> LoadJob:
-        """Makes one job."""
-        if self.windows is None:
-            rows = self.wanted.rows.of(row_group)
-            return LoadJob(
-                epoch=epoch, row_group=row_group, part=part, rows=np.array_split(rows, min(self.parts, len(rows)))[part]
-            )
-        before = self.windows.items_before
-        numbers = np.arange(before[row_group], before[row_group + 1])
-        chosen = np.array_split(numbers, min(self.parts, len(numbers)))[part]
-        item_rows = self.windows.item_rows(chosen)
-        found, row = self.windows.rows.locate(item_rows.reshape(-1))
-        windows = np.stack([found, row], axis=1).reshape(*item_rows.shape, 2)
-        return LoadJob(epoch=epoch, row_group=row_group, part=part, windows=windows)
-
-
-def _no_function(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.ndarray:
-    raise AssertionError("filters hold no functions")
+    def _job(self, epoch: int, row_group: int, part: int, items: np.ndarray) -> LoadJob:
+        item_rows = self.selection.item_rows(items)
+        places = np.stack(self.selection.rows.locate(item_rows.reshape(-1)), axis=1)
+        if self.selection.starts is None:
+            return LoadJob(epoch=epoch, row_group=row_group, part=part, rows=places[:, 1])
+        return LoadJob(epoch=epoch, row_group=row_group, part=part, windows=places.reshape(*item_rows.shape, 2))

@@ -23,14 +23,10 @@ from .loading import LoadJob, RowGroupLoader
 
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
     """Makes the pool for a reader's ``reader_pool_type``."""
-    if kind == "dummy":
-        return Pool(loader.load, threads=0)
-    if kind == "thread":
-        return Pool(loader.load, threads=workers)
     if kind == "process":
         processes = LoaderProcesses(loader, workers)
         return Pool(processes.load, threads=workers, end=processes.end)
-    raise PipelineError(f"Unknown reader_pool_type: expected 'thread', 'process' or 'dummy', got {kind!r}.")
+    return Pool(loader.load, threads=workers if kind == "thread" else 0)
 
 
 class Pool:

@@ -19,17 +19,28 @@ from .errors import NoFieldsError
 from .etl.dataset_metadata import open_dataset
 from .loading import RowGroupLoader
 from .ngram import NGram
-from .planning import Wanted, choose_row_groups
+from .planning import JobOrder, choose_rows
 from .pools import make_pool
 from .predicates import PredicateBase
 from .reading import Reader
 from .selectors import RowGroupSelectorBase
 from .transform import TransformSpec, transform_schema
 from .unischema import Unischema, UnischemaField, from_parquetry
+from .windows import form_windows
 
 __all__ = ["Reader", "make_batch_reader", "make_reader"]
 NULL_CACHE = "null"
 LOCAL_DISK_CACHE = "local-disk"
+_UNUSED = {
+    "pyarrow_serialize": False,
+    "shard_seed": None,
+    "cache_row_size_estimate": None,
+    "cache_extra_settings": None,
+    "hdfs_driver": "libhdfs3",
+    "zmq_copy_buffers": True,
+    "convert_early_to_numpy": False,
+}
+"""Arguments of Petastorm that have no meaning here, and their defaults."""
 _told: set[str] = set()
 
 
@@ -93,21 +104,9 @@ def make_reader(
         NoDataAvailableError: there are fewer row groups than shards.
         DatasetError: there is nothing to read at the URL (an ``OSError``).
     """
-    _tell_unused(
-        pyarrow_serialize=(pyarrow_serialize, False),
-        shard_seed=(shard_seed, None),
-        cache_row_size_estimate=(cache_row_size_estimate, None),
-        cache_extra_settings=(cache_extra_settings, None),
-        hdfs_driver=(hdfs_driver, "libhdfs3"),
-        zmq_copy_buffers=(zmq_copy_buffers, True),
-        convert_early_to_numpy=(convert_early_to_numpy, False),
-    )
-    _check_pool(reader_pool_type, workers_count, results_queue_size)
-    cache = _cache(cache_type, cache_location, cache_size_limit)
-    _check_order(num_epochs, shuffle_row_drop_partitions, seed)
-    dataset = open_dataset(dataset_url, storage_options=storage_options, filesystem=filesystem)
+    _warn_unused(locals())
     return _reader(
-        dataset,
+        dataset_url,
         batched=False,
         schema_fields=schema_fields,
         pool=(reader_pool_type, workers_count, results_queue_size),
@@ -115,9 +114,10 @@ def make_reader(
         predicate=predicate,
         selector=rowgroup_selector,
         shard=(cur_shard, shard_count),
-        cache=cache,
+        cache=(cache_type, cache_location, cache_size_limit),
         transform=transform_spec,
         filters=filters,
+        files=(storage_options, filesystem),
         zmq_copy_buffers=zmq_copy_buffers,
     )
 
@@ -164,28 +164,9 @@ def make_batch_reader(
         PipelineError: an argument is out of range, or is an `NGram`.
         NoFieldsError, NoDataAvailableError, DatasetError: as for `make_reader`.
     """
-    _tell_unused(
-        shard_seed=(shard_seed, None),
-        cache_row_size_estimate=(cache_row_size_estimate, None),
-        cache_extra_settings=(cache_extra_settings, None),
-        hdfs_driver=(hdfs_driver, "libhdfs3"),
-        zmq_copy_buffers=(zmq_copy_buffers, True),
-        convert_early_to_numpy=(convert_early_to_numpy, False),
-    )
-    _check_pool(reader_pool_type, workers_count, results_queue_size)
-    cache = _cache(cache_type, cache_location, cache_size_limit)
-    _check_order(num_epochs, shuffle_row_drop_partitions, seed)
-    if isinstance(schema_fields, NGram):
-        raise PipelineError("make_batch_reader: expected fields, got an NGram. Use make_reader for windows.")
-    dataset = open_dataset(dataset_url_or_urls, storage_options=storage_options, filesystem=filesystem, physical=True)
-    if dataset.is_petastorm:
-        _tell_once(
-            "batch_reader",
-            "make_batch_reader returns the columns of this dataset as stored, with encoded values as bytes. "
-            "Please use make_reader to read a dataset that declares a schema.",
-        )
+    _warn_unused(locals())
     return _reader(
-        dataset,
+        dataset_url_or_urls,
         batched=True,
         schema_fields=schema_fields,
         pool=(reader_pool_type, workers_count, results_queue_size),
@@ -193,15 +174,16 @@ def make_batch_reader(
         predicate=predicate,
         selector=rowgroup_selector,
         shard=(cur_shard, shard_count),
-        cache=cache,
+        cache=(cache_type, cache_location, cache_size_limit),
         transform=transform_spec,
         filters=filters,
+        files=(storage_options, filesystem),
         zmq_copy_buffers=zmq_copy_buffers,
     )
 
 
 def _reader(
-    dataset: PetastormDataset,
+    url: object,
     *,
     batched: bool,
     schema_fields: object,
@@ -210,12 +192,26 @@ def _reader(
     predicate: PredicateBase | None,
     selector: RowGroupSelectorBase | None,
     shard: tuple[Any, Any],
-    cache: tuple[str, int | None] | None,
+    cache: tuple[str | None, str | None, int | None],
     transform: TransformSpec | None,
     filters: object,
+    files: tuple[Mapping[str, Any] | None, object],
     zmq_copy_buffers: bool,
 ) -> Reader:
     seed, shuffle_rows, shuffle_row_groups, parts, num_epochs = order
+    pool_type, workers, results_queue_size = pool
+    _check_pool(pool_type, workers, results_queue_size)
+    kept = _cache(*cache)
+    _check_order(num_epochs, parts, seed)
+    if batched and isinstance(schema_fields, NGram):
+        raise PipelineError("make_batch_reader: expected fields, got an NGram. Use make_reader for windows.")
+    dataset = open_dataset(url, storage_options=files[0], filesystem=files[1], physical=batched)
+    if batched and dataset.is_petastorm:
+        _warn_once(
+            "batch_reader",
+            "make_batch_reader returns the columns of this dataset as stored, with encoded values as bytes. "
+            "Please use make_reader to read a dataset that declares a schema.",
+        )
     dataset = _declaring(dataset, schema_fields)
     stored = from_parquetry(dataset.schema)
     storage, ngram = _storage_schema(dataset, stored, schema_fields)
@@ -226,7 +222,7 @@ def _reader(
     schema = storage if transform is None else transform_schema(storage, transform)
     if not schema.fields:
         raise NoFieldsError(_why_no_fields(dataset, storage))
-    wanted, row_predicate = choose_row_groups(
+    chosen, predicate = choose_rows(
         dataset,
         filters=filters,
         predicate=predicate,
@@ -234,30 +230,37 @@ def _reader(
         cur_shard=shard[0],
         shard_count=shard[1],
     )
-    _warn_if_empty(wanted)
+    if not chosen.of_shard().num_items:
+        warnings.warn(
+            "No matching data is available for loading after filters, rowgroup selector, predicates on partitions and "
+            "sharding were applied.",
+            UserWarning,
+            stacklevel=3,
+        )
     drawn = secrets.randbits(62) if seed is None else int(seed)
     loader = RowGroupLoader(
         dataset=dataset,
         fields=tuple(dataset.schema[name] for name in storage.fields),
         schema=schema,
         transform=transform,
-        predicate=row_predicate if ngram is None else None,
+        predicate=predicate if ngram is None else None,
         ngram=ngram,
-        cache=cache,
+        cache=kept,
         seed=drawn if shuffle_rows else None,
         batched=batched,
     )
+
+    def ordered() -> JobOrder:
+        windows = None if ngram is None else form_windows(loader, chosen, predicate, ngram)
+        return JobOrder(selection=chosen.of_shard(windows), parts=parts, seed=drawn if shuffle_row_groups else None)
+
     return Reader(
         loader,
-        make_pool(pool[0], pool[1], loader),
-        wanted=wanted,
-        window_predicate=row_predicate if ngram is not None else None,
-        seed=drawn if shuffle_row_groups else None,
-        parts=parts,
+        make_pool(pool_type, workers, loader),
+        ordered,
         num_epochs=num_epochs,
-        look_ahead=pool[1] + pool[2] if pool[0] != "dummy" else 1,
-        workers=pool[1],
-        diagnostics={"zmq_copy_buffers": zmq_copy_buffers, "reader_pool_type": pool[0], "workers_count": pool[1]},
+        look_ahead=workers + results_queue_size if pool_type != "dummy" else 1,
+        settings={"zmq_copy_buffers": zmq_copy_buffers, "reader_pool_type": pool_type, "workers_count": workers},
     )
 
 
@@ -349,24 +352,15 @@ def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequ
     return Unischema(stored._name, [field for name, field in stored.fields.items() if name not in unread])
 
 
-def _warn_if_empty(wanted: Wanted) -> None:
-    if wanted.is_empty:
-        warnings.warn(
-            "No matching data is available for loading after filters, rowgroup selector, predicates on partitions and "
-            "sharding were applied.",
-            UserWarning,
-            stacklevel=4,
-        )
-
-
-def _tell_unused(**given: tuple[Any, Any]) -> None:
-    for name, (value, default) in given.items():
+def _warn_unused(arguments: Mapping[str, Any]) -> None:
+    for name, default in _UNUSED.items():
+        value = arguments.get(name, default)
         if value != default:
             reason = "was deprecated and will be removed in future versions." if name == "shard_seed" else ""
-            _tell_once(name, f"{name} {reason or 'has no meaning in parquetry'}; the value {value!r} is not used.")
+            _warn_once(name, f"{name} {reason or 'has no meaning in parquetry'}; the value {value!r} is not used.")
 
 
-def _tell_once(key: str, text: str) -> None:
+def _warn_once(key: str, text: str) -> None:
     if key not in _told:
         _told.add(key)
         warnings.warn(text, UserWarning, stacklevel=4)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol
-
-import numpy as np
 
 from ..engine.read.disk_cache import clear
 from ..plan.options import DEFAULT_MEMORY_BYTES
 from ..process.forks import ForkLock, begun_by_parent, leave_to_parent
-from ..selection.statistics import decoded_bytes
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
 from .loading import LoadJob, RowGroupLoader
 from .ngram import NGram
-from .planning import JobOrder, Wanted
+from .planning import JobOrder
 from .pools import Pool
-from .predicates import PredicateBase
 from .unischema import Unischema
-from .windows import form_windows
 
 
 class Samples(Protocol):
@@ -75,33 +71,24 @@ class Reader:
         self,
         loader: RowGroupLoader,
         pool: Pool,
+        order: Callable[[], JobOrder],
         *,
-        wanted: Wanted,
-        window_predicate: PredicateBase | None,
-        seed: int | None,
-        parts: int,
         num_epochs: int | None,
         look_ahead: int,
-        workers: int,
-        diagnostics: dict[str, Any],
+        settings: dict[str, Any],
     ) -> None:
         self._loader = loader
         self._pool = pool
-        self._wanted = wanted
-        self._window_predicate = window_predicate
-        self._seed = seed
-        self._parts = parts
+        self._make_order = order
         self.num_epochs = num_epochs
         self._look_ahead = look_ahead
-        self._workers = workers
-        self._settings = diagnostics
+        self._settings = settings
         self._lock = ForkLock()
         self._process = 0  # the one that began to read
         self._order: JobOrder | None = None
         self._jobs: Iterator[LoadJob] | None = None
         self._first_epoch = 0
         self._in_flight: deque[tuple[LoadJob, int, Future[Any]]] = deque()
-        self._in_flight_bytes = 0
         self._ready: Iterator[Any] = iter(())
         self._epoch = 0
         self._epoch_is_empty = True
@@ -237,8 +224,7 @@ class Reader:
             self._check_epoch_was_not_empty()
             self.last_row_consumed = True
             raise StopIteration
-        job, size, future = self._in_flight.popleft()
-        self._in_flight_bytes -= size
+        job, _, future = self._in_flight.popleft()
         if job.epoch != self._epoch:
             self._check_epoch_was_not_empty()
             self._epoch, self._epoch_is_empty = job.epoch, True
@@ -266,50 +252,30 @@ class Reader:
 
         Only a few are queued at a time, because the interpreter completes queued jobs before it exits.
         """
-        if self._jobs is None:
-            self._jobs = self._all_jobs()
+        self._jobs = self._jobs or self._all_jobs()
         undone = sum(not future.done() for _, _, future in self._in_flight)
+        held_bytes = sum(size for _, size, _ in self._in_flight)
+        most_undone = self._settings["workers_count"]
         while not self._in_flight or (
-            len(self._in_flight) < self._look_ahead
-            and undone <= self._workers
-            and self._in_flight_bytes < DEFAULT_MEMORY_BYTES
+            len(self._in_flight) < self._look_ahead and undone <= most_undone and held_bytes < DEFAULT_MEMORY_BYTES
         ):
             job = next(self._jobs, None)
             if job is None:
                 return
-            size = self._size_of(job)
+            size = self._loader.result_bytes(job)
             self._in_flight.append((job, size, self._pool.submit(job)))
-            self._in_flight_bytes += size
+            held_bytes += size
             self._submitted += 1
             undone += 1
 
     def _all_jobs(self) -> Iterator[LoadJob]:
-        if self._order is None:
-            windows = None
-            if self._loader.ngram is not None:
-                windows = form_windows(self._loader, self._wanted, self._window_predicate, self._loader.ngram)
-            self._order = JobOrder(wanted=self._wanted, windows=windows, parts=self._parts, seed=self._seed)
+        self._order = self._order or self._make_order()
         items = self._order.items()
-        done = 0
-        while len(items) and (self.num_epochs is None or done < self.num_epochs):
+        for _ in itertools.repeat(None) if self.num_epochs is None else range(self.num_epochs):
+            if not len(items):
+                return
             yield from self._order.epoch(items, self._first_epoch)
             self._first_epoch += 1
-            done += 1
-
-    def _size_of(self, job: LoadJob) -> int:
-        """Estimates the size of a job's result in bytes."""
-        fields = self._loader.fields
-        rows = len(job.rows) if job.rows is not None else int(np.prod(np.asarray(job.windows).shape[:2]))
-        total = max(int(self._loader.dataset.row_groups.rows[job.row_group]), 1)
-        stored = decoded_bytes(self._loader.dataset, job.row_group, [field.name for field in fields]) * rows // total
-        if self._loader.batched:
-            return stored
-        dense = sum(
-            int(np.prod([axis or 0 for axis in field.shape])) * np.dtype(field.dtype).itemsize
-            for field in fields
-            if field.storage.coded and isinstance(field.dtype, np.dtype)
-        )
-        return max(stored, dense * rows)
 
 
 def _row_classes(schema: Unischema, ngram: NGram | None) -> list[Any]:

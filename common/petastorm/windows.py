@@ -19,19 +19,21 @@ from ..selection.timestamps import Stamps, stamps_of
 from ..selection.windows import WindowRule, decreasing_stamp, window_starts
 from .loading import RowGroupLoader
 from .ngram import NGram
-from .planning import Wanted
+from .planning import ReaderRows
 from .predicates import PredicateBase
 
 _THREADS = 8
 
 
-def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBase | None, ngram: NGram) -> Selection:
+def form_windows(
+    loader: RowGroupLoader, chosen: ReaderRows, predicate: PredicateBase | None, ngram: NGram
+) -> Selection:
     """Returns the windows of all shards, over the rows that pass the filters, selector and predicate.
 
     Raises:
         DatasetError: a timestamp is null, or is less than the previous one in its row group.
     """
-    rows = wanted.rows
+    rows = chosen.of_all_shards.rows
     row_groups = np.flatnonzero(rows.counts > 0)
     field = loader.dataset.schema[ngram._timestamp_field.name]
 
@@ -46,7 +48,7 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
     rows = rows.replace({int(row_group): kept for row_group, (kept, _) in zip(row_groups, found, strict=True)})
     stamps = _stamps(field.name, [chunk for _, column in found for chunk in column.chunks])
     row_group_of_row = np.repeat(row_groups, [len(kept) for kept, _ in found])
-    sequence = _sequences(loader, wanted, row_group_of_row, stamps)
+    sequence = _sequences(loader, chosen.selected, row_group_of_row, stamps)
     _check_order(loader, rows, sequence, stamps, field.name)
     rule = WindowRule(span=ngram.length, max_gap=ngram.delta_threshold, overlap=ngram.timestamp_overlap)
     starts = window_starts(sequence, stamps, rule)
@@ -54,12 +56,12 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
     return Selection(rows=rows, starts=starts, steps=steps, reports=(), matched=len(starts))
 
 
-def _sequences(loader: RowGroupLoader, wanted: Wanted, row_group: np.ndarray, stamps: Stamps) -> np.ndarray:
+def _sequences(loader: RowGroupLoader, selected: np.ndarray, row_group: np.ndarray, stamps: Stamps) -> np.ndarray:
     """Returns, for each wanted row, the number of its unbroken sequence, ascending."""
     breaks = np.zeros(len(row_group), dtype=bool)
     if len(row_group):
         file = loader.dataset.row_groups.file[row_group]
-        left_out = np.cumsum(~wanted.selected)[row_group]
+        left_out = np.cumsum(~selected)[row_group]
         back = (row_group[1:] != row_group[:-1]) & stamps.descends & ~stamps.ascends
         breaks[1:] = (file[1:] != file[:-1]) | (left_out[1:] != left_out[:-1]) | back
     return np.cumsum(breaks)
