@@ -53,19 +53,10 @@ _SPARK_ARROW = {
     "CharType": pa.string(),
 }
 _ARROW_SPARK = {
-    "int8": "ByteType",
+    **{str(arrow): name for arrow, name in SPARK_TYPES.items()},
     "uint8": "ShortType",
-    "int16": "ShortType",
     "uint16": "IntegerType",
-    "int32": "IntegerType",
     "uint32": "LongType",
-    "int64": "LongType",
-    "float": "FloatType",
-    "double": "DoubleType",
-    "bool": "BooleanType",
-    "string": "StringType",
-    "binary": "BinaryType",
-    "date32[day]": "DateType",
 }
 
 

@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..engine.read.disk_cache import clear
 from ..plan.options import DEFAULT_MEMORY_BYTES
@@ -19,6 +19,9 @@ from .ngram import NGram
 from .planning import JobOrder
 from .pools import Pool
 from .unischema import Unischema
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Samples(Protocol):
@@ -60,7 +63,28 @@ class DescribedSamples(Samples, Protocol):
         """Returns the next sample."""
 
 
-class Reader:
+class SampleReader(Samples):
+    """Base of readers: an iterator, and a context manager that stops the workers when it is left."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        raise NotImplementedError
+
+    def next(self) -> Any:
+        """Returns the next sample."""
+        return next(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+
+class Reader(SampleReader):
     """Iterates over rows, windows or row groups of a dataset, as named tuples.
 
     `make_reader` and `make_batch_reader` make readers. Iteration is thread-safe. A reader is a context manager; leaving
@@ -140,9 +164,6 @@ class Reader:
 
     # --- iteration ---
 
-    def __iter__(self) -> Reader:
-        return self
-
     def __next__(self) -> Any:
         with self._lock:
             if self.stopped:
@@ -155,10 +176,6 @@ class Reader:
                 if values is not None:
                     return self._named(values)
                 self._ready = iter(self._next_result())
-
-    def next(self) -> Any:
-        """Returns the next element."""
-        return next(self)
 
     def reset(self) -> None:
         """Starts over, with the next epochs of the shuffle. Possible only after the last element was read.
@@ -196,13 +213,6 @@ class Reader:
             clear(self._loader.cache[0])
 
     exit = stop
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self.join()
 
     # --- jobs ---
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import PipelineError
-from .reading import DescribedSamples
+from .reading import DescribedSamples, SampleReader
 
 
-class WeightedSamplingReader:
+class WeightedSamplingReader(SampleReader):
     """Draws each sample from one of several readers. It ends when the drawn reader has no more samples.
 
     Args:
@@ -43,16 +43,9 @@ class WeightedSamplingReader:
     def __len__(self) -> int:
         return sum(len(reader) for reader in self._readers)
 
-    def __iter__(self) -> WeightedSamplingReader:
-        return self
-
     def __next__(self) -> Any:
         chosen = int(np.searchsorted(self._borders, self._random.random(), side="right"))
         return next(self._readers[chosen])
-
-    def next(self) -> Any:
-        """Returns the next sample."""
-        return next(self)
 
     @property
     def last_row_consumed(self) -> bool:
@@ -79,13 +72,6 @@ class WeightedSamplingReader:
         """Waits until every reader has stopped."""
         for reader in self._readers:
             reader.join()
-
-    def __enter__(self) -> WeightedSamplingReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self.join()
 
 
 def _check_alike(first: DescribedSamples, other: DescribedSamples) -> None:
