@@ -17,7 +17,7 @@ from ..schema.field import Unischema, UnischemaField
 from ..tracebacks import did_you_mean
 from .frames import has_pandas, to_frame
 from .predicates import PredicateBase, in_lambda, in_negate, in_reduce
-from .values import column_array, row_values
+from .values import column_array, row_tuples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +50,10 @@ def keep_rows(
     """
     wanted = set(predicate.get_fields())
     if not batched or predicate.by_row:
-        columns = {field.name: row_values(field, table.column(field.name)) for field in fields if field.name in wanted}
-        rows = zip(*columns.values(), strict=True)
-        return np.array([bool(predicate.do_include(dict(zip(columns, row, strict=True)))) for row in rows], dtype=bool)
+        asked = [field for field in fields if field.name in wanted]
+        names = [field.name for field in asked]
+        rows = (dict(zip(names, row, strict=True)) for row in row_tuples(asked, table))
+        return np.array([bool(predicate.do_include(row)) for row in rows], dtype=bool)
     if isinstance(predicate, in_reduce):
         return predicate.reduce_masks([keep_rows(part, fields, table, batched=True) for part in predicate.parts])
     if isinstance(predicate, in_negate):

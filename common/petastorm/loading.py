@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..engine.read.disk_cache import DiskCache
-from ..engine.read.fetch import Fetcher
 from ..errors import ParquetryError
 from ..layout.nested import take_rows
 from ..layout.row_groups import describe_row_group
@@ -31,7 +30,7 @@ from .predicates import PredicateBase
 from .transform import TransformSpec
 from .transforming import transform_row, transform_table
 from .unischema import Unischema
-from .values import row_values
+from .values import row_tuples, stored_rows
 
 _ROW_ORDER = 1
 
@@ -90,7 +89,7 @@ class RowGroupLoader:
             table = self._chosen(job, job.rows)
             if not table.num_rows:
                 return []
-            return self._columns(table) if self.batched else [tuple(row.values()) for row in self._rows(table)]
+            return self._columns(table) if self.batched else self._rows(table)
         except ParquetryError as error:
             place, text = describe_row_group(self.dataset, job.row_group), with_schema_fields(str(error))
             if place in text and text == str(error):
@@ -123,8 +122,7 @@ class RowGroupLoader:
         return None if self.cache is None else DiskCache(*self.cache)
 
     def _stored(self, fields: Sequence[UnischemaField], row_group: int, rows: np.ndarray) -> pa.Table:
-        table = Fetcher(self.dataset, fields, self._disk_cache).stored(row_group)
-        return table if np.array_equal(rows, np.arange(table.num_rows)) else take_rows(table, pa.array(rows))
+        return stored_rows(self.dataset, fields, row_group, rows, self._disk_cache)
 
     def _chosen(self, job: LoadJob, rows: np.ndarray) -> pa.Table:
         """Reads the rows that the predicate keeps, in the order of the job; reads the other columns only if there are
@@ -149,12 +147,14 @@ class RowGroupLoader:
         ordered: np.ndarray = items[permutation(len(items), self.seed, job.epoch, _ROW_ORDER, job.row_group, job.part)]
         return ordered
 
-    def _rows(self, table: pa.Table) -> list[dict[str, Any]]:
-        columns = {field.name: row_values(field, table.column(field.name)) for field in self.fields}
-        names = list(columns)
+    def _rows(self, table: pa.Table) -> list[tuple[Any, ...]]:
+        """Returns the rows after the transform, with the values in the order of the schema."""
+        if self.transform is None or self.transform.func is None:
+            return list(row_tuples([self.dataset.schema[name] for name in self.schema.fields], table))
+        names = [field.name for field in self.fields]
         return [
             transform_row(self.transform, self.schema, dict(zip(names, row, strict=True)))
-            for row in zip(*columns.values(), strict=True)
+            for row in row_tuples(self.fields, table)
         ]
 
     def _columns(self, table: pa.Table) -> dict[str, np.ndarray] | list[Any]:
@@ -164,12 +164,14 @@ class RowGroupLoader:
     def _windows(self, windows: np.ndarray) -> list[tuple[Any, ...]]:
         assert self.ngram is not None
         steps, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
-        rows: list[dict[str, Any]] = []
+        rows: list[tuple[Any, ...]] = []
         for row_group in np.unique(steps[:, 0]).tolist():
             rows += self._rows(self._stored(self.fields, row_group, steps[steps[:, 0] == row_group, 1]))
-        names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
+        names = list(self.schema.fields)
+        parts = [self.ngram.get_schema_at_timestep(self.schema, offset).fields for offset in self.ngram.offsets]
+        columns = [[names.index(name) for name in part] for part in parts]
         places: list[list[int]] = inverse.reshape(windows.shape[:2]).tolist()  # type: ignore[assignment]  # two axes
         return [
-            tuple(tuple(rows[place][name] for name in chosen) for place, chosen in zip(steps_of, names, strict=True))
+            tuple(tuple([rows[place][n] for n in chosen]) for place, chosen in zip(steps_of, columns, strict=True))
             for steps_of in places
         ]

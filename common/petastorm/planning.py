@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from .etl.rowgroup_indexing import get_row_group_indexes
 from .loading import LoadJob
 from .predicates import PredicateBase
 from .selectors import RowGroupSelectorBase
-from .values import row_values
+from .values import row_tuples
 
 _GROUP_ORDER = 0
 _THREADS = 8
@@ -163,13 +163,13 @@ def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: 
 
 def _partitions_kept(dataset: PetastormDataset, predicate: PredicateBase, names: Sequence[str]) -> np.ndarray:
     """Returns the row groups whose partition values a predicate keeps; calls it once per distinct combination."""
-    columns = [row_values(dataset.schema[name], pa.chunked_array([dataset.partitions[name]])) for name in names]
-    answers: dict[tuple[Any, ...], bool] = {}
-    of_file = []
-    for values in zip(*columns, strict=True):
-        if values not in answers:
-            answers[values] = bool(predicate.do_include(dict(zip(names, values, strict=True))))
-        of_file.append(answers[values])
+
+    @cache
+    def keeps(*values: object) -> bool:
+        return bool(predicate.do_include(dict(zip(names, values, strict=True))))
+
+    partitions = pa.table({name: dataset.partitions[name] for name in names})
+    of_file = [keeps(*values) for values in row_tuples([dataset.schema[name] for name in names], partitions)]
     result: np.ndarray = np.array(of_file, dtype=bool)[dataset.row_groups.file]
     return result
 

@@ -7,15 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
-from ..engine.read.fetch import Fetcher
-from ..layout.nested import take_rows
 from ..spark.reading import ReadPlan, ReadTask
 from ..spark.session import context_of
 from .etl.dataset_metadata import get_schema, open_dataset
 from .unischema import Unischema
-from .values import row_values
+from .values import row_tuples, stored_rows
 
 
 def dataset_as_rdd(
@@ -47,8 +43,7 @@ def dataset_as_rdd(
 def _rows(view: Unischema, payload: bytes) -> Iterator[Any]:
     task: ReadTask = pickle.loads(payload)
     fields = [task.part.schema[name] for name in view.fields]
+    make = view._get_namedtuple()
     for row_group in range(len(task.part.row_groups)):
-        table = take_rows(Fetcher(task.part, fields).stored(row_group), pa.array(task.rows.of(row_group)))
-        columns = [row_values(field, table.column(field.name)) for field in fields]
-        for values in zip(*columns, strict=True):
-            yield view.make_namedtuple(**dict(zip(view.fields, values, strict=True)))
+        table = stored_rows(task.part, fields, row_group, task.rows.of(row_group))
+        yield from (make(*values) for values in row_tuples(fields, table))

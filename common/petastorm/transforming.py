@@ -29,17 +29,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, Any]) -> dict[str, Any]:
-    """Transforms a row; returns the fields of ``schema``, in its order.
+def transform_row(spec: TransformSpec, schema: Unischema, row: dict[str, Any]) -> tuple[Any, ...]:
+    """Transforms a row; returns the values of the fields of ``schema``, in its order.
 
     Raises:
         TransformError: the result lacks a field, has an unknown one, or has one with another dtype or shape.
     """
-    if spec is None or spec.func is None:
-        return {name: row[name] for name in schema.fields}
+    assert spec.func is not None
     with lock_of(spec.func):
         result = spec.func(row)
-        return {name: _kept(value) for name, value in _checked_row(spec, schema, row, result).items()}
+        return tuple(_kept(value) for value in _checked_row(spec, schema, row, result).values())
 
 
 def _kept(value: object) -> Any:

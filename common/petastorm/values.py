@@ -1,20 +1,24 @@
 """Converts stored Arrow columns to the Python values that Petastorm's readers return.
 
-`row_values` makes one value per row (numpy scalars and arrays, ``Decimal``, ``numpy.str_``, ``None`` for null), and
-`column_array` makes one array per column of a row group. Every array owns its memory and is writable.
+`row_tuples` makes one value per row and field (numpy scalars and arrays, ``Decimal``, ``numpy.str_``, ``None`` for
+null), and `column_array` makes one array per column of a row group. Every array owns its memory and is writable.
 """
 
 from __future__ import annotations
 
 import decimal
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..engine.read.canonical import to_canonical
+from ..engine.read.disk_cache import DiskCache
+from ..engine.read.fetch import Fetcher
 from ..errors import DecodeError
-from ..layout.nested import one_array, widened
+from ..layout.dataset import StoredDataset
+from ..layout.nested import one_array, take_rows, widened
 from ..memory.arrow_views import as_numpy
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
@@ -23,6 +27,24 @@ from ..schema.ragged import object_array
 from .codecs import Value, decode_array
 
 _NANOSECONDS = np.iinfo(np.int64).max // 10**9
+
+
+def stored_rows(
+    dataset: StoredDataset,
+    fields: Sequence[UnischemaField],
+    row_group: int,
+    rows: np.ndarray | None = None,
+    cache: DiskCache | None = None,
+) -> pa.Table:
+    """Reads the stored columns of some rows of a row group, in their order; ``None`` for all rows."""
+    table = Fetcher(dataset, fields, cache).stored(row_group)
+    whole = rows is None or np.array_equal(rows, np.arange(table.num_rows))
+    return table if whole else take_rows(table, pa.array(rows))
+
+
+def row_tuples(fields: Iterable[UnischemaField], table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yields the values of each row, in the order of the fields. Raises `DecodeError` like `row_values`."""
+    return zip(*[row_values(field, table.column(field.name)) for field in fields], strict=True)
 
 
 def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:

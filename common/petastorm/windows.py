@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ..engine.read.fetch import Fetcher
 from ..errors import DatasetError
-from ..layout.nested import take_rows
 from ..progress import thread_pool
 from ..selection.rows import RowSet
 from ..selection.selection import Selection
@@ -21,6 +19,7 @@ from .loading import RowGroupLoader
 from .ngram import NGram
 from .planning import ReaderRows
 from .predicates import PredicateBase
+from .values import stored_rows
 
 _THREADS = 8
 
@@ -41,7 +40,7 @@ def form_windows(
         kept = rows.of(row_group)
         if predicate is not None:
             kept = kept[loader.mask(predicate, row_group, kept)]
-        return kept, take_rows(Fetcher(loader.dataset, [field]).stored(row_group), pa.array(kept)).column(0)
+        return kept, stored_rows(loader.dataset, [field], row_group, kept).column(0)
 
     with thread_pool(_THREADS, "parquetry-select") as pool:
         found = list(pool.map(read, row_groups.tolist()))

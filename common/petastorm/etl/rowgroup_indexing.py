@@ -7,10 +7,8 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from ...engine.read.fetch import Fetcher
 from ...errors import DatasetError
 from ...progress import thread_pool
-from ...schema.field import UnischemaField
 from ...schema.petastorm_metadata import (
     ROW_GROUP_INDEXES_KEY,
     SCHEMA_KEY,
@@ -22,7 +20,7 @@ from ...tools.metadata_file import read_metadata, write_metadata
 from ...write.petastorm import indexes_to_pickle
 from ..dataset import PetastormDataset
 from ..errors import PetastormMetadataError
-from ..values import row_values
+from ..values import row_tuples, stored_rows
 from .rowgroup_indexers import RowGroupIndexerBase, indexer_of
 
 _THREADS = 8
@@ -79,10 +77,12 @@ def build_rowgroup_index(
             f"dataset {dataset_url!r}: expected a directory with _common_metadata, found none. "
             "Make one with generate_metadata()."
         )
-    fields = [dataset.schema[name] for name in dict.fromkeys(n for indexer in indexers for n in indexer.column_names)]
+    names = list(dict.fromkeys(name for indexer in indexers for name in indexer.column_names))
+    fields = [dataset.schema[name] for name in names]
 
     def rows_of(row_group: int) -> list[dict[str, Any]]:
-        return _rows(dataset, fields, row_group)
+        rows = row_tuples(fields, stored_rows(dataset, fields, row_group))
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     with thread_pool(_THREADS, "parquetry-index") as pool:
         for row_group, rows in enumerate(pool.map(rows_of, range(len(dataset.row_groups)))):
@@ -93,9 +93,3 @@ def build_rowgroup_index(
     if SCHEMA_KEY in metadata:  # Petastorm can read this dataset too
         metadata[ROW_GROUP_INDEXES_KEY] = indexes_to_pickle(indexes)
     write_metadata(dataset.filesystem, root, arrow, metadata)
-
-
-def _rows(dataset: PetastormDataset, fields: Sequence[UnischemaField], row_group: int) -> list[dict[str, Any]]:
-    table = Fetcher(dataset, fields).stored(row_group)
-    columns = {field.name: row_values(field, table.column(field.name)) for field in fields}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
