@@ -24,17 +24,15 @@ from .loading import LoadJob, RowGroupLoader
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
     """Makes the pool for a reader's ``reader_pool_type``."""
     if kind == "process":
-        processes = LoaderProcesses(loader, workers)
-        return Pool(processes.load, threads=workers, end=processes.end)
+        return ProcessPool(loader, workers)
     return Pool(loader.load, threads=workers if kind == "thread" else 0)
 
 
 class Pool:
     """Loads jobs in threads. With ``threads=0``, `submit` loads them in the calling thread."""
 
-    def __init__(self, load: Callable[[LoadJob], Any], *, threads: int, end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, load: Callable[[LoadJob], Any], *, threads: int) -> None:
         self._load = load
-        self._end = end
         self._executor = ThreadPool(threads, "parquetry-petastorm") if threads else None
 
     def submit(self, job: LoadJob) -> Future[Any]:
@@ -50,13 +48,12 @@ class Pool:
 
     def close(self, *, wait: bool) -> None:
         """Ends all work; with ``wait``, returns after it has ended. Idempotent."""
-        self._end()
         if self._executor is not None:
             self._executor.shutdown(wait=wait, cancel_futures=True)
 
 
-class LoaderProcesses:
-    """Sidecar workers that load jobs. Each starts when a job first needs it."""
+class ProcessPool(Pool):
+    """Loads jobs in sidecar workers, each with its own thread here. A worker starts when a job first needs it."""
 
     def __init__(self, loader: RowGroupLoader, workers: int) -> None:
         try:
@@ -72,8 +69,9 @@ class LoaderProcesses:
             self._idle.put(None)
         self._running: set[WorkerProcess] = set()
         self._closed = False
+        super().__init__(self._load_there, threads=workers)
 
-    def load(self, job: LoadJob) -> Any:
+    def _load_there(self, job: LoadJob) -> Any:
         """Returns the result of a job; raises the job's error."""
         worker = self._idle.get()
         try:
@@ -96,11 +94,11 @@ class LoaderProcesses:
             "killed it for memory, lower workers_count; otherwise see its messages above."
         )
 
-    def end(self) -> None:
-        """Ends the processes immediately. Idempotent."""
+    def close(self, *, wait: bool) -> None:
         self._closed = True
         for worker in list(self._running):
             worker.end()
+        super().close(wait=wait)
 
     def _start(self) -> WorkerProcess:
         worker = start_worker()

@@ -261,21 +261,14 @@ def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> lis
 
 
 def _numpy_type(arrow: pa.DataType) -> Any:
-    if pa.types.is_dictionary(arrow):
-        arrow = arrow.value_type
-    if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
-        return np.str_
-    if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow):
-        return np.bytes_
-    if pa.types.is_decimal(arrow):
-        return decimal.Decimal
-    if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
-        return np.datetime64
-    if pa.types.is_boolean(arrow):
-        return np.bool_
-    if pa.types.is_integer(arrow) or arrow in (pa.float32(), pa.float64()):
-        return np.dtype(scalar_dtype(arrow, field="column")).type
-    return None
+    """Returns Petastorm's type for the values of a column; ``None`` if it has none."""
+    if arrow == pa.float16() or pa.types.is_time(arrow) or pa.types.is_duration(arrow):
+        return None
+    try:
+        dtype = scalar_dtype(arrow, field="column")
+    except SchemaError:
+        return None
+    return dtype.type if isinstance(dtype, np.dtype) else dtype
 
 
 def _spark_dtype(field: UnischemaField) -> Any:
