@@ -70,7 +70,7 @@ def main() -> None:
     write_dataset(url, schema, rows, row_group_rows=100)
 
     pipeline = Pipeline(url).shuffle(200, seed=7).batch(50)
-    with serve(pipeline, "tcp://127.0.0.1:0") as server:  # or: python -m parquetry.common.sidecar serve --listen ...
+    with serve(pipeline, "tcp://127.0.0.1:0") as server:  # or: parquetry serve --listen ...
         print(f"serving at {server.address}", flush=True)
         context = multiprocessing.get_context("spawn")  # neither framework likes to be forked
         trainers = [

@@ -26,10 +26,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.limits import ClientLimits
 from parquetry.common.arrow_stream.requests import Client
 from parquetry.common.arrow_stream.shared import SharedEpochs
+from parquetry.common.arrow_stream.stream_budget import StreamBudget
 from parquetry.common.arrow_stream.variants import Variants
 from parquetry.common.engine.read.cache_entry import open_entry
 from parquetry.common.engine.run.bad_rows import read_bad_rows
@@ -220,7 +220,7 @@ def requests(data: bytes) -> None:
         theirs.settimeout(60)
         theirs.sendall(MAGIC + struct.pack("<I", min(len(data), 50_000)) + data[:50_000])
         theirs.shutdown(socket.SHUT_WR)
-        Client(_served(), ours, _served().account).serve()
+        Client(_served(), ours).serve()
         ours.close()
         found = receive_json(theirs)
     assert found is not None
@@ -331,8 +331,8 @@ class _Served:
     def __init__(self) -> None:
         self.limits = ClientLimits(hello_s=60, idle_s=60, plan_s=60)
         self.variants = Variants(sample(), self.limits)
-        self.shared = SharedEpochs()
-        self.account = Account("the fuzzer", self.limits)
+        self.budget = StreamBudget(self.limits)
+        self.shared = SharedEpochs(self.budget)
 
     def new_endpoint(self, send: Callable[..., None]) -> None:
         """Returns None."""

@@ -29,7 +29,6 @@ def write_all(directory: Path) -> None:
     _pictures(directory, rng)
     _datasets(directory, rng)
     _archives(directory)
-    shutil.copytree(DATA / "tls", directory, dirs_exist_ok=True)
     shutil.copytree(DATA / "petastorm" / "0.12.1", directory / "data" / "petastorm")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from parquetry.common.arrow_stream import command as serving
+from parquetry.common.arrow_stream import server_process
 from parquetry.common.command.app import app
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _run_line(words: list[str]) -> None:
 def _check_parquetry(arguments: list[str]) -> None:
     arguments = [*arguments, *SHORTER.get(arguments[0], ())]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving.Stop, "wait", lambda _: None)  # a server starts, reports its address, and stops
+        patch.setattr(server_process.Stop, "wait", lambda _: None)  # a server starts, reports its address, and stops
         result = run_parquetry(*arguments)
     assert result.exit_code in ({0, 1} if arguments[0] in FINDS_PROBLEMS else {0}), (
         f"parquetry {shlex.join(arguments)} ended with {result.exit_code}:\n{result.output[-2000:]}"

@@ -1,7 +1,7 @@
 """Serves one pipeline's ordered batches as Arrow IPC streams over sockets.
 
-See `docs/arrow-stream.md`. `serve` starts a server in this process, ``python -m parquetry.common.sidecar serve`` one in
-a process of its own. ``Pipeline(address=...)`` is the client.
+See `docs/arrow-stream.md`. `serve` starts a server in this process, ``parquetry serve`` one in a process of its own.
+``Pipeline(address=...)`` is the client.
 """
 
 from __future__ import annotations

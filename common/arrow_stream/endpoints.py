@@ -69,7 +69,7 @@ class StreamEndpoint:
         """Waits until all readers have finished."""
         self._listener.wait()
 
-    def _handle(self, connection: socket.socket, _: str) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         with self._lock:
             cursor = self._latest = self._next
             self._next = replace(cursor, iteration=cursor.iteration + 1, origin=START, start=0)

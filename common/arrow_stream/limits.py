@@ -42,16 +42,12 @@ _MOST_REPEATING_CHARACTERS = 500
 class ClientLimits(PlainFields):
     """How much each client of a server may request, and how long it may take.
 
-    A peer is a machine, or a user of a Unix socket. Its connections share one account.
-
     Attributes:
-        max_connections: open connections of one peer.
-        max_streams: open streams of one peer. Clients of a shared epoch that belong to one peer count as one.
-        total_memory_bytes: memory that all streams of one peer may fill ahead of their clients. The first streams get
-            up to ``memory_bytes`` each, later ones less, and each of ``max_streams`` at least an equal part of one
-            half. ``None`` means half of the memory of this machine or its container.
-        cpu_s: seconds of processor time per minute that work for one peer may take, on all processors together.
-            ``None`` means any. A peer may save up at most one minute's worth.
+        max_connections: open connections of all clients.
+        max_streams: open streams of all clients. All clients of a shared epoch count as one.
+        total_memory_bytes: memory that all streams may fill ahead of their clients. The first streams get up to
+            ``memory_bytes`` each, later ones less, and each of ``max_streams`` at least an equal part of one half.
+            ``None`` means half of the memory of this machine or its container.
         hello_s: seconds a new client has to complete its first request.
         idle_s: seconds a client may go without a request or a read. A trainer is idle while it evaluates.
         plan_s: seconds that planning one request may take.
@@ -71,7 +67,6 @@ class ClientLimits(PlainFields):
     max_connections: int = 1024
     max_streams: int = 512
     total_memory_bytes: int | None = None
-    cpu_s: float | None = None
     hello_s: float = 10.0
     idle_s: float = 3600.0
     plan_s: float = 120.0

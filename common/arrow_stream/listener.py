@@ -1,7 +1,7 @@
 """`Listener`: a listening socket that handles each connection in its own thread.
 
 Only its user can access a Unix socket's file. `close` removes the file, and `stop` also ends all connections.
-A Unix socket refuses processes of other users, and every socket refuses peers with too many connections.
+A Unix socket refuses processes of other users, and every socket refuses clients when it has too many.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import logging
 import os
 import secrets
 import socket
-import ssl
 import stat
 import struct
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,12 +24,10 @@ from functools import partial
 from ..errors import PipelineError
 from ..transport.processes import start_vital
 from ..transport.served.address import Endpoint
-from .accounts import THIS_MACHINE, peer_of
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 64
 _JOIN_S = 5.0
-_HANDSHAKE_S = 10.0
 _PAUSE_S = 0.1
 _PEER = struct.Struct("3i")  # process, user and group, as SO_PEERCRED gives them
 _MOST_REFUSALS = 32  # refused clients that are sent the reason at a time; others only see the connection close
@@ -43,9 +39,8 @@ class Listener:
 
     Args:
         endpoint: the address to listen on; port 0 becomes a free port.
-        handle: called with each connection and its peer in its own thread; the connection is closed when it returns.
-        context: the server's TLS context, if any.
-        most: maximum number of connections of one peer.
+        handle: called with each connection in its own thread; the connection is closed when it returns.
+        most: maximum number of connections.
         refuse: called like ``handle`` with connections over the maximum, a few at once. Others are closed.
 
     Raises:
@@ -55,21 +50,18 @@ class Listener:
     def __init__(
         self,
         endpoint: Endpoint,
-        handle: Callable[[socket.socket, str], None],
+        handle: Callable[[socket.socket], None],
         *,
-        context: ssl.SSLContext | None = None,
         most: int,
-        refuse: Callable[[socket.socket, str], None] | None = None,
+        refuse: Callable[[socket.socket], None] | None = None,
     ) -> None:
         self._handle = handle
         self._refuse = refuse
         self._refusals = 0
-        self._context = context
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._most = most
-        self._peers: Counter[str] = Counter()
         try:
             self._socket, self.endpoint = _listening(endpoint)
         except OSError as error:
@@ -121,7 +113,7 @@ class Listener:
     def _accept(self) -> None:
         while True:
             try:
-                connection, address = self._socket.accept()
+                connection, _ = self._socket.accept()
             except OSError as error:
                 if self._closed:
                     return
@@ -133,34 +125,29 @@ class Listener:
                 if self._closed:
                     connection.close()
                     return
-                self._begin(connection, address[0] if self.endpoint.kind == "tcp" else "")
+                self._begin(connection)
 
-    def _begin(self, connection: socket.socket, host: str) -> None:
+    def _begin(self, connection: socket.socket) -> None:
         """Serves a client in a thread; call with the lock held."""
         try:
-            if host:
-                peer = peer_of(host)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects machines that are gone
+            if self.endpoint.kind == "tcp":
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a client that asks waits for it all
             else:
-                peer = _user_of(connection)
-            refused = self._peers[peer] >= self._most
+                _check_user(connection)
+            refused = len(self._connections) - self._refusals >= self._most
             if refused:
-                _LOGGER.error("a client of %s was refused: it has %d connections, the maximum", peer, self._most)
+                _LOGGER.error("a client was refused: there are %d connections, the maximum", self._most)
                 if self._refuse is None or self._refusals >= _MOST_REFUSALS:
                     connection.close()
                     return
-            serve = partial(self._serve, connection, peer, refused)
-            self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._tell)
-            if refused:
-                self._refusals += 1
-            else:
-                self._peers[peer] += 1
+            serve = partial(self._serve, connection, refused)
+            self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._report)
+            self._refusals += refused
         except (OSError, RuntimeError) as error:  # RuntimeError: the system is out of threads
-            _LOGGER.error("a client %s was refused: %s", host or "of the socket", error)
+            _LOGGER.error("a client was refused: %s", error)
             connection.close()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         _LOGGER.exception("connection closed because of an error in the server")
 
     def _end(self) -> None:
@@ -168,29 +155,16 @@ class Listener:
         _LOGGER.exception("server stopped because of an internal error")
         self.stop()
 
-    def _serve(self, connection: socket.socket, peer: str, refused: bool) -> None:
-        own = connection
+    def _serve(self, connection: socket.socket, refused: bool) -> None:
+        answer = self._refuse if refused and self._refuse is not None else self._handle
         try:
-            if self._context is not None:
-                connection.settimeout(_HANDSHAKE_S)
-                connection = self._context.wrap_socket(connection, server_side=True)
-                connection.settimeout(None)
-                with self._lock:
-                    self._connections[connection] = self._connections.pop(own)
-                own = connection
-            answer = self._refuse if refused and self._refuse is not None else self._handle
-            answer(connection, peer)
-        except OSError as error:  # the client's fault: it left, or does not use TLS
+            answer(connection)
+        except OSError as error:  # the client left
             _LOGGER.debug("connection ended: %s", error)
         finally:
             with self._lock:
-                self._connections.pop(own, None)
-                if refused:
-                    self._refusals -= 1
-                else:
-                    self._peers[peer] -= 1
-                    if not self._peers[peer]:
-                        del self._peers[peer]
+                self._connections.pop(connection, None)
+                self._refusals -= refused
             connection.close()
 
 
@@ -238,18 +212,17 @@ def _name(unfinished: str, path: str) -> None:
         os.rename(unfinished, path)
 
 
-def _user_of(connection: socket.socket) -> str:
-    """Returns the name of the peer of a Unix socket.
+def _check_user(connection: socket.socket) -> None:
+    """Checks who connected to a Unix socket.
 
     Raises:
         PermissionError: it is a process of another user, except root, who can become any user.
     """
     if sys.platform != "linux":
-        return THIS_MACHINE
+        return
     user = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
     if user not in (os.geteuid(), 0):
         raise PermissionError(f"expected a process of user {os.geteuid()}, got one of user {user}")
-    return f"user {user}"
 
 
 def _remove_left_over(path: str) -> None:

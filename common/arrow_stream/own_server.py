@@ -31,7 +31,7 @@ class OwnServer:
 
     def __init__(self, pipeline: Pipeline) -> None:
         request = request_text({"pipeline": pipeline.to_json(), "sys_path": sys.path, "versions": pipeline.versions})
-        command = python_command("parquetry.common.sidecar", "serve", "-")
+        command = python_command("parquetry.common.sidecar", "serve")
         try:
             self._process, _ = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except (OSError, RuntimeError) as error:

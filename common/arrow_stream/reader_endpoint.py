@@ -1,7 +1,7 @@
 """`ReaderEndpoint`: the socket from which a reader that cannot send requests, such as tensorflow-io's, gets its epochs.
 
-The server opens the socket. If the server requires a token or TLS, this process opens it instead and forwards the
-bytes. Either way, the socket lasts as long as this object's connection to the server.
+The server opens the socket. If the server requires a token, this process opens it instead and forwards the bytes.
+Either way, the socket lasts as long as this object's connection to the server.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ messages.
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ..errors import ParquetryError, PipelineError, SidecarError
 from ..order.cursor import START, Cursor
@@ -17,16 +16,15 @@ from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..plan.state import plan_hash
 from ..schema.plain import integer
-from ..transport.served.security import same_token
+from ..transport.served.tokens import same_token
 from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, element_to_json, receive_json, send_json
-from .accounts import Account
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits, within
-from .sending import SentStep, charged, error_to_json, own_steps, send_stream
+from .sending import error_to_json, own_steps, send_stream
 from .shared import SharedEpochs
+from .stream_budget import StreamBudget
 from .variants import Variants, accepted
 
-Value = TypeVar("Value")
 _REST_S, _REST_PIECES = 1.0, 16
 
 
@@ -34,6 +32,7 @@ class Serving(Protocol):
     """What `Client` needs from the server; `ArrowServer` implements it."""
 
     variants: Variants
+    budget: StreamBudget
     shared: SharedEpochs
     limits: ClientLimits
 
@@ -49,12 +48,11 @@ class Serving(Protocol):
 
 
 class Client:
-    """Answers one client until it leaves. Its work is charged to an account."""
+    """Answers one client until it leaves."""
 
-    def __init__(self, server: Serving, connection: socket.socket, account: Account) -> None:
+    def __init__(self, server: Serving, connection: socket.socket) -> None:
         self._server = server
         self._connection = connection
-        self._account = account
         self._endpoint: StreamEndpoint | None = None
         self._let_in = False
 
@@ -85,7 +83,6 @@ class Client:
         """Answers a request; returns False if it was the last one."""
         try:
             self._check(request)
-            self._account.check_cpu()
             if request.get("do") == "stream":
                 self._stream(request)
                 return False
@@ -120,11 +117,11 @@ class Client:
         if do == "endpoint":
             _, pipeline = self._planned(request)
             return self._open_endpoint(pipeline, request)
-        return self._within_limits(lambda: self._told(str(do), request))
+        return within(self._server.limits.plan_s, lambda: self._about(str(do), request))
 
-    def _told(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _about(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about a pipeline."""
-        _, pipeline = self._server.variants.of(request, self._account.peer)
+        _, pipeline = self._server.variants.of(request)
         if do == "describe":
             return describe(pipeline)
         if do == "length":
@@ -139,23 +136,11 @@ class Client:
         """Plans the pipeline of a request; returns its key and the pipeline."""
 
         def plan() -> tuple[str, Pipeline]:
-            key, pipeline = self._server.variants.of(request, self._account.peer)
+            key, pipeline = self._server.variants.of(request)
             pipeline.plan()
             return key, pipeline
 
-        return self._within_limits(plan)
-
-    def _within_limits(self, make: Callable[[], Value]) -> Value:
-        """Returns ``make()``, with the time limit of planning, and charges its processor time."""
-
-        def charged_make() -> Value:
-            begin_s = time.thread_time()
-            try:
-                return make()
-            finally:
-                self._account.use_cpu(time.thread_time() - begin_s)
-
-        return within(self._server.limits.plan_s, charged_make)
+        return within(self._server.limits.plan_s, plan)
 
     def _origin_after(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
         plan = pipeline.plan()
@@ -181,12 +166,12 @@ class Client:
         if request.get("shared"):
             _check_shareable(pipeline, cursor)
             steps = self._server.shared.steps(
-                key, pipeline, cursor.iteration, strict_nulls=strict, asked=self._is_asked, account=self._account
+                key, pipeline, cursor.iteration, strict_nulls=strict, asked=self._is_asked
             )
         else:
-            steps = own_steps(pipeline, cursor, strict_nulls=strict, account=self._account)
+            steps = own_steps(pipeline, cursor, strict_nulls=strict, budget=self._server.budget)
         send_json(self._connection, {"stream": True})
-        send_stream(self._connection, element, charged(steps, self._account), layout)
+        send_stream(self._connection, element, steps, layout)
         self._connection.shutdown(socket.SHUT_WR)
 
     def _is_asked(self) -> bool:
@@ -204,8 +189,8 @@ class Client:
 
         def send(connection: socket.socket, cursor: Cursor) -> None:
             connection.settimeout(self._server.limits.idle_s)
-            steps: Iterator[SentStep] = own_steps(pipeline, cursor, strict_nulls=strict, account=self._account)
-            send_stream(connection, pipeline.element, charged(steps, self._account), layout)
+            steps = own_steps(pipeline, cursor, strict_nulls=strict, budget=self._server.budget)
+            send_stream(connection, pipeline.element, steps, layout)
 
         if self._endpoint is None:
             self._endpoint = self._server.new_endpoint(send)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..counting.counters import Count
 from ..engine.columns.batch import Column
 from ..errors import ParquetryError
 from ..order.cursor import Cursor
@@ -23,7 +21,7 @@ from ..schema.element import Element
 from ..transport.served.encode import encode_rows, rows_schema
 from ..transport.served.flat_columns import encode_flat, error_row, flat_schema
 from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter
-from .accounts import Account
+from .stream_budget import StreamBudget
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_TEXT = 16_384
@@ -40,62 +38,20 @@ def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Ste
     return steps
 
 
-def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, account: Account) -> Iterator[SentStep]:
+def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool, budget: StreamBudget) -> Iterator[SentStep]:
     """Yields the steps of an iteration that is not shared with other clients.
 
     Raises:
-        PipelineError: the account has no room for another stream.
+        PipelineError: the maximum number of streams is open.
     """
-    with account.open_stream(pipeline.options.memory_bytes) as share:
+    with budget.open_stream(pipeline.options.memory_bytes) as share:
         limited = pipeline.with_options(memory_limit=share.memory_bytes)
         steps = open_steps(limited, cursor, strict_nulls=strict_nulls)
-        meter = WorkMeter(steps)
         try:
             for count, columns in steps:
-                meter.charge(account)
                 yield count, columns, steps.position
         finally:
             steps.close()
-            meter.charge(account)
-
-
-class WorkMeter:
-    """Measures the processor time that makes the steps of an iteration, in all threads and processes."""
-
-    def __init__(self, steps: StepIterator[Any]) -> None:
-        self._steps = steps
-        self._before_s = 0.0
-
-    def charge(self, account: Account) -> None:
-        """Charges the time since the last call. Work that is in progress may count in the next call."""
-        if account.limits_cpu:
-            now_s = self._steps.counters.totals()[Count.CPU_S]
-            account.use_cpu(now_s - self._before_s)
-            self._before_s = now_s
-
-
-def charged(steps: Iterator[SentStep], account: Account) -> Iterator[SentStep]:
-    """Yields the steps, and charges the processor time of this thread, which encodes and sends them, to an account.
-
-    Raises:
-        PipelineError: the account has used up its processor time.
-    """
-    before_s = time.thread_time()
-    try:
-        while True:
-            now_s = time.thread_time()
-            account.use_cpu(now_s - before_s)
-            before_s = now_s
-            account.check_cpu()
-            step = next(steps, None)
-            if step is None:
-                return
-            yield step
-    finally:
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
-        account.use_cpu(time.thread_time() - before_s)
 
 
 def send_stream(connection: socket.socket, element: Element, steps: Iterator[SentStep], layout: Layout) -> None:

@@ -16,13 +16,13 @@ from ..errors import PipelineError
 from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
-from ..transport.served.security import OwnToken, Security
-from .accounts import Accounts
+from ..transport.served.tokens import OwnToken, read_token
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits
 from .listener import Listener
 from .requests import Client, refuse
 from .shared import SharedEpochs
+from .stream_budget import StreamBudget
 from .variants import Variants
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,13 +33,14 @@ class ArrowServer:
 
     Args:
         pipeline: the pipeline to serve.
-        address: ``unix:PATH`` or ``tcp://HOST:PORT``; port 0 picks any free port.
-        token_file, tls_cert_file, tls_key_file: required if other machines can connect. If you give no token file for a
-            TCP port of this machine, the server makes a token. Clients of the same user find it; others cannot read it.
+        address: ``unix:PATH`` or ``tcp://127.0.0.1:PORT``; port 0 picks any free port. Clients on other machines come
+            through a tunnel; see ``docs/arrow-stream.md``.
+        token_file: a file whose first line is the token of clients. Without it, the server makes a token for a TCP
+            port. Clients of the same user find it; others cannot read it.
         limits: how much each client may request.
 
     Raises:
-        PipelineError: other machines could connect without a token and TLS, or the server cannot listen on the address.
+        PipelineError: other machines could connect, or the server cannot listen on the address.
         ParquetryError: the pipeline cannot be planned.
     """
 
@@ -49,8 +50,6 @@ class ArrowServer:
         address: str,
         *,
         token_file: str | os.PathLike[str] | None = None,
-        tls_cert_file: str | os.PathLike[str] | None = None,
-        tls_key_file: str | os.PathLike[str] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         if pipeline.address is not None:
@@ -61,29 +60,22 @@ class ArrowServer:
                 "bad rows with where()."
             )
         endpoint = parse_endpoint(address)
-        security = Security(
-            token_file=_text(token_file), tls_cert_file=_text(tls_cert_file), tls_key_file=_text(tls_key_file)
-        )
-        security.check(endpoint)
-        self._token, context = security.token(), security.context()
+        self._token = None if token_file is None else read_token(os.fspath(token_file))
         self._own_token: OwnToken | None = None
         if self._token is None and endpoint.kind == "tcp":
             self._own_token = OwnToken()
             self._token = self._own_token.text
-        self._has_tls = context is not None
         _ = pipeline.element  # if planning fails, raise here, not to the first client
         self.limits = limits or ClientLimits()
         if self.limits.memory_bytes is not None:
             most = min(self.limits.memory_bytes, pipeline.options.memory_bytes)
             pipeline = pipeline.with_options(memory_limit=most)
         self.variants = Variants(pipeline, self.limits)
-        self.shared = SharedEpochs()
-        self._accounts = Accounts(self.limits)
+        self.budget = StreamBudget(self.limits)
+        self.shared = SharedEpochs(self.budget)
         self._endpoints: set[StreamEndpoint] = set()
         self._lock = threading.Lock()
-        self._listener = Listener(
-            endpoint, self._handle, context=context, most=self.limits.max_connections, refuse=self._refuse
-        )
+        self._listener = Listener(endpoint, self._handle, most=self.limits.max_connections, refuse=self._refuse)
         if self._own_token is not None:
             try:
                 self._own_token.publish(self._listener.endpoint)
@@ -95,8 +87,7 @@ class ArrowServer:
     @property
     def endpoint(self) -> Endpoint:
         """The address it listens on."""
-        found = self._listener.endpoint
-        return Endpoint(kind=found.kind, path=found.path, host=found.host, port=found.port, tls=self._has_tls)
+        return self._listener.endpoint
 
     @property
     def address(self) -> str:
@@ -114,8 +105,8 @@ class ArrowServer:
         return self._token
 
     def new_endpoint(self, send: Callable[[socket.socket, Cursor], None]) -> StreamEndpoint | None:
-        """Opens an endpoint for a reader that cannot send requests; ``None`` if that would bypass the token or TLS."""
-        if self._token is not None or self._has_tls:
+        """Opens an endpoint for a reader that cannot send requests; ``None`` if that would bypass the token."""
+        if self._token is not None:
             return None
         endpoint = StreamEndpoint(send)
         with self._lock:
@@ -156,17 +147,16 @@ class ArrowServer:
     def __repr__(self) -> str:
         return f"ArrowServer({self.address!r}, clients={self.clients})"
 
-    def _handle(self, connection: socket.socket, peer: str) -> None:
-        with self._accounts.of(peer) as account:
-            Client(self, connection, account).serve()
+    def _handle(self, connection: socket.socket) -> None:
+        Client(self, connection).serve()
 
-    def _refuse(self, connection: socket.socket, peer: str) -> None:
+    def _refuse(self, connection: socket.socket) -> None:
         refuse(
             connection,
             PipelineError(
-                f"server: expected at most {self.limits.max_connections} connections from {peer} at once, got one "
-                "more. Close iterators that you no longer need, use fewer loader workers, or start the server with a "
-                "higher limit max_connections."
+                f"server: expected at most {self.limits.max_connections} connections at once, got one more. Close "
+                "iterators that you no longer need, use fewer loader workers, or start the server with a higher limit "
+                "max_connections."
             ),
         )
 
@@ -176,21 +166,13 @@ def serve(
     address: str | ServerAddress = "tcp://127.0.0.1:0",
     *,
     token_file: str | os.PathLike[str] | None = None,
-    tls_cert_file: str | os.PathLike[str] | None = None,
-    tls_key_file: str | os.PathLike[str] | None = None,
     limits: ClientLimits | None = None,
 ) -> ArrowServer:
     """Serves a pipeline, or an object that has one, from this process, for notebooks and tests.
 
     The pipeline's ``executor`` decides whether threads of this process or a sidecar make the batches. Clients connect
-    with ``Pipeline(address=server.address)``. ``limits`` sets how much each of them may request.
+    with ``Pipeline(address=server.address)``. ``limits`` sets how much they may request.
     """
     served = getattr(pipeline, "pipeline", pipeline)
     url = address.url if isinstance(address, ServerAddress) else address
-    return ArrowServer(
-        served, url, token_file=token_file, tls_cert_file=tls_cert_file, tls_key_file=tls_key_file, limits=limits
-    )
-
-
-def _text(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)
+    return ArrowServer(served, url, token_file=token_file, limits=limits)

@@ -8,37 +8,35 @@ that were sent to a client that died are not sent again.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ..errors import SidecarError
 from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
-from .accounts import Account, StreamShare
 from .epoch_log import EpochLog
-from .sending import SentStep, WorkMeter, open_steps
+from .sending import SentStep, open_steps
+from .stream_budget import StreamBudget, StreamShare
 
 
 class SharedEpoch:
     """One epoch of one pipeline, from a position on. Thread-safe."""
 
-    def __init__(self, pipeline: Pipeline, epoch: int, position: int, *, strict_nulls: bool) -> None:
-        self._steps = open_steps(pipeline, Cursor(iteration=epoch, start=position), strict_nulls=strict_nulls)
-        self._meter = WorkMeter(self._steps)
+    def __init__(
+        self, pipeline: Pipeline, epoch: int, position: int, share: StreamShare, *, strict_nulls: bool
+    ) -> None:
+        limited = pipeline.with_options(memory_limit=share.memory_bytes)
+        self._steps = open_steps(limited, Cursor(iteration=epoch, start=position), strict_nulls=strict_nulls)
+        self._share = share
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self.position = position
-        self.clients: Counter[Account] = Counter()
-        self.shares: dict[Account, StreamShare] = {}  # each peer pays for the epoch, as any of them may be the last
+        self.clients = 0
         self.finished = False
 
-    def next(self, account: Account) -> SentStep | None:
+    def next(self) -> SentStep | None:
         """Returns the next step, or ``None`` at the end. An error is raised to every client."""
         with self._lock:
-            try:
-                return self._next()
-            finally:
-                self._meter.charge(account)
+            return self._next()
 
     def _next(self) -> SentStep | None:
         if self._error is not None:
@@ -59,12 +57,14 @@ class SharedEpoch:
     def close(self) -> None:
         """Stops all work, also while another thread waits for a step. Idempotent."""
         self._steps.close()
+        self._share.close()
 
 
 class SharedEpochs:
     """The shared epochs of all pipelines. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: StreamBudget) -> None:
+        self._budget = budget
         self._epochs: dict[tuple[str, int], SharedEpoch] = {}
         self._log = EpochLog()
         self._lock = threading.Lock()
@@ -78,7 +78,6 @@ class SharedEpochs:
         *,
         strict_nulls: bool,
         asked: Callable[[], bool],
-        account: Account,
     ) -> Iterator[SentStep]:
         """Yields this client's part of an epoch: the steps that it asks for before another client does.
 
@@ -88,20 +87,19 @@ class SharedEpochs:
             epoch: the number of the epoch.
             strict_nulls: as for `open_steps`.
             asked: waits until the client asks for a step; returns False if it left instead.
-            account: pays for the work. All clients of one account in an epoch count as one stream.
 
         Raises:
-            PipelineError: the account has no room for another stream.
+            PipelineError: the maximum number of streams is open. All clients of an epoch count as one.
         """
         name = f"{key} {strict_nulls}", epoch
-        shared = self._join(name, pipeline, account, strict_nulls=strict_nulls)
+        shared = self._join(name, pipeline, strict_nulls=strict_nulls)
         if shared is None:
             return
         try:
-            while asked() and (step := shared.next(account)) is not None:
+            while asked() and (step := shared.next()) is not None:
                 yield step
         finally:
-            self._leave(name, shared, account)
+            self._leave(name, shared)
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
@@ -111,9 +109,7 @@ class SharedEpochs:
         for epoch in left:
             epoch.close()
 
-    def _join(
-        self, name: tuple[str, int], pipeline: Pipeline, account: Account, *, strict_nulls: bool
-    ) -> SharedEpoch | None:
+    def _join(self, name: tuple[str, int], pipeline: Pipeline, *, strict_nulls: bool) -> SharedEpoch | None:
         """Returns the epoch, or ``None`` if it has ended."""
         with self._lock:
             if self._closed:
@@ -123,26 +119,19 @@ class SharedEpochs:
                 position = self._log.position(*name)
                 if position is None:
                     return None
-                share = account.open_stream(pipeline.options.memory_bytes)
+                share = self._budget.open_stream(pipeline.options.memory_bytes)
                 try:
-                    limited = pipeline.with_options(memory_limit=share.memory_bytes)
-                    shared = SharedEpoch(limited, name[1], position, strict_nulls=strict_nulls)
+                    shared = SharedEpoch(pipeline, name[1], position, share, strict_nulls=strict_nulls)
                 except BaseException:
                     share.close()
                     raise
                 self._epochs[name] = shared
-                shared.shares[account] = share
-            elif account not in shared.shares:
-                shared.shares[account] = account.open_stream(pipeline.options.memory_bytes)
-            shared.clients[account] += 1
+            shared.clients += 1
             return shared
 
-    def _leave(self, name: tuple[str, int], shared: SharedEpoch, account: Account) -> None:
+    def _leave(self, name: tuple[str, int], shared: SharedEpoch) -> None:
         with self._lock:
-            shared.clients[account] -= 1
-            if not shared.clients[account]:
-                del shared.clients[account]
-                shared.shares.pop(account).close()
+            shared.clients -= 1
             if shared.clients:
                 return
             del self._epochs[name]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 from ..errors import ParquetryError, PipelineError
+from ..memory.recent import RecentValues
 from ..pipeline.pipeline import Pipeline
 from ..stages.base import Decision, Stage, stage_from_json
 from ..stages.shard import is_shard
@@ -66,21 +65,16 @@ def _end_of_rows(stages: list[Stage]) -> int:
 
 
 class Variants:
-    """Keeps the pipelines that clients have asked for, so that each is planned only once. Thread-safe.
-
-    If there are too many, the oldest of the peer with the most is dropped, so no peer can drop those of another.
-    """
+    """Keeps the pipelines that clients have asked for, so that each is planned only once. Thread-safe."""
 
     def __init__(self, served: Pipeline, limits: ClientLimits) -> None:
         self.served = served
         self._limits = limits
         self._names = frozenset(str(output.path[-1]) for output in served.element.outputs)
-        self._made: OrderedDict[str, Pipeline] = OrderedDict()
-        self._peers: dict[str, str] = {}  # who asked for each first
-        self._lock = Lock()
+        self._recent: RecentValues[str, Pipeline] = RecentValues(_MOST_KEPT)
 
-    def of(self, request: dict[str, Any], peer: str = "") -> tuple[str, Pipeline]:
-        """Returns the pipeline of a peer's request, with a key that identifies it.
+    def of(self, request: dict[str, Any]) -> tuple[str, Pipeline]:
+        """Returns the pipeline of a request, with a key that identifies it.
 
         Raises:
             PipelineError: a stage is not valid there, cannot be sent by a client, or exceeds a limit.
@@ -88,24 +82,16 @@ class Variants:
         self._limits.check_request(request, self._names)
         added, seed = request.get("stages") or [], request.get("seed")
         key = hashlib.sha256(json.dumps([added, seed], sort_keys=True).encode()).hexdigest()
-        with self._lock:
-            if key in self._made:
-                self._made.move_to_end(key)
-                return key, self._made[key]
-        pipeline = with_added(self.served, [_stage(item) for item in added], seed)
-        if added:
-            self._limits.check_element(pipeline.element)
-        with self._lock:
-            made = self._made.setdefault(key, pipeline)
-            self._peers.setdefault(key, peer)
-            if len(self._made) > _MOST_KEPT:
-                self._drop_one()
-        return key, made
-
-    def _drop_one(self) -> None:
-        ((most, _),) = Counter(self._peers[key] for key in reversed(self._made)).most_common(1)
-        oldest = next(key for key in self._made if self._peers[key] == most)
-        del self._made[oldest], self._peers[oldest]
+        pipeline = self._recent.get(key)
+        if pipeline is None:
+            made = with_added(self.served, [_stage(item) for item in added], seed)
+            if added:
+                self._limits.check_element(made.element)
+            self._recent.keep(key, made)
+            pipeline = self._recent.get(key)  # another client may have been faster
+            if pipeline is None:
+                pipeline = made
+        return key, pipeline
 
 
 def _stage(value: Any) -> Stage:

@@ -221,8 +221,6 @@ def serve(
     token_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A file whose first line clients must present.")
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="The key of the certificate, PEM.")] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -232,13 +230,12 @@ def serve(
     storage_option: StorageOptions = None,
 ) -> Shown:
     """Serve a pipeline's batches as Arrow streams, until SIGTERM or Ctrl-C."""
-    from ..arrow_stream.command import serve_until_stopped
+    from ..arrow_stream.server_process import serve_until_stopped
 
     is_file = not chain and (source == "-" or source.endswith(".json"))
     pipeline = source if is_file else opened(source, chain, storage_option)
-    security = {"token_file": token_file, "tls_cert_file": tls_cert, "tls_key_file": tls_key}
     announce = _announce_as_json if context.params.get("as_json") else print
-    serve_until_stopped(pipeline, listen, announce=announce, limits=limit or (), **security)
+    serve_until_stopped(pipeline, listen, announce=announce, limits=limit or (), token_file=token_file)
     return SHOWN_BEFORE
 
 

@@ -1,4 +1,4 @@
-"""``python -m parquetry.common.sidecar --fd N``: the reader process of a trainer. For ``serve``, see `arrow_stream`."""
+"""``python -m parquetry.common.sidecar --fd N``: the reader process of a trainer; ``serve``: its own batch server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 def main() -> None:
     """Serves the inherited socket until the trainer closes it or ends."""
     if sys.argv[1:2] == ["serve"]:
-        from ..arrow_stream.command import main as serve
+        from ..arrow_stream.server_process import serve_trainer
 
-        sys.exit(serve(sys.argv[2:]))
+        sys.exit(serve_trainer())
     parser = argparse.ArgumentParser(prog="python -m parquetry.common.sidecar", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the trainer's socket")
     parser.add_argument(SHARED, action="store_true", help="allow several requests, one after the other")

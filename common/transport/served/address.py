@@ -1,7 +1,7 @@
 """`Endpoint`, the address of a socket, and `ServerAddress`, which adds what a client needs to connect.
 
-Both are made from URLs such as ``unix:/run/data.sock``, ``tcp://127.0.0.1:9100`` or ``tls://data.example:9100``. A
-plain TCP address is always on this machine. All other TCP addresses require TLS and a token.
+Both are made from URLs such as ``unix:/run/data.sock`` or ``tcp://127.0.0.1:9100``, which are always on this machine.
+Another machine is reached through a tunnel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ...errors import PipelineError
 from ...process.dataclass import dataclass
 
-_FORMS = "unix:PATH, tcp://127.0.0.1:PORT or tls://HOST:PORT"
+_FORMS = "unix:PATH or tcp://127.0.0.1:PORT"
 _LONGEST_UNIX_PATH = 107
 
 
@@ -25,25 +25,18 @@ class Endpoint:
 
     Attributes:
         kind: ``"unix"`` for a Unix socket at ``path``, or ``"tcp"`` for ``host`` and ``port`` (0 = any free port).
-        tls: whether the connection is encrypted.
     """
 
     kind: Literal["unix", "tcp"]
     path: str = ""
     host: str = ""
     port: int = 0
-    tls: bool = False
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only processes on this machine can reach it."""
-        return self.kind == "unix" or is_loopback(self.host)
 
     def __str__(self) -> str:
         if self.kind == "unix":
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.tls else 'tcp'}://{host}:{self.port}"
+        return f"tcp://{host}:{self.port}"
 
     @property
     def for_tensorflow_io(self) -> str:
@@ -56,27 +49,20 @@ class ServerAddress:
     """The address of a served pipeline, with the options of a client.
 
     Attributes:
-        url: ``unix:PATH``, ``tcp://127.0.0.1:PORT``, or ``tls://HOST:PORT``.
+        url: ``unix:PATH`` or ``tcp://127.0.0.1:PORT``.
         token_file: a file whose first line is the server's token. ``None`` means the token that a server of the same
-            user created for itself, if it listens on a TCP port of this machine.
-        tls_ca_file: the CA certificates (PEM) that verify the server's certificate; ``None`` = the system's.
+            user created for itself, if it listens on a TCP port.
         shared: whether to share one epoch with all other clients that set this, instead of reading a shard.
         seed: replaces a shuffle seed that nobody chose. Set when a state with another seed is loaded.
     """
 
     url: str
     token_file: str | None = None
-    tls_ca_file: str | None = None
     shared: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
         endpoint = self.endpoint
-        if endpoint.kind == "tcp" and not endpoint.is_local and not endpoint.tls:
-            raise PipelineError(
-                f"address {self.url!r}: expected tls://HOST:PORT for another machine, got plain TCP. "
-                "Start the server with a token and TLS, and give token_file= and tls_ca_file= here."
-            )
         if endpoint.port == 0 and endpoint.kind == "tcp":
             raise PipelineError(
                 f"address {self.url!r}: expected a port, got none. The server prints its port when it starts."
@@ -89,7 +75,7 @@ class ServerAddress:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields. The token itself stays in its file."""
-        return {name: getattr(self, name) for name in ("url", "token_file", "tls_ca_file", "shared", "seed")}
+        return {name: getattr(self, name) for name in ("url", "token_file", "shared", "seed")}
 
     @classmethod
     def of(cls, value: str | os.PathLike[str] | Mapping[str, Any] | ServerAddress | Any) -> ServerAddress:
@@ -117,7 +103,7 @@ def parse_endpoint(url: str) -> Endpoint:
     """Parses a URL to the address of a socket.
 
     Raises:
-        PipelineError: the URL has none of the known forms.
+        PipelineError: the URL has none of the known forms, or names another machine.
     """
     if not isinstance(url, str):
         raise PipelineError(f"address: expected {_FORMS}, got {url!r}.")
@@ -133,14 +119,16 @@ def parse_endpoint(url: str) -> Endpoint:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if parts_wrong(url) or host is None or port is None:
+    if not url.startswith("tcp://") or "/" in url[6:] or "@" in url or host is None or port is None:
         raise PipelineError(f"address {url!r}: expected {_FORMS}.")
-    return Endpoint(kind="tcp", host=host, port=port, tls=url.startswith("tls://"))
-
-
-def parts_wrong(url: str) -> bool:
-    """Returns whether a URL has a scheme other than ``tcp`` and ``tls``, or more than a host and a port."""
-    return not url.startswith(("tcp://", "tls://")) or "/" in url[6:] or "@" in url
+    if not is_loopback(host):
+        raise PipelineError(
+            f"address {url!r}: expected {_FORMS}, because a server serves its own machine only, got the host {host!r}. "
+            f"Start the server with --listen tcp://127.0.0.1:{port} --token-file FILE, and on the other machine open "
+            f"a tunnel with: ssh -N -L {port}:127.0.0.1:{port} SERVER. The address there is tcp://127.0.0.1:{port}, "
+            "with the same token_file=."
+        )
+    return Endpoint(kind="tcp", host=host, port=port)
 
 
 def is_loopback(host: str) -> bool:

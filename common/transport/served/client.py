@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import ssl
 import struct
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from ..source import StepRequest
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
 from .liveness import CHECK_S, ServerWatch
-from .security import client_context, client_token
+from .tokens import client_token
 from .wire import ERROR_KEY, POSITION_KEY, VERSION, Layout, SocketReader, cursor_to_json, receive_json, send_json
 
 _CONNECT_S = 10.0
@@ -36,7 +35,7 @@ class Connection:
         stall_timeout: see `ServerWatch`.
 
     Raises:
-        SidecarError: no server listens there, or the TLS certificate is not accepted.
+        SidecarError: no server listens there.
     """
 
     def __init__(self, address: ServerAddress, *, stall_timeout: float | None = None) -> None:
@@ -227,7 +226,6 @@ class ServedSource:
 
 def _connect(address: ServerAddress) -> socket.socket:
     endpoint = address.endpoint
-    context = client_context(address)
     result = None
     try:
         if endpoint.kind == "unix":
@@ -239,15 +237,12 @@ def _connect(address: ServerAddress) -> socket.socket:
         else:
             result = socket.create_connection((endpoint.host, endpoint.port), timeout=_CONNECT_S)
             result.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the server waits for each request
-            if context is not None:
-                result = context.wrap_socket(result, server_hostname=endpoint.host)
             result.settimeout(None)
     except OSError as error:
         if result is not None:
             result.close()
-        what = "a certificate that tls_ca_file= vouches for" if isinstance(error, ssl.SSLError) else "a server"
         raise SidecarError(
-            f"server at {address.url}: expected {what}, got {error}. Start one with: "
+            f"server at {address.url}: expected a server, got {error}. Start one with: "
             "parquetry serve --listen ADDRESS PIPELINE.json."
         ) from error
     return result

@@ -74,7 +74,7 @@ def receive_json(
     if magic != MAGIC or length > most_bytes:
         raise SidecarError(
             f"connection: expected a parquetry message, which begins with {MAGIC!r}, got {bytes(head)!r}. "
-            "Check the address: another program may listen there, or only one side uses TLS."
+            "Check the address: another program may listen there."
         )
     body = receive_exactly(connection, length, end_s=end_s, waiting=waiting)
     try:

@@ -16,14 +16,14 @@ from cases import every_case
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ClientLimits, ServerAddress, limits, listener, serve, variants
-from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.limits import check_pattern, within
 from parquetry.common.arrow_stream.sending import own_steps, send_stream
+from parquetry.common.arrow_stream.stream_budget import StreamBudget
 from parquetry.common.errors import PipelineError, SidecarError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.schema.plain import hints_of
 from parquetry.common.stages.base import kinds
-from parquetry.common.transport.served import security
+from parquetry.common.transport.served import tokens
 from parquetry.common.transport.served.client import Connection, ask_once, open_stream
 from parquetry.common.transport.served.served_plan import sendable_verbs
 from parquetry.common.transport.served.wire import ERROR_KEY, SocketReader
@@ -153,13 +153,13 @@ def test_planning_that_takes_too_long_is_stopped() -> None:
     assert within(9, lambda: 3) == 3
 
 
-def test_a_machine_at_its_connection_limit_gets_another_when_one_is_closed(built: Built) -> None:
+def test_a_server_at_its_connection_limit_takes_another_when_one_is_closed(built: Built) -> None:
     with serve(built.pipeline("id"), limits=ClientLimits(max_connections=2)) as server:
         address = ServerAddress.of(server)
         first, second = Connection(address), Connection(address)
         for connection in (first, second):
             assert connection.ask({"do": "length"}) == {"length": 50}
-        with pytest.raises(PipelineError, match=r"at most 2 connections from this machine .* limit max_connections"):
+        with pytest.raises(PipelineError, match=r"at most 2 connections at once.* limit max_connections"):
             ask_once(address, {"do": "length"})
         first.close()
         while server.clients > 1:
@@ -203,7 +203,7 @@ def test_a_client_that_does_not_read_is_dropped(built: Built, caplog: pytest.Log
         send_stream(
             left,
             pipeline.element,
-            own_steps(pipeline, Cursor(), strict_nulls=True, account=Account("x", ClientLimits())),
+            own_steps(pipeline, Cursor(), strict_nulls=True, budget=StreamBudget(ClientLimits())),
             "rows",
         )
     assert "a client that read nothing for 0.02 s was dropped" in caplog.text
@@ -222,11 +222,11 @@ def test_a_tcp_server_without_a_token_file_lets_in_this_user_alone(
     built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serve(built.pipeline("id")) as server:
-        file = Path(security._token_path("127.0.0.1", server.endpoint.port))
+        file = Path(tokens._token_path("127.0.0.1", server.endpoint.port))
         assert file.stat().st_mode & 0o777 == 0o600
         assert file.parent.stat().st_mode & 0o777 == 0o700
         assert len(Pipeline(address=server.address.replace("127.0.0.1", "localhost"))) == 50
-        monkeypatch.setattr(security, "_is_private", lambda path, kind: False)  # as for another user
+        monkeypatch.setattr(tokens, "_is_private", lambda path, kind: False)  # as for another user
         with pytest.raises(PipelineError, match="expected its token, got another or none") as caught:
             _ = Pipeline(address=server.address).element
         assert "On the server" not in str(caught.value)  # strangers learn nothing about its files
@@ -236,13 +236,13 @@ def test_a_tcp_server_without_a_token_file_lets_in_this_user_alone(
 def test_tokens_of_killed_servers_go_and_those_of_running_ones_stay(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(security, "_token_directory", lambda: str(tmp_path))
+    monkeypatch.setattr(tokens, "_token_directory", lambda: str(tmp_path))
     tmp_path.chmod(0o700)
     left, new = tmp_path / "tcp-127.0.0.1-1.token", tmp_path / "tcp-127.0.0.1-2.token"
     for file in (left, new):
         file.write_text("x" * 20)
     with serve(built.pipeline("id")) as first:
-        running = Path(security._token_path("127.0.0.1", first.endpoint.port))
+        running = Path(tokens._token_path("127.0.0.1", first.endpoint.port))
         for file in (left, running):
             os.utime(file, (1, 1))
         with serve(built.pipeline("id")):
@@ -261,7 +261,7 @@ def test_served_names_may_hold_any_characters() -> None:
 def test_a_token_directory_that_others_can_write_is_not_used(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(security, "_token_directory", lambda: str(tmp_path / "shared"))
+    monkeypatch.setattr(tokens, "_token_directory", lambda: str(tmp_path / "shared"))
     (tmp_path / "shared").mkdir(mode=0o777)
     os.chmod(tmp_path / "shared", stat.S_IRWXU | stat.S_IRWXO)
     with pytest.raises(PipelineError, match=r"not a directory that only this user can access.*Give a token file"):
@@ -300,13 +300,13 @@ def test_an_error_that_quotes_a_long_request_is_short(built: Built) -> None:
         assert len(str(caught.value)) < 40_000
 
 
-def test_a_peer_that_asks_for_many_pipelines_drops_none_of_the_others(built: Built) -> None:
-    made = variants.Variants(built.pipeline("id"), ClientLimits())
-    mine = {number: made.of(taking(number), "mine")[1] for number in range(3)}
-    for number in range(3, 3 * variants._MOST_KEPT):
-        made.of(taking(number), "other")
-    assert all(made.of(taking(number), "mine")[1] is pipeline for number, pipeline in mine.items())
-    assert len(made._made) == len(made._peers) == variants._MOST_KEPT
+def test_the_pipelines_that_clients_asked_for_most_recently_are_kept(built: Built) -> None:
+    kept = variants.Variants(built.pipeline("id"), ClientLimits())
+    first = kept.of(taking(0))[1]
+    for number in range(1, 3 * variants._MOST_KEPT):
+        kept.of(taking(number))
+        assert kept.of(taking(0))[1] is first
+    assert len(kept._recent) == variants._MOST_KEPT
 
 
 def taking(count: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from parquetry.common.stages.shard import Shard
 from parquetry.common.transport.served.client import Connection, open_stream
 from parquetry.common.transport.served.wire import SocketReader, send_json
 
-from .served import TLS, elements, socket_url
+from .served import elements, socket_url, tunnel_to
 
 pytestmark = pytest.mark.versions
 
@@ -433,32 +433,12 @@ def token_file(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_token_and_tls_let_in_those_who_have_both(built: Built, token_file: str, tmp_path: Path) -> None:
+def test_a_client_behind_a_tunnel_needs_the_token(built: Built, token_file: str) -> None:
     pipeline = built.pipeline("id", "image").batch(8)
-    with serve(
-        pipeline,
-        "tcp://127.0.0.1:0",
-        token_file=token_file,
-        tls_cert_file=TLS / "cert.pem",
-        tls_key_file=TLS / "key.pem",
-    ) as server:
-        assert server.address.startswith("tls://127.0.0.1:")
-        trusted = str(TLS / "cert.pem")
-        known = ServerAddress(url=server.address, token_file=token_file, tls_ca_file=trusted)
-        assert elements(Pipeline(address=known)) == elements(pipeline)
+    with serve(pipeline, token_file=token_file) as server, tunnel_to(server) as url:
+        assert elements(Pipeline(address=ServerAddress(url=url, token_file=token_file))) == elements(pipeline)
         with pytest.raises(PipelineError, match="expected its token, got another or none"):
-            elements(Pipeline(address=ServerAddress(url=server.address, tls_ca_file=trusted)))
-        with pytest.raises(SidecarError, match=r"expected a certificate that tls_ca_file= vouches for"):
-            elements(Pipeline(address=ServerAddress(url=server.address, token_file=token_file)))
-        with pytest.raises(SidecarError, match=r"got the end of the connection|expected a message"):
-            elements(Pipeline(address=server.address.replace("tls:", "tcp:")))
-
-
-def test_a_wrong_certificate_file_is_reported(built: Built, token_file: str) -> None:
-    with pytest.raises(PipelineError, match=r"expected a PEM certificate"):
-        serve(built.pipeline("id"), tls_cert_file=token_file, tls_key_file=token_file)
-    with pytest.raises(PipelineError, match="expected PEM certificates"):
-        elements(Pipeline(address=ServerAddress(url="tls://127.0.0.1:1", tls_ca_file=token_file)))
+            elements(Pipeline(address=url))
 
 
 def test_a_served_pipeline_with_functions_runs_them_on_the_server(built: Built) -> None:

@@ -19,9 +19,9 @@ from processes import PATIENCE_S, settled
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ArrowServer, ClientLimits, ServerAddress, serve
 from parquetry.common.arrow_stream import epoch_log as logs
-from parquetry.common.arrow_stream.accounts import Account
 from parquetry.common.arrow_stream.epoch_log import EpochLog
 from parquetry.common.arrow_stream.shared import SharedEpochs
+from parquetry.common.arrow_stream.stream_budget import StreamBudget
 from parquetry.common.errors import SidecarError
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.transport.served.client import open_stream
@@ -121,11 +121,11 @@ def test_an_epoch_whose_rows_are_dropped_continues_where_it_was_left(
 
     pipeline = built.pipeline("id", executor=executor).transform(odd, drops=True)
     pipeline = pipeline if batch is None else pipeline.batch(batch)
-    shared = SharedEpochs()
+    shared = SharedEpochs(StreamBudget(ClientLimits()))
     found: list[int] = []
 
     def part() -> Any:
-        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True, account=account())
+        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
 
     while shared._log.position("k True", 0) is not None:
         steps = part()
@@ -150,10 +150,10 @@ def test_epochs_that_were_begun_in_any_order_leave_nothing_behind(server: ArrowS
 
 
 def test_a_closed_server_ends_no_shared_epoch_quietly(built: Built) -> None:
-    shared, pipeline = SharedEpochs(), built.pipeline("id", executor="threads").batch(4)
+    shared, pipeline = SharedEpochs(StreamBudget(ClientLimits())), built.pipeline("id", executor="threads").batch(4)
 
     def steps() -> Any:
-        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True, account=account())
+        return shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
 
     begun = steps()
     next(begun)
@@ -173,9 +173,9 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
         leave.wait(2 * PATIENCE_S)
         return row
 
-    shared = SharedEpochs()
+    shared = SharedEpochs(StreamBudget(ClientLimits()))
     pipeline = built.pipeline("id", executor="threads").transform(wait)
-    steps = shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True, account=account())
+    steps = shared.steps("k", pipeline, 0, strict_nulls=True, asked=lambda: True)
     reader = threading.Thread(target=lambda: list(suppressed(steps)), daemon=True)
     reader.start()
     assert entered.wait(PATIENCE_S)
@@ -187,10 +187,6 @@ def test_a_server_closes_while_a_shared_step_is_being_made(built: Built) -> None
     reader.join(PATIENCE_S)
     assert closed
     assert not reader.is_alive()
-
-
-def account() -> Account:
-    return Account("a peer", ClientLimits())
 
 
 def suppressed(steps: Iterator[Any]) -> Iterator[Any]:

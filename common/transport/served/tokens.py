@@ -1,8 +1,8 @@
-"""Tokens and TLS contexts, for servers and clients.
+"""Tokens of servers and clients.
 
-A server that other machines can reach always has both. Tokens are compared in constant time and never appear in a
-message, command line or stored pipeline. A server on a TCP port of this machine generates its own token and stores it
-in a private directory of its user, where clients of the same user find it.
+A server on a TCP port always has one. Tokens are compared in constant time and never appear in a message, command line
+or stored pipeline. A server that is given none generates its own and stores it in a private directory of its user,
+where clients of the same user find it.
 """
 
 from __future__ import annotations
@@ -12,89 +12,15 @@ import fcntl
 import hmac
 import os
 import secrets
-import ssl
 import stat
 import time
 from pathlib import Path
 
 from ...errors import PipelineError
-from ...process.dataclass import dataclass
 from .address import Endpoint, ServerAddress
 
 _SHORTEST_TOKEN = 16
 _NEW_S = 60.0  # a newer token file may not be locked yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """What a server requires of its clients: nothing, a token, TLS, or both."""
-
-    token_file: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
-
-    def check(self, endpoint: Endpoint) -> None:
-        """Checks that a server is not open to other machines without protection.
-
-        Raises:
-            PipelineError: other machines can reach the address and there is no token or no TLS, or the TLS files do not
-                suit the address.
-        """
-        if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise PipelineError("serve: expected a TLS certificate and its key together, got only one of them.")
-        if self.has_tls and endpoint.kind == "unix":
-            raise PipelineError(
-                f"serve at {endpoint}: expected TCP for TLS, got a Unix socket, which file permissions protect."
-            )
-        if not endpoint.is_local and (self.token_file is None or not self.has_tls):
-            raise PipelineError(
-                f"serve at {endpoint}: expected an address of this machine (a Unix socket, 127.0.0.1), because other "
-                "machines could connect. Give a token file, a TLS certificate and its key, or listen on 127.0.0.1."
-            )
-
-    @property
-    def has_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.tls_cert_file is not None
-
-    def token(self) -> str | None:
-        """Returns the token, or ``None`` if the server requires none."""
-        return None if self.token_file is None else read_token(self.token_file)
-
-    def context(self) -> ssl.SSLContext | None:
-        """Returns the TLS context of a server, or ``None`` without TLS.
-
-        Raises:
-            PipelineError: the files do not hold a certificate and its key.
-        """
-        if self.tls_cert_file is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise PipelineError(
-                f"serve: expected a PEM certificate in '{self.tls_cert_file}' and its key in '{self.tls_key_file}', "
-                f"got {error}."
-            ) from error
-        return context
-
-
-def client_context(address: ServerAddress) -> ssl.SSLContext | None:
-    """Returns the TLS context of a client, or ``None`` if the address has no TLS.
-
-    Raises:
-        PipelineError: the file holds no certificates.
-    """
-    if not address.endpoint.tls:
-        return None
-    try:
-        return ssl.create_default_context(cafile=address.tls_ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise PipelineError(
-            f"address {address.url}: expected PEM certificates in '{address.tls_ca_file}', got {error}."
-        ) from error
 
 
 def read_token(path: str) -> str:
@@ -172,7 +98,7 @@ def client_token(address: ServerAddress) -> str | None:
     endpoint = address.endpoint
     if address.token_file is not None:
         return read_token(address.token_file)
-    if endpoint.kind == "unix" or not endpoint.is_local:
+    if endpoint.kind == "unix":
         return None
     for host in ("127.0.0.1", "::1") if endpoint.host == "localhost" else (endpoint.host,):
         path = _token_path(host, endpoint.port)

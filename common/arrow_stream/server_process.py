@@ -1,20 +1,19 @@
-"""``python -m parquetry.common.sidecar serve``: a server in its own process.
+"""A process that serves until it is stopped: ``parquetry serve``, and the one that a trainer starts for itself.
 
-It serves the pipeline in a JSON file (``json.dump(pipeline.to_json(), file)``) until SIGTERM or SIGINT, and then exits
-with status 0. With ``-``, the pipeline is one line on standard input. The server then ignores SIGINT, and ends when
-standard input is closed and its last client has left. This is how a trainer starts its own server.
+It serves the pipeline in a JSON file (``json.dump(pipeline.to_json(), file)``) until SIGTERM or SIGINT. With ``-``, the
+pipeline is one line on standard input. The server then ignores SIGINT, and ends when standard input is closed and its
+last client has left. This is how a trainer starts its own server.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,18 +30,10 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _OWN_LIMITS = (f"total_memory_bytes={1 << 62}",)  # for a trainer's own server, the pipeline's memory_limit is enough
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until it is stopped by a signal; returns the exit status."""
-    options = _parser().parse_args(arguments)
+def serve_trainer() -> int:
+    """Serves the trainer that started this process; returns the exit status."""
     try:
-        serve_until_stopped(
-            options.pipeline,
-            options.listen,
-            token_file=options.token_file,
-            tls_cert_file=options.tls_cert,
-            tls_key_file=options.tls_key,
-            limits=options.limit,
-        )
+        serve_until_stopped("-", None)
     except (ParquetryError, OSError) as error:
         print(f"serve: {error}", file=sys.stderr)
         return 1
@@ -55,7 +46,7 @@ def serve_until_stopped(
     *,
     announce: Callable[[str], None] = print,
     limits: Sequence[str] = (),
-    **security: str | None,
+    token_file: str | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT. Call it in the main thread.
 
@@ -64,7 +55,7 @@ def serve_until_stopped(
         listen: the address; ``None`` makes a new Unix socket.
         announce: called with ``serving at <address>`` when clients can connect.
         limits: texts such as ``idle_s=600``; see `ClientLimits`.
-        security: ``token_file``, ``tls_cert_file`` and ``tls_key_file`` of `ArrowServer`.
+        token_file: as for `ArrowServer`.
 
     Raises:
         ParquetryError, OSError: `ArrowServer` could not be created, or the file contains no pipeline.
@@ -73,7 +64,7 @@ def serve_until_stopped(
     with Stop(ignored={signal.SIGINT} if pipeline == "-" else set()) as stop:
         directory = private_directory() if listen is None else None
         try:
-            _run(pipeline, listen or f"unix:{directory}/control", announce, security, limits, stop)
+            _run(pipeline, listen or f"unix:{directory}/control", announce, token_file, limits, stop)
         finally:
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -125,16 +116,18 @@ def _run(
     given: str | Pipeline,
     listen: str,
     announce: Callable[[str], None],
-    security: Mapping[str, str | None],
+    token_file: str | None,
     limits: Sequence[str],
     stop: Stop,
 ) -> None:
-    from .limits import ClientLimits  # not needed for --help
+    from .limits import ClientLimits
     from .server import ArrowServer
 
     pipeline = _pipeline(given) if isinstance(given, str) else given
     defaults = _OWN_LIMITS if given == "-" else ()
-    with ArrowServer(pipeline, listen, limits=ClientLimits.parse([*defaults, *limits]), **security) as server:
+    with ArrowServer(
+        pipeline, listen, token_file=token_file, limits=ClientLimits.parse([*defaults, *limits])
+    ) as server:
         announce(f"serving at {server.address}")
         sys.stdout.flush()
         if given == "-":
@@ -180,24 +173,3 @@ def _end_with_stdin(server: ArrowServer, stop: Stop) -> None:
     sys.stdin.read()
     server.drain()
     stop.set()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m parquetry.common.sidecar serve",
-        description="Serves a pipeline's batches as Arrow IPC streams, until SIGTERM or SIGINT.",
-    )
-    parser.add_argument("pipeline", metavar="PIPELINE.json", help="file with Pipeline.to_json(); - = standard input")
-    parser.add_argument("--listen", metavar="ADDRESS", help="unix:PATH or tcp://127.0.0.1:PORT; default: a new socket")
-    parser.add_argument("--token-file", metavar="FILE", help="file whose first line is the token of clients")
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
-    parser.add_argument("--tls-key", metavar="FILE", help="key of the certificate, PEM")
-    parser.add_argument(
-        "--limit",
-        metavar="NAME=NUMBER",
-        action="append",
-        default=[],
-        help="a limit for clients: max_connections, max_streams, total_memory_bytes, cpu_s, hello_s, idle_s, plan_s, "
-        "memory_bytes, max_shards, max_batch_rows, max_rows, max_stages, max_request_bytes; can be repeated",
-    )
-    return parser

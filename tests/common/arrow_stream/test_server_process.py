@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,10 +15,10 @@ from builders import Built, built_once
 from processes import PATIENCE_S, eventually, gone
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream.command import main
 from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
-from parquetry.common.errors import SidecarError
+from parquetry.common.arrow_stream.server_process import serve_until_stopped
+from parquetry.common.errors import PipelineError, SidecarError
 from parquetry.common.order.cursor import Cursor
 
 from .served import elements, server_process, socket_url
@@ -74,31 +73,21 @@ def test_functions_run_in_the_server_with_its_own_workers(built: Built, tmp_path
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "expected the JSON of a pipeline"),
+        ("{", "expected the JSON of a pipeline.*Write it with: json.dump"),
         ("[1]", "expected the JSON object of Pipeline.to_json"),
         ('{"version": 9}', "expected version 1"),
     ],
 )
-def test_a_file_that_is_not_a_pipeline_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, why: str
-) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the test runner's handlers remain
+def test_a_file_that_is_not_a_pipeline_is_reported(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "pipeline.json"
     file.write_text(text)
-    assert main([str(file), "--listen", "tcp://127.0.0.1:0"]) == 1
-    assert why in capsys.readouterr().err
-    assert main([str(tmp_path / "none"), "--listen", "tcp://127.0.0.1:0"]) == 1
-    assert "Write it with: json.dump(pipeline.to_json(), file)" in capsys.readouterr().err
+    with pytest.raises(PipelineError, match=why):
+        serve_until_stopped(str(file), None)
 
 
-def test_other_machines_are_kept_out_unless_told_otherwise(
-    built: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    file = tmp_path / "pipeline.json"
-    file.write_text(json.dumps(built.pipeline("id").to_json()))
-    assert main([str(file), "--listen", "tcp://0.0.0.0:0"]) == 1
-    assert "because other machines could connect" in capsys.readouterr().err
+def test_other_machines_are_kept_out(built: Built) -> None:
+    with pytest.raises(PipelineError, match="serves its own machine only"):
+        serve_until_stopped(built.pipeline("id"), "tcp://0.0.0.0:0")
 
 
 def test_an_own_server_ends_when_its_last_reader_has(built: Built) -> None:
