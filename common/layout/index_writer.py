@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -18,7 +18,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, ParquetryError
-from ..process.dataclass import dataclass
 from ..progress import thread_pool
 from ..schema.field import match_names
 from ..urls import clean_cause
@@ -63,15 +62,6 @@ def write_index(
         [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
     )
     columns = [columns] if isinstance(columns, str) else columns
-    return write_lines(listing, columns, lambda lines: _tables(listing, lines))
-
-
-def write_lines(
-    listing: FileListing,
-    columns: Sequence[str] | None,
-    tables_of: Callable[[IndexLines], Generator[pa.Table, None, None]],
-) -> str:
-    """Writes an index of the lines that ``tables_of`` yields, for all files in order. See `write_index`."""
     path = posixpath.join(listing.directory("row-group index"), INDEX_NAME)
     lines: IndexLines | None = IndexLines(
         listing.filesystem, dict.fromkeys((listing.files[0], listing.files[-1])), columns
@@ -79,7 +69,7 @@ def write_lines(
     try:
         with whole_file(path, listing.filesystem) as hidden:
             while lines is not None:  # once, or again with the fields that only later files have
-                with closing(tables_of(lines)) as tables:
+                with closing(_tables(listing, lines)) as tables:
                     _write(listing, hidden, lines, tables)
                 lines = lines.with_more_fields(listing.files)
     except ParquetryError:
@@ -123,17 +113,6 @@ def _tables(listing: FileListing, lines: IndexLines) -> Generator[pa.Table, None
             footers = list(pool.map(lambda file: load_footer(listing.filesystem, file), files))
             yield lines.of(files, footers)
             progress.update(len(files))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinesFound:
-    """What was learned from some lines beyond their columns. The process that makes the lines sends it along."""
-
-    extra: frozenset[str]
-    unbounded: frozenset[str]
-    exact: dict[str, bool]
-    empty: tuple[tuple[str, int, int, str], ...]
-    schemas: tuple[tuple[str, str], ...]
 
 
 class IndexLines:
@@ -186,25 +165,6 @@ class IndexLines:
             empty=tuple(self._empty),
             schemas=tuple(self._schemas),
         )
-
-    def found(self) -> LinesFound:
-        """What was learned from the lines so far, for another object to `absorb`."""
-        return LinesFound(
-            extra=frozenset(self._extra),
-            unbounded=frozenset(self._unbounded),
-            exact=dict(self._exact),
-            empty=tuple(self._empty),
-            schemas=tuple(self._schemas),
-        )
-
-    def absorb(self, found: LinesFound) -> None:
-        """Adds what another object learned from the lines of later files."""
-        self._extra |= found.extra
-        self._unbounded |= found.unbounded
-        self._exact = {**found.exact, **self._exact}
-        self._empty += found.empty
-        known = {text for _, text in self._schemas}
-        self._schemas += [(path, text) for path, text in found.schemas if text not in known]
 
     def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
         """The lines of the given files."""

@@ -492,10 +492,6 @@ class Plan(BasePlan):
         selection = self.whole_selection
         return self._fixed_part(selection) if self.order.part else selection
 
-    def adopt(self, selection: Selection) -> None:
-        """Uses a `whole_selection` that was computed elsewhere. Call this before the plan computes its own."""
-        self.__dict__["whole_selection"] = selection
-
     def rows_of(self, stages: Sequence[Stage]) -> RowSet:
         """Returns the rows that remain after the first stages of the selection."""
         if list(stages) == self.order.selection and not len(self.whole_selection.refused):

@@ -120,17 +120,6 @@ def rows_inside(parts: Sequence[RowNumbers], places: np.ndarray) -> np.ndarray:
     return found
 
 
-def concat_row_sets(parts: Sequence[RowSet]) -> RowSet:
-    """Concatenates the row sets of consecutive row groups."""
-    shift = np.cumsum([0, *(len(part.values) for part in parts)])
-    return _row_set(
-        np.concatenate([part.counts for part in parts]),
-        np.concatenate([part.whole for part in parts]),
-        np.concatenate([part.start + more for part, more in zip(parts, shift[:-1].tolist(), strict=True)]),
-        np.concatenate([part.values for part in parts]),
-    )
-
-
 def all_rows(rows_per_row_group: np.ndarray) -> RowSet:
     """Selects every row of every row group."""
     row_groups = len(rows_per_row_group)

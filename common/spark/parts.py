@@ -48,19 +48,3 @@ class DatasetPart(StoredDataset):
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "footers"}
-
-
-def whole_files(dataset: StoredDataset, tasks: int) -> list[np.ndarray]:
-    """Splits a dataset's row groups into at most ``tasks`` runs of whole files.
-
-    The runs have about the same number of rows.
-    """
-    groups = dataset.row_groups
-    if not len(groups):
-        return []
-    ends = np.cumsum(groups.rows)
-    part = (ends - groups.rows) * tasks // max(int(ends[-1]), 1)
-    first = np.flatnonzero(np.diff(groups.file, prepend=-1))
-    # A file goes to the task that gets its first row group.
-    part = np.repeat(part[first], np.diff(first, append=len(groups)))
-    return np.split(np.arange(len(groups)), np.flatnonzero(np.diff(part)) + 1)

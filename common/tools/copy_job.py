@@ -1,9 +1,9 @@
 """`CopyJob` writes the stripes of a copy to a hidden directory in the target, then moves them to their final names.
 
 ``.parquetry-copy/job.json`` identifies the copy and says whether its files are being moved. Each ``stripe-00012`` is a
-complete dataset, or is written again. On a cluster, several attempts may write the same stripe: each has a directory of
-its own, and ``stripe-00012.json`` names the one that counts. A copy can resume after an interruption at any point.
-Readers see no files until all stripes are finished. While the files are moved, they refuse the target (see `MOVING`).
+complete dataset, or is written again. A copy can resume after an interruption at any point. On a cluster, several
+attempts may write the same stripe, each in a directory of its own. Readers see no files until all stripes are finished.
+While the files are moved, they refuse the target (see `MOVING`).
 """
 
 from __future__ import annotations
@@ -153,16 +153,6 @@ class CopyJob:
         """Returns a new directory for an attempt to write a stripe, if others may be writing it or were killed."""
         return f"{self.place(stripe)}-{uuid.uuid4().hex}"
 
-    def accept(self, stripe: int, attempt: str) -> None:
-        """Makes a finished attempt the stripe.
-
-        Raises:
-            DatasetError: the copy has ended, or another one began there.
-        """
-        self.check_current(attempt)
-        choice = {"fingerprint": self._fingerprint, "directory": posixpath.basename(attempt)}
-        replace_file(self._filesystem, self._choice(stripe), json.dumps(choice).encode())
-
     def check_current(self, attempt: str) -> None:
         """Removes a finished attempt and raises `DatasetError` if the copy has all stripes, or another one began."""
         found = self._noted()
@@ -176,7 +166,7 @@ class CopyJob:
 
     def has(self, stripe: int) -> bool:
         """Whether a stripe is finished."""
-        return self._moving or self._finished(stripe) is not None
+        return self._moving or self._is_file(posixpath.join(self.place(stripe), COMMON_METADATA))
 
     def run(
         self,
@@ -245,7 +235,7 @@ class CopyJob:
 
         Args:
             labels: class names by field; see `StoredDataset.labels`.
-            attempts: the directory of each stripe that has rows; ``None`` = those that `accept` and `run` finished.
+            attempts: the directory of each stripe that has rows; ``None`` = those that `run` wrote.
         """
         with storage_errors("finishing", self._root):
             if not self._moving:
@@ -256,7 +246,7 @@ class CopyJob:
                 self._note(moving=True)
                 self._moving = True
             for stripe in range(stripes):
-                place = self._written(stripe) if attempts is None else attempts.get(stripe)
+                place = self.place(stripe) if attempts is None else attempts.get(stripe)
                 if place is None:
                     continue
                 for path in self._files_of(place):
@@ -342,26 +332,7 @@ class CopyJob:
         """Whether any stripe is finished."""
         found = self._filesystem.get_file_info(pafs.FileSelector(self._work, allow_not_found=True))
         names = {posixpath.basename(info.path.rstrip("/")) for info in found} - {_JOB, MOVING}
-        return any(
-            name.endswith(".json") or self._is_file(posixpath.join(self._work, name, COMMON_METADATA)) for name in names
-        )
-
-    def _choice(self, stripe: int) -> str:
-        """The file that names the attempt that counts."""
-        return f"{self.place(stripe)}.json"
-
-    def _finished(self, stripe: int) -> str | None:
-        """Returns the directory of a stripe; ``None`` if it is not finished."""
-        written = self._written(stripe)
-        is_whole = written != self.place(stripe) or self._is_file(posixpath.join(written, COMMON_METADATA))
-        return written if is_whole else None
-
-    def _written(self, stripe: int) -> str:
-        """Returns the directory that counts for a stripe."""
-        choice = self._read(self._choice(stripe))
-        if choice is None or choice["fingerprint"] != self._fingerprint:
-            return self.place(stripe)
-        return posixpath.join(self._work, choice["directory"])
+        return any(self._is_file(posixpath.join(self._work, name, COMMON_METADATA)) for name in names)
 
     def _remove(self, path: str) -> None:
         kind = self._filesystem.get_file_info(path).type
@@ -371,14 +342,11 @@ class CopyJob:
             self._filesystem.delete_dir(path)
 
     def _noted(self) -> dict[str, Any] | None:
-        return self._read(posixpath.join(self._work, _JOB))  # type: ignore[no-any-return]  # of JSON
-
-    def _read(self, path: str) -> Any:
-        """Returns the contents of a JSON file, or ``None`` if there is none."""
+        path = posixpath.join(self._work, _JOB)
         if not self._is_file(path):
             return None
         with self._filesystem.open_input_stream(path) as stream:
-            return json.loads(stream.read())
+            return json.loads(stream.read())  # type: ignore[no-any-return]  # of JSON
 
     def _note(self, *, moving: bool) -> None:
         note = json.dumps({"fingerprint": self._fingerprint, "moving": moving})

@@ -122,18 +122,6 @@ def copy(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stripe:
-    """One stripe of a copy: the ``row_groups`` to read from a dataset, and the ``rows`` to copy from them."""
-
-    dataset: StoredDataset
-    rows: RowSet
-    row_groups: np.ndarray
-    fields: tuple[UnischemaField, ...]
-    schema: Unischema
-    layout: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
     """A planned copy. The plan is made once, before the first row is read.
 
@@ -166,8 +154,7 @@ class CopyPlan:
         job = self.job(target, target_options, overwrite=overwrite)
 
         def write(number: int) -> Generator[int, None, None]:
-            stripe = self.stripe(self.stripes[number], self.dataset, self.rows)
-            return write_stripe(stripe, job.filesystem, job.place(number))
+            return write_stripe(self, number, job.filesystem, job.place(number))
 
         sizes = [int(self.rows.counts[row_groups].sum()) for row_groups in self.stripes]
         with job.alone():
@@ -186,17 +173,6 @@ class CopyPlan:
             sources=places_of(self.dataset),
             patterns=patterns_of(self.dataset),
             overwrite=overwrite,
-        )
-
-    def stripe(self, row_groups: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
-        """Creates one stripe. ``row_groups`` are indices into the given ``dataset`` and ``rows``."""
-        return Stripe(
-            dataset=dataset,
-            rows=rows,
-            row_groups=row_groups,
-            fields=self.fields,
-            schema=self.schema,
-            layout=self.layout,
         )
 
     def complete(self, job: CopyJob, resumed: int) -> CopyReport:
@@ -225,39 +201,39 @@ def patterns_of(dataset: StoredDataset) -> list[tuple[str, Pattern]]:
     return [(store_of(dataset.filesystem), pattern) for pattern in dataset.patterns]
 
 
-def write_stripe(stripe: Stripe, filesystem: pafs.FileSystem, place: str) -> Generator[int, None, None]:
+def write_stripe(plan: CopyPlan, number: int, filesystem: pafs.FileSystem, place: str) -> Generator[int, None, None]:
     """Writes one stripe to a directory. Yields the number of rows after each row group."""
-    fetcher = Fetcher(stripe.dataset, stripe.fields)
-    row_groups: list[int] = stripe.row_groups.tolist()
+    fetcher = Fetcher(plan.dataset, plan.fields)
+    row_groups: list[int] = plan.stripes[number].tolist()
 
     def load(row_group: int) -> pa.Table:
-        return take_rows(fetcher.stored(row_group), pa.array(stripe.rows.of(row_group)))
+        return take_rows(fetcher.stored(row_group), pa.array(plan.rows.of(row_group)))
 
     with (
-        DatasetWriter(place, stripe.schema, filesystem=filesystem, **stripe.layout) as writer,
+        DatasetWriter(place, plan.schema, filesystem=filesystem, **plan.layout) as writer,
         ThreadPool(THREADS, "parquetry-copy") as pool,
     ):
         for row_group, table in zip(row_groups, tables_ahead(pool, load, row_groups), strict=True):
-            _check_images(stripe, row_group, table)
-            writer.write_stored(to_stored(stripe.schema, table))
+            _check_images(plan, row_group, table)
+            writer.write_stored(to_stored(plan.schema, table))
             yield table.num_rows
 
 
-def _check_images(stripe: Stripe, row_group: int, table: pa.Table) -> None:
+def _check_images(plan: CopyPlan, row_group: int, table: pa.Table) -> None:
     """Checks the headers of image files against their field. The files have not been opened before.
 
     Raises:
         EncodeError: a file is not a suitable image. The message names it.
     """
-    for field in stripe.fields:
+    for field in plan.fields:
         codec = field.storage
-        if not (is_listed(stripe.dataset, field) and isinstance(codec, CompressedImageCodec) and codec.convert):
+        if not (is_listed(plan.dataset, field) and isinstance(codec, CompressedImageCodec) and codec.convert):
             continue
-        for row, value in zip(stripe.rows.of(row_group).tolist(), table.column(field.name), strict=True):
+        for row, value in zip(plan.rows.of(row_group).tolist(), table.column(field.name), strict=True):
             try:
                 codec.check_stored(field, memoryview(value.as_buffer()))
             except (ValueError, OSError) as error:
-                (place,) = Fetcher(stripe.dataset, [field]).places([row_group])
+                (place,) = Fetcher(plan.dataset, [field]).places([row_group])
                 where = place.describe(row) if isinstance(place, ListedPlace) else place
                 raise EncodeError(
                     f"field '{field.name}', {where}: expected an image of shape {field.shape}, got: {error}. Write it "
@@ -278,14 +254,8 @@ def plan_copy(
     petastorm_compatible: bool,
     source_options: Mapping[str, Any] | None,
     stripe_bytes: int,
-    prepare: Callable[[Pipeline], object] | None = None,
 ) -> CopyPlan:
-    """Plans a `copy`. See `copy` for the other arguments and the errors.
-
-    Args:
-        source: a URL, or a pipeline whose stored fields and rows are copied.
-        prepare: called with the filtered pipeline before its rows are selected.
-    """
+    """Plans a `copy`. See `copy` for the arguments and the errors."""
     if integer(stripe_bytes, least=1) is None:
         raise PipelineError(f"stripe_bytes: expected an integer of at least 1, got {stripe_bytes!r}.")
     source = getattr(source, "pipeline", source)
@@ -312,8 +282,6 @@ def plan_copy(
         "files": files,
         "petastorm_compatible": petastorm_compatible,
     }
-    if prepare is not None:
-        prepare(pipeline)
     rows = _plan(pipeline).selection.rows
     return CopyPlan(
         dataset=dataset,

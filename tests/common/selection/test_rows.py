@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquetry.common.selection.rows import RowNumbers, RowSet, all_rows, concat_row_sets, rows_inside
+from parquetry.common.selection.rows import RowNumbers, RowSet, all_rows, rows_inside
 
 
 def row_set(wanted: list[tuple[int, set[int]]]) -> RowSet:
@@ -25,18 +25,6 @@ def listed(rows: RowSet) -> list[list[int]]:
 
 
 GROUPS = st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 4))), min_size=1, max_size=8)
-
-
-@given(groups=GROUPS, cut=st.integers(0, 8))
-def test_parts_of_a_row_set_put_together_are_the_row_set(groups: list[tuple[int, set[int]]], cut: int) -> None:
-    whole = row_set(groups)
-    row_groups = np.arange(len(groups))
-    parts = [whole.row_groups(part) for part in (row_groups[:cut], row_groups[cut:]) if len(part)]
-    again = concat_row_sets(parts)
-    assert listed(again) == listed(whole)
-    assert again.total == whole.total
-    positions = np.arange(whole.total)
-    assert [array.tolist() for array in again.locate(positions)] == [a.tolist() for a in whole.locate(positions)]
 
 
 @given(groups=GROUPS, data=st.data())

@@ -24,7 +24,6 @@ SCHEMA = Unischema("s", [UnischemaField("id", np.int64)])
         lambda: spark.write_dataframe(None, "u", SCHEMA),
         lambda: spark.spark_converter(None),
         lambda: spark.dataset_as_rdd("u", None),
-        lambda: spark.write_index(None, "u"),
         lambda: spark.materialize_dataset(None, "u", SCHEMA).__enter__(),
     ],
 )

@@ -295,13 +295,12 @@ def test_a_late_attempt_is_in_no_later_copy(source: Path, tmp_path: Path, ends: 
     target = tmp_path / "target"
     plan = planned(source, ["id"], where=[("id", "<", COUNT // 2)], partition_by=(), stripe_bytes=copying.STRIPE_BYTES)
     job = plan.job(target, None, overwrite=False)
-    stripe = plan.stripe(plan.stripes[0], plan.dataset, plan.rows)
 
     def attempt() -> None:
         place = job.attempt(0)
-        for _ in copying.write_stripe(stripe, job.filesystem, place):
+        for _ in copying.write_stripe(plan, 0, job.filesystem, place):
             pass
-        job.accept(0, place)
+        job.check_current(place)
 
     if ends == "fails":
         with pytest.raises(DatasetError, match="another task"), job.alone():
@@ -309,7 +308,8 @@ def test_a_late_attempt_is_in_no_later_copy(source: Path, tmp_path: Path, ends: 
         assert not target.exists()
     elif ends == "completes":
         with job.alone():
-            attempt()
+            for _ in copying.write_stripe(plan, 0, job.filesystem, job.place(0)):
+                pass
             plan.complete(job, 0)
         assert len(rows_of(target)) == COUNT // 2
     if ends == "is killed":
@@ -331,11 +331,11 @@ def test_an_attempt_that_ends_while_the_files_are_moved_is_late(source: Path, tm
     plan = planned(source, ["id"])
     job = plan.job(tmp_path / "target", None, overwrite=False)
     attempt = job.attempt(0)
-    for _ in copying.write_stripe(plan.stripe(plan.stripes[0], plan.dataset, plan.rows), job.filesystem, attempt):
+    for _ in copying.write_stripe(plan, 0, job.filesystem, attempt):
         pass
     job._note(moving=True)
     with pytest.raises(DatasetError, match="so this part is late"):
-        job.accept(0, attempt)
+        job.check_current(attempt)
     assert [path.name for path in Path(attempt).parent.iterdir()] == ["job.json"]
 
 
@@ -415,29 +415,6 @@ def test_a_file_is_not_a_target(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(DatasetError, match="expected a directory or nothing, got a file"):
         quiet(source, tmp_path / "file", overwrite=True)
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_of_several_attempts_at_a_stripe_one_counts(source: Path, tmp_path: Path, same: bool) -> None:
-    """Another copy than theirs, which replaces it, takes none."""
-    target = tmp_path / "target"
-    plan = planned(source, ["id"])
-    job = plan.job(target, None, overwrite=False)
-    attempts = [job.attempt(0) for _ in range(4)]
-    for attempt in attempts[:3]:
-        for _ in copying.write_stripe(plan.stripe(plan.stripes[0], plan.dataset, plan.rows), job.filesystem, attempt):
-            pass
-    write_table(Path(attempts[3]), pa.table({"id": [99]}))  # one that was killed between its moves
-    assert not job.has(0)
-    job.accept(0, attempts[1])
-    assert job.has(0)
-    if same:
-        assert quiet(source, target, field_regex=["id"], stripe_bytes=1).resumed_stripes == 1
-        assert rows_of(target) == [{"id": row["id"]} for row in rows_of(source)]
-    else:
-        report = quiet(source, target, field_regex=["id"], where=pc.field("id") > 30, stripe_bytes=1, overwrite=True)
-        assert (report.resumed_stripes, report.rows) == (0, COUNT - 31)
-        assert [row["id"] for row in rows_of(target)] == list(range(31, COUNT))
 
 
 def test_a_file_that_another_process_removes_is_noticed(
