@@ -12,7 +12,7 @@ from .process.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .counting.loader_stats import LoaderStats
     from .counting.recording import trace
-    from .counting.watching import observe, watch
+    from .counting.watching import watch
     from .display.batches import describe, plot
     from .engine.steps.join import cu_seqlens
     from .errors import ParquetryError
@@ -52,7 +52,6 @@ __all__ = [
     "describe",
     "hash_split",
     "mix",
-    "observe",
     "plot",
     "rank_from_environment",
     "trace",
@@ -65,7 +64,7 @@ __getattr__, __dir__ = lazy_names(
     {
         ".counting.loader_stats": ("LoaderStats",),
         ".counting.recording": ("trace",),
-        ".counting.watching": ("observe", "watch"),
+        ".counting.watching": ("watch",),
         ".display.batches": ("describe", "plot"),
         ".engine.steps.join": ("cu_seqlens",),
         ".errors": ("ParquetryError",),

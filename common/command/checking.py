@@ -1,4 +1,4 @@
-"""Commands that check the data and this machine: ``lint``, ``verify``, ``stats``, ``doctor``, ``state``, ``cache``."""
+"""Commands that check the data and this machine: ``lint``, ``verify``, ``stats``, ``doctor``, ``cache``."""
 
 from __future__ import annotations
 
@@ -39,11 +39,6 @@ def register(app: typer.Typer) -> None:
         "parquetry stats data/train --keep",
     )(stats)
     command(app, "parquetry doctor")(doctor)
-    state = typer.Typer(help="Saved states.", no_args_is_help=True)
-    command(
-        state, "parquetry state show state.json", "parquetry state show state.json data/train 'batch(64)'", name="show"
-    )(state_show)
-    app.add_typer(state, name="state")
     cache = typer.Typer(help="Files that parquetry keeps between runs.", no_args_is_help=True)
     command(cache, "parquetry cache ls", "parquetry cache ls --directory /scratch/cache", name="ls")(cache_ls)
     command(cache, "parquetry cache clear selections", name="clear")(cache_clear)
@@ -217,39 +212,6 @@ def _kept(found: Iterable[CacheReport]) -> RenderableType:
     for each in found:
         columns.add_row(each.kind, f"{each.files:,}", bytes_text(each.bytes), each.directory, each.what)
     return columns
-
-
-def state_show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON file with what state_dict() returned.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="A dataset to check the state against.")] = "",
-    chain: Chain = "",
-    storage_option: StorageOptions = None,
-) -> Shown:
-    """Show a saved state, and whether it fits a dataset and a chain. Exit status 1 if it does not."""
-    from ..reports.states import show_state
-
-    found = show_state(file, opened(url, chain, storage_option) if url else None)
-    parts: list[RenderableType] = []
-    for report in found:
-        state = report.state
-        elements = "rows" if state.batch_size is None else f"batches of {state.batch_size:,}"
-        parts.append(
-            facts(
-                {
-                    "place": report.place,
-                    "elements": f"{state.consumed:,} {elements} returned",
-                    "iterator": f"number {state.iteration}, which determines the epoch",
-                    "started at": f"pass {state.origin[0]}, row {state.origin[1]:,}",
-                    "seed": None if state.seed is None else str(state.seed),
-                    "rank": f"{state.shards[0]} of {state.shards[1]} ({state.canonical_shards} canonical shards)",
-                    "loader worker": f"{state.worker} of {state.workers}" if state.workers > 1 else None,
-                    "dataset": state.fingerprint,
-                    "pipeline": f"{state.pipeline} (order {state.order})",
-                    "fits": None if report.fits is None else "yes" if report.fits else f"no: {report.why_not}",
-                }
-            )
-        )
-    return Shown(found, tuple(parts), FOUND_PROBLEMS if any(each.fits is False for each in found) else FINE)
 
 
 Directory = Annotated[

@@ -1,17 +1,14 @@
-"""`watch` shows a loader's stats as one live line while you iterate; `observe` exports OpenTelemetry metrics."""
+"""`watch` shows a loader's stats as one live line while you iterate."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
-from weakref import WeakMethod
 
-from ..errors import ParquetryError, PipelineError
+from ..errors import PipelineError
 from .loader_stats import LoaderStats
 
 _Element = TypeVar("_Element")
@@ -113,70 +110,3 @@ class _Line:
             self._live.stop()
         elif self._width:
             print()
-
-
-def observe(loader: object, attributes: Mapping[str, str] | None = None, *, meter: Any = None) -> None:
-    """Exports a loader's stats as OpenTelemetry metrics: gauges ``parquetry.rows_per_s``, ``parquetry.wait_s``, etc.
-
-    Each export of your meter provider reads all of them at the same moment, until the loader is garbage-collected.
-    The package ``opentelemetry-api`` must be installed.
-
-    >>> rows = ParquetIterable("data/train").batch(64)  # doctest: +SKIP
-    >>> parquetry.observe(rows, {"split": "train"})  # doctest: +SKIP
-
-    Args:
-        loader: what you iterate; see `watch`. For a `Pipeline`, pass an iterator of it, not the pipeline itself.
-        attributes: the attributes of every measurement.
-        meter: the meter to use instead of the global meter named ``parquetry``.
-
-    Raises:
-        PipelineError: the loader reads no parquetry data.
-        ImportError: OpenTelemetry is not installed.
-    """
-    stats = stats_of(loader)
-    if stats is None:
-        raise PipelineError(
-            f"observe: expected a parquetry dataset or iterator, or a loader over one, got {type(loader).__name__}. "
-            "For a Pipeline, pass the iterator: batches = iter(pipeline)."
-        )
-    try:
-        from opentelemetry import metrics
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "parquetry.observe needs OpenTelemetry, which is not installed. Install it with: "
-            "pip install opentelemetry-api",
-            name=error.name,
-        ) from None
-
-    chosen = metrics.get_meter("parquetry") if meter is None else meter
-    snapshots = _Snapshots(WeakMethod(stats))
-    for name in LoaderStats.numbers():
-        measure = partial(_measured, snapshots, name, dict(attributes or {}), metrics.Observation)
-        chosen.create_observable_gauge(f"parquetry.{name}", callbacks=[measure], description=name.replace("_", " "))
-
-
-class _Snapshots:
-    """A loader's numbers, taken once for all gauges of an export. A gauge that asks again starts the next snapshot."""
-
-    def __init__(self, stats: WeakMethod[Callable[[], LoaderStats]]) -> None:
-        self._stats = stats
-        self._lock = threading.Lock()
-        self._left: dict[str, float] = {}
-
-    def take(self, name: str) -> float | None:
-        """Returns a number of the current snapshot, or ``None`` if there is no data or the loader is gone."""
-        with self._lock:
-            if name not in self._left:
-                stats = self._stats()
-                try:
-                    self._left = {} if stats is None else dict(stats().scalars())
-                except ParquetryError:  # nothing has been iterated yet
-                    self._left = {}
-            return self._left.pop(name, None)
-
-
-def _measured(
-    snapshots: _Snapshots, name: str, attributes: dict[str, str], observation: Any, options: object
-) -> Iterable[Any]:
-    value = snapshots.take(name)
-    return [] if value is None else [observation(value, attributes)]

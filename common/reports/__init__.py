@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .page import html_report
     from .pictures import Sheet, contact_sheet
     from .rows import Preview, preview
-    from .simulating import Simulation, describe, described_by, simulate
-    from .states import show_state
     from .statistics import Statistics, stats
     from .values import to_json
     from .verifying import Verification, verify
@@ -29,22 +27,17 @@ __all__ = [
     "MachineReport",
     "Preview",
     "Sheet",
-    "Simulation",
     "Statistics",
     "Verification",
     "apply_chain",
     "bench",
     "caches",
     "contact_sheet",
-    "describe",
-    "described_by",
     "doctor",
     "html_report",
     "inspect",
     "lint",
     "preview",
-    "show_state",
-    "simulate",
     "stats",
     "to_json",
     "verify",
@@ -63,8 +56,6 @@ __getattr__, __dir__ = lazy_names(
         ".page": ("html_report",),
         ".pictures": ("Sheet", "contact_sheet"),
         ".rows": ("Preview", "preview"),
-        ".simulating": ("Simulation", "describe", "described_by", "simulate"),
-        ".states": ("show_state",),
         ".statistics": ("Statistics", "stats"),
         ".values": ("to_json",),
         ".verifying": ("Verification", "verify"),

@@ -1,7 +1,4 @@
-"""Tools for whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`, `rewrite`.
-
-You can also run them with ``python -m parquetry.common.tools``.
-"""
+"""Tools for whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`, `rewrite`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import pytest
 from builders import write_table
 from page_shell import run_parquetry as run
 
-from parquetry.common import Pipeline
 from parquetry.common.reports import machine
 
 REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
@@ -56,17 +55,6 @@ def test_doctor_shows_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "shared memory" in shown
     assert "numpy" in shown
     assert json.loads(run("doctor", "--json").stdout)["libraries"]["numpy"]
-
-
-def test_a_state_is_shown_and_held_to_a_chain(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps(iter(Pipeline(REAL).batch(4)).state_dict()))
-    assert "batches of 4" in run("state", "show", str(path)).output
-    assert run("state", "show", str(path), REAL, "batch(4)").exit_code == 0
-    assert run("state", "show", str(path), REAL, "batch(4).take(1)").exit_code == 1
-    missing = run("state", "show", str(tmp_path / "none"))
-    assert missing.exit_code == 3
-    assert missing.stderr.startswith("parquetry state show: state file ")
 
 
 def test_caches_are_listed_made_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``bench``, ``simulate`` and ``show``, called as a user would."""
+"""``bench`` and ``show``, called as a user would."""
 
 from __future__ import annotations
 
@@ -21,17 +21,6 @@ def test_bench_tells_what_bounds_a_chain() -> None:
     assert told["workers"] == 1
     assert {part["stage"] for part in told["parts"]} == {"decode", "parquet", "store"}
     assert run("bench", REAL, "--seconds", 0).exit_code == 2
-
-
-@pytest.mark.slow
-def test_simulate_takes_a_dataset_or_a_description() -> None:
-    shown = run("simulate", REAL, "shuffle(20, seed=7).batch(4)", "--ranks", 1, "--ranks", 8).output
-    assert "1.00x" in shown
-    told = json.loads(run("simulate", "--rows", 10_000, "--shuffle", 500, "--json").stdout)
-    assert [plan["ranks"] for plan in told["plans"]][-1] == 4096
-    assert run("simulate").exit_code == 2
-    assert run("simulate", REAL, "--rows", 3).exit_code == 2
-    assert run("simulate", "--rows", 3, "--even", "maybe").exit_code == 2
 
 
 def test_show_writes_a_sheet_or_shows_colors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,5 +62,3 @@ def test_a_notebook_gets_a_plain_line(
 def test_other_iterables_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"watch: expected a parquetry pipeline or dataset.*got list"):
         list(parquetry.watch([1, 2]))
-    with pytest.raises(PipelineError, match="For a Pipeline, pass the iterator"):
-        parquetry.observe([1, 2])

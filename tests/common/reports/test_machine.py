@@ -13,8 +13,8 @@ import pytest
 from builders import build
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.reports import caches, doctor, machine, show_state, to_json, warm
+from parquetry.common.errors import PipelineError
+from parquetry.common.reports import caches, doctor, machine, to_json, warm
 from parquetry.common.reports.kept_files import clear
 
 LIBRARY_NAME = machine._library_name
@@ -153,22 +153,3 @@ def test_files_and_directories_that_vanish_meanwhile_are_not_counted(
     assert {report.files for report in found.caches if report.kind != "ops"} == {0}  # those are kept elsewhere
     assert [check.level for check in found.checks if check.name == "cache directory"] != ["problem"]
     assert {report.kind for report in clear()} >= {"selections"}
-
-
-def test_states_are_found_wherever_a_trainer_put_them(tmp_path: Path) -> None:
-    pipeline = build(tmp_path / "set", [[10]], names=("id",)).pipeline().batch(4)
-    iterator = iter(pipeline)
-    next(iterator)
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps({"step": 3, "loaders": [iterator.state_dict(), json.dumps(iterator.state_dict())]}))
-    first, second = show_state(path, pipeline)
-    assert (first.place, second.place) == ("$.loaders[0]", "$.loaders[1]")
-    assert (first.state.consumed, first.fits, first.why_not) == (1, True, None)
-    (other, _) = show_state(path, pipeline.with_stages(()).where([("id", ">", 3)]))
-    assert other.fits is False
-    assert "saved for a different pipeline" in str(other.why_not)
-    path.write_text("{}")
-    with pytest.raises(StateError, match="found no state"):
-        show_state(path)
-    with pytest.raises(StateError, match="expected JSON"):
-        show_state(tmp_path / "nothing")

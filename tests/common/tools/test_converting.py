@@ -24,7 +24,6 @@ from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
 from parquetry.common.tables import class_names
 from parquetry.common.tools import convert, converting, copying
-from parquetry.common.tools.__main__ import main
 from parquetry.common.tools.copy_job import CopyJob
 
 pytestmark = pytest.mark.versions
@@ -475,27 +474,6 @@ def test_invalid_sources_and_arguments_are_refused(
         run(tmp_path / "in" / source, tmp_path / "out", **options)
     with pytest.raises(PipelineError, match="got an empty list"):
         run([], tmp_path / "out")
-
-
-def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_tfrecords(tmp_path / "in")
-    pattern = str(tmp_path / "in" / "train.tfrecord-0000[01]*").replace("[01]", "?")
-    arguments = [
-        "convert",
-        pattern,
-        str(tmp_path / "out"),
-        "--rename",
-        "image/encoded=image",
-        "--fields",
-        "image",
-        "label",
-    ]
-    assert main([*arguments, "--no-progress", "--workers", "2"]) == 0
-    assert capsys.readouterr().out.strip().endswith("12 rows of 2 fields in 1 files.")
-    assert main([*arguments, "--no-progress"]) == 1
-    assert "expected an empty target" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*arguments, "--rename", "x"])
 
 
 def test_floats_are_rounded_but_do_not_overflow(tmp_path: Path) -> None:
