@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import changing, checking, looking, measuring
+from . import changing, checking, describing, looking
 from .output import EXIT_CODES
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (looking, checking, changing, measuring):
+for group in (looking, describing, checking, changing):
     group.register(app)
 
 

@@ -1,15 +1,16 @@
-"""Commands that check the data and this machine: ``lint``, ``verify``, ``stats``, ``doctor``, ``cache``."""
+"""Commands that check the data and this machine: ``lint``, ``verify``, ``doctor``, ``cache``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from .looking import Chain, finding_lines, opened, opened_to_show, with_refused
+from .describing import finding_lines
+from .looking import Chain, opened
 from .output import FINE, FOUND_PROBLEMS, Shown, StorageOptions, Url, command, facts, storage_options_of, table
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ def register(app: typer.Typer) -> None:
         "parquetry verify photos "
         '\'select(UnischemaField("image", "uint8", (None, None, 3), CompressedImageCodec("jpeg")))\'',
     )(verify)
-    command(
-        app,
-        'parquetry stats data/train \'select("image", "label")\'',
-        "parquetry stats data/train --rows 10000",
-        "parquetry stats data/train --keep",
-    )(stats)
     command(app, "parquetry doctor")(doctor)
     cache = typer.Typer(help="Files that parquetry keeps between runs.", no_args_is_help=True)
     command(cache, "parquetry cache ls", "parquetry cache ls --directory /scratch/cache", name="ls")(cache_ls)
@@ -97,95 +92,6 @@ def _place(damage: Damage) -> str:
         return ""
     where = "" if damage.row_group is None else f", row group {damage.row_group}"
     return f"{damage.file}{where}: "
-
-
-def stats(
-    url: Url,
-    chain: Chain = "",
-    rows: Annotated[
-        int | None, typer.Option("--rows", "-n", min=1, help="Sample this many rows; default: all.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the sample.")] = 0,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the statistics beside the dataset and reuse them.")
-    ] = False,
-    storage_option: StorageOptions = None,
-) -> Shown:
-    """Compute statistics: mean and deviation of numbers and image channels, lengths, and frequent values."""
-    from ..reports.statistics import keep as keep_statistics
-    from ..reports.statistics import kept
-    from ..reports.statistics import stats as count
-    from ..reports.values import to_json
-
-    pipeline, refused = opened_to_show(url, chain, storage_option)
-    found = kept(pipeline) if keep and rows is None else None
-    if found is not None:
-        return with_refused(Shown(found, ("kept beside the dataset:", *_statistics(found))), refused)
-    counted = count(pipeline, rows=rows, seed=seed)
-    parts = list(_statistics(to_json(counted)))
-    if keep:
-        parts.append(f"written to {keep_statistics(pipeline, counted)}")
-    return with_refused(Shown(counted, tuple(parts)), refused)
-
-
-def _nulls(field: dict[str, Any]) -> str:
-    inside = field.get("nulls_inside", 0)
-    return f"{field['nulls']:,}" + (f" + {inside:,} in lists" if inside else "")
-
-
-def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
-    """Formats statistics, given in their JSON form, as a table."""
-    columns = table(
-        *("field", "dtype", "count", "nulls", "mean", "deviation", "least", "median", "most", "lengths", "distinct"),
-        "most often",
-        right=("count", "nulls", "mean", "deviation", "least", "median", "most", "distinct"),
-    )
-    for field in found["fields"]:
-        lengths, quantiles, unit = field["lengths"], field["quantiles"], field.get("unit")
-        common = [f"{value} ({times:,})" for value, times in field["common"][:3] if times > 1]
-        columns.add_row(
-            field["name"],
-            field["dtype"],
-            f"{field['count']:,}",
-            _nulls(field),
-            _number(field["mean"], unit),
-            _spread(field["deviation"], unit),
-            _number(field["least"], unit),
-            _number(quantiles[4] if quantiles else None, unit),
-            _number(field["most"], unit),
-            "" if lengths is None else f"{lengths[0]:,} ... {lengths[1]:,.1f} ... {lengths[2]:,}",
-            "" if field["distinct"] is None else f"{field['distinct']:,}",
-            ", ".join(common),
-        )
-    yield columns
-    for field in found["fields"]:
-        if field["channels"]:
-            means, deviations = zip(*field["channels"], strict=True)
-            yield f"{field['name']}: mean ({_numbers(means)}), deviation ({_numbers(deviations)}) of its channels"
-            if field["dtype"] == "uint8":
-                scaled = [[value / 255 for value in values] for values in (means, deviations)]
-                yield f'  normalize("{field["name"]}", mean=({_numbers(scaled[0])}), std=({_numbers(scaled[1])}))'
-    kind = "all" if found["exact"] else "a sample of"
-    of = f" of {found['total']:,}" if found["total"] is not None and not found["exact"] else ""
-    yield f"{kind} {found['rows']:,}{of} rows"
-
-
-def _number(value: float | None, unit: str | None) -> str:
-    from ..display.text import time_text
-
-    if value is None or unit is None:
-        return "" if value is None else f"{value:.5g}"
-    return time_text(value, unit)
-
-
-def _spread(value: float | None, unit: str | None) -> str:
-    if value is None or unit is None:
-        return _number(value, None)
-    return f"{value:.5g} {unit[unit.index('[') + 1 : -1]}"
-
-
-def _numbers(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:.4g}" for value in values)
 
 
 def doctor() -> Shown:

@@ -1,15 +1,14 @@
-"""Commands that show stored data or the output of a chain: ``explain``, ``inspect``, ``head``, ``sample``, ``show``."""
+"""Commands that show a chain: what it reads, what it returns, how fast: ``explain``, ``head``, ``plot``, ``bench``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
 from ..errors import ParquetryError, PipelineError, SchemaError
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..pipeline.pipeline import Pipeline
-    from ..reports.inspecting import DatasetReport
-    from ..reports.linting import Finding
     from ..reports.rows import Preview, PreviewField
 
 Chain = Annotated[
@@ -33,111 +30,37 @@ _TERMINAL_TILE = 64
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the app."""
-    command(app, "parquetry inspect data/train", "parquetry inspect data/train --html report.html")(inspect)
-    command(app, "parquetry head data/train -n 3", 'parquetry head data/train \'select("image", "label")\'')(head)
-    command(app, "parquetry sample data/train -n 10 --seed 7")(sample)
     command(
         app,
-        "parquetry show data/train -n 8 --png sheet.png",
-        "parquetry show data/drive --chain 'ngram([\"image\"], length=5)' -n 3",
-        "parquetry show data/text --tokenizer tokenizer.json",
-    )(show)
+        "parquetry head data/train -n 3",
+        'parquetry head data/train \'select("image", "label")\'',
+        "parquetry head data/train -n 10 --seed 7",
+    )(head)
+    command(
+        app,
+        "parquetry plot data/train -n 8 --png sheet.png",
+        "parquetry plot data/drive 'ngram([\"image\"], length=5)' -n 3",
+        "parquetry plot data/text --tokenizer tokenizer.json",
+    )(plot)
     command(app, "parquetry explain data/train 'where(field(\"speed\") > 3).shuffle(10000).batch(64)'")(explain)
+    command(app, "parquetry bench data/train 'shuffle(10000).resize(\"image\", (224, 224)).batch(64)'")(bench)
 
 
-def inspect(
+def head(
     url: Url,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page instead.")] = None,
+    chain: Chain = "",
+    rows: Count = 5,
+    skip: int = 0,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw the rows at random.")] = False,
+    seed: Annotated[int | None, typer.Option(help="The seed of a random sample; it gives the same rows.")] = None,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Show the schema, files, row groups, compression and statistics of a dataset, and anything unusual."""
-    from ..reports.inspecting import inspect as inspect_dataset
-    from ..reports.inspecting import pipeline_of
-    from ..reports.linting import find
-
-    pipeline = pipeline_of(url, storage_options_of(storage_option))
-    if html is not None:
-        from ..reports.page import save_report
-
-        save_report(pipeline, html)
-        return Shown({"html": html}, (f"written to {html}",))
-    report = inspect_dataset(pipeline)
-    findings = find(report, pipeline.dataset)
-    return Shown({"dataset": report, "findings": findings}, (*_described(report), "", *finding_lines(findings)))
-
-
-def _described(report: DatasetReport) -> Iterable[RenderableType]:
-    from ..pipeline.explain import bytes_text
-
-    rows, stored, decoded = report.rows_per_group, report.bytes_per_group, report.decoded_per_group
-    yield facts(
-        {
-            "dataset": ", ".join(report.urls) + (f" ({report.kind})" if report.kind else ""),
-            "rows": report.rows,
-            "files": f"{report.files:,} ({bytes_text(report.bytes)}; median {bytes_text(report.file_bytes.median)})",
-            "row groups": f"{report.row_groups:,} of {rows.least:,} to {rows.most:,} rows (median {rows.median:,}), "
-            f"{bytes_text(stored.median)} stored, up to {bytes_text(decoded.most)} in memory",
-            "partitions": ", ".join(report.partitions) or None,
-            "schema from": {"columns": "the columns"}.get(report.described, f"metadata of {report.described}"),
-            "index": "yes" if report.indexed else "no",
-            "written by": report.written_by or None,
-            "sampled": f"{report.sampled:,} row groups" if report.sampled < report.row_groups else None,
-        }
-    )
-    yield ""
-    columns = table(
-        *("field", "dtype", "shape", "codec", "stored as", "bytes", "compression", "encodings", "nulls", "range"),
-        right=("bytes", "nulls"),
-    )
-    for field in report.fields:
-        squeezed = f" {field.stored_bytes / field.decoded_bytes:.0%}" if field.decoded_bytes else ""
-        columns.add_row(
-            field.name + (" ?" if field.nullable else ""),
-            field.dtype,
-            str(field.shape) if field.shape else "",
-            field.codec or "",
-            "directories" if field.partition else field.stored,
-            "" if field.partition else bytes_text(field.stored_bytes),
-            " ".join(field.compression).lower() + squeezed,
-            " ".join(field.encodings).lower(),
-            "" if field.nulls is None else f"{field.nulls:,}",
-            field.range_text(12),
-        )
-    yield columns
-    for field in report.fields:
-        yield from field.notes()
-    if report.undeclared:
-        yield f"not in the schema of the metadata: {', '.join(report.undeclared)}"
-    for name, names in report.labels.items():
-        yield f"classes of {name}: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
-
-
-def finding_lines(findings: Iterable[Finding]) -> Iterable[RenderableType]:
-    """Formats each finding as a line: what was found, its cost, and the remedy."""
-    lines = []
-    for finding in findings:
-        line = Text(f"{finding.level}: ", style="bold red" if finding.level == "problem" else "bold yellow")
-        line.append(f"{finding.what} ", style="bold").append(f"{finding.cost} {finding.remedy}", style="")
-        lines.append(line)
-    return lines or [Text("No problems found in the layout.", style="green")]
-
-
-def head(url: Url, chain: Chain = "", rows: Count = 5, skip: int = 0, storage_option: StorageOptions = None) -> Shown:
-    """Show the first rows."""
+    """Show the first rows, or a random sample."""
     from ..reports.rows import preview
 
     pipeline, refused = opened_to_show(url, chain, storage_option)
-    return with_refused(_previewed(preview(pipeline, rows, first=skip)), refused)
-
-
-def sample(
-    url: Url, chain: Chain = "", rows: Count = 5, seed: int | None = None, storage_option: StorageOptions = None
-) -> Shown:
-    """Show a random sample of rows. The same seed gives the same rows."""
-    from ..reports.rows import preview
-
-    pipeline, refused = opened_to_show(url, chain, storage_option)
-    return with_refused(_previewed(preview(pipeline, rows, sample=True, seed=seed)), refused)
+    drawn = sample or seed is not None
+    return with_refused(_previewed(preview(pipeline, rows, first=skip, sample=drawn, seed=seed)), refused)
 
 
 def _previewed(found: Preview) -> Shown:
@@ -158,12 +81,9 @@ def _previewed(found: Preview) -> Shown:
     return Shown(found.to_json(), (columns, "", f"{len(found.elements)}{many} elements"))
 
 
-def show(
+def plot(
     url: Url,
     chain: Chain = "",
-    chain_option: Annotated[
-        str, typer.Option("--chain", metavar="CHAIN", help="The chain, if not given as an argument.")
-    ] = "",
     rows: Count = 4,
     field: Annotated[
         str | None, typer.Option(help="The field to show; default: the first one with images or tokens.")
@@ -180,9 +100,7 @@ def show(
     """Show images in the terminal or as a PNG, windows as film strips, and tokens as text."""
     from ..reports import pictures
 
-    if chain and chain_option:
-        raise PipelineError("show: expected one chain, got one as an argument and one from --chain.")
-    pipeline, _ = opened_to_show(url, chain or chain_option, storage_option)
+    pipeline, _ = opened_to_show(url, chain, storage_option)
     if tokenizer is not None:
         return _tokens(pipeline, tokenizer, field, rows, seed)
     if png is not None:
@@ -206,7 +124,7 @@ def _tokens(pipeline: Pipeline, path: str, field: str | None, rows: int, seed: i
 
     names = pictures.token_fields(pipeline)
     if (field is not None and field not in names) or not names:
-        raise PipelineError(f"show: expected a field of token lists, got {field!r}; there are: {', '.join(names)}.")
+        raise PipelineError(f"plot: expected a field of token lists, got {field!r}; there are: {', '.join(names)}.")
     tokenizer, name = pictures.load_tokenizer(path), field or names[0]
     found = preview(pipeline, rows, sample=seed is not None, seed=seed)
     texts = [pictures.decoded_tokens(row[name], tokenizer) for row in found.elements]
@@ -238,6 +156,34 @@ def explain(url: Url, chain: Chain = "", storage_option: StorageOptions = None) 
         "plan": lines.splitlines(),
     }
     return Shown(value, (lines,))
+
+
+def bench(
+    url: Url,
+    chain: Chain = "",
+    seconds: Annotated[float, typer.Option(help="Seconds per run; there are three or four runs.")] = 3.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: one per processor.")] = None,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Measure how fast a chain is on this machine, which stage limits it, and what to change."""
+    from ..pipeline.explain import bytes_text
+    from ..reports.benching import bench as measure
+
+    found = measure(opened(url, chain, storage_option), seconds=seconds, workers=workers)
+    runs = table("run", "rows/s", "MiB/s", "processors busy", right=("rows/s", "MiB/s", "processors busy"))
+    for run in (found.whole, *found.runs):
+        runs.add_row(run.name, f"{run.rows_per_s:,.0f}", f"{run.mib_per_s:,.1f}", f"{run.processors:.1f}")
+    parts = table("stage", "time per row", "share", "", right=("time per row", "share"))
+    for part in found.parts:
+        parts.add_row(part.stage, f"{part.microseconds:,.1f} us", f"{part.share:.0%}", "█" * round(30 * part.share))
+    about = {
+        "planning": f"{found.planning_s:.2f} s",
+        "first element": f"{found.first_s:.2f} s, {bytes_text(found.element_bytes)}",
+        "stored": f"{bytes_text(found.stored_row_bytes)} a row",
+        "workers": found.workers,
+    }
+    advice = [f"- {line}" for line in found.advice]
+    return Shown(found, (facts(about), "", runs, "", parts, "", f"bound by: {found.bound}", *advice))
 
 
 def opened(url: str, chain: str, storage_option: list[str] | None) -> Pipeline:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 _LENGTH = "len(...) counts its elements"
-_LOOK = "explain() shows the plan, and the command `parquetry inspect URL` the values of each field"
+_LOOK = "explain() shows the plan, and the command `parquetry describe URL` the values of each field"
 _SHOW = "parquetry.plot(batch) draws a batch; a notebook shows the first rows of the dataset itself"
 _IMAGES = "Write a function that changes the image, for transform(fn)"
 _ORDER = "Rows come in the order of the files; `parquetry rewrite URL OUT --sort-by FIELD` sorts the files"

@@ -73,22 +73,22 @@ def contact_sheet(
         PipelineError: there is no image field, the pipeline is batched, or a number is out of range.
     """
     if min(count, columns, tile) < 1:
-        raise PipelineError(f"show: expected numbers >= 1, got {count} rows, {columns} columns, tiles of {tile}.")
+        raise PipelineError(f"plot: expected numbers >= 1, got {count} rows, {columns} columns, tiles of {tile}.")
     element = pipeline.element
     if element.batched:
-        raise PipelineError("show: expected rows, got batches. Leave batch() out.")
+        raise PipelineError("plot: expected rows, got batches. Leave batch() out.")
     found = [output for output in element.outputs if is_image(output)]
     path = [output for output in element.outputs if field in (output.name, str(output.path[-1]))] if field else found
     if not path:
         names = ", ".join(output.name for output in found)
         raise PipelineError(
-            f"show: expected a field of images, got {field!r}. Image fields are: {names or 'none'}."
+            f"plot: expected a field of images, got {field!r}. Image fields are: {names or 'none'}."
             if field
-            else f"show: expected a field of images, got {', '.join(output.name for output in element.outputs)}. "
-            "Look at other values with head or sample."
+            else f"plot: expected a field of images, got {', '.join(output.name for output in element.outputs)}. "
+            "Look at other values with head."
         )
     if not is_image(path[0]):
-        raise PipelineError(f"show: expected images in '{path[0].name}', got shape {path[0].shape}.")
+        raise PipelineError(f"plot: expected images in '{path[0].name}', got shape {path[0].shape}.")
     rows = preview(pipeline, count, sample=seed is not None, seed=seed).elements
     chosen = [output for output in path if is_image(output) and output.path[-1] == path[0].path[-1]]
     strips = [[image for output in chosen for image in images_of(row[output.name], output)] for row in rows]
@@ -142,7 +142,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         from tokenizers import Tokenizer as HuggingFaceTokenizer
     except ImportError as error:
         raise CodecUnavailableError(
-            "show: tokens need the library tokenizers, which is not installed. Run: pip install tokenizers"
+            "plot: tokens need the library tokenizers, which is not installed. Run: pip install tokenizers"
         ) from error
     try:
         made: Tokenizer = HuggingFaceTokenizer.from_file(os.fspath(path))

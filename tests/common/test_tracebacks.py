@@ -152,7 +152,7 @@ def test_a_name_of_another_library_names_ours(drive: Pipeline, call: Any, meant:
     [
         ("count", r"len\(\.\.\.\) counts its elements"),
         ("stats", r"iterator\.stats\(\)"),
-        ("inspect", "`parquetry inspect URL`"),
+        ("inspect", "`parquetry describe URL`"),
         ("describe", r"parquetry\.describe\(batch\)"),
         ("plot", r"parquetry\.plot\(batch\)"),
         ("color_jitter", r"transform\(fn\)"),

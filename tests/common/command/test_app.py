@@ -135,7 +135,7 @@ def ends_with(command: str, **environment: str) -> tuple[int, str]:
 def test_output_that_cannot_be_written_is_not_a_finding(odd: str) -> None:
     status, said = ends_with(f"$P head {odd}", PYTHONIOENCODING="ascii")
     assert (status, "na\\xefve" in said) == (0, True)
-    status, said = ends_with(f"$P stats {odd} > /dev/full")
-    assert (status, said) == (3, "parquetry stats: [Errno 28] No space left on device\n")
-    assert ends_with(f"$P inspect {odd} | head -1")[0] == 0
-    assert ends_with(f"$P stats {odd} >&-") == (0, "")
+    status, said = ends_with(f"$P describe {odd} --values > /dev/full")
+    assert (status, said) == (3, "parquetry describe: [Errno 28] No space left on device\n")
+    assert ends_with(f"$P describe {odd} | head -1")[0] == 0
+    assert ends_with(f"$P describe {odd} --values >&-") == (0, "")

@@ -1,4 +1,4 @@
-"""``verify``, ``stats``, ``doctor``, ``state`` and ``cache``, called as a user would."""
+"""``verify``, ``doctor`` and ``cache``, called as a user would."""
 
 from __future__ import annotations
 
@@ -36,17 +36,6 @@ def test_verify_says_what_it_did_not_decode(tmp_path: Path) -> None:
     told = json.loads(broken.stdout)
     assert [damage["check"] for damage in told["damages"]] == ["decoding", "decoding"]
     assert told["undecoded"] == {"id": "The pipeline has no such field."}
-
-
-def test_stats_counts_and_keeps(tmp_path: Path) -> None:
-    shown = run("stats", REAL, 'select("label", "jpeg", "id")').output
-    assert "vehicle (34)" in shown
-    assert 'normalize("jpeg", mean=(0.3317, 0.3924, 0.1961)' in shown
-    assert "a sample of 10 of 60 rows" in run("stats", REAL, "-n", "10").output
-    url = write_table(tmp_path, pa.table({"x": [1.0, 2.0]}))
-    assert "written to" in run("stats", url, "--keep").output
-    assert "kept beside" in run("stats", url, "--keep").output
-    assert json.loads(run("stats", url, "--json").stdout)["fields"][0]["mean"] == 1.5
 
 
 def test_doctor_shows_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
