@@ -26,11 +26,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.arrow_stream.client_pipelines import ClientPipelines
+from parquetry.common.arrow_stream.client_session import ClientSession
 from parquetry.common.arrow_stream.limits import ClientLimits
-from parquetry.common.arrow_stream.requests import Client
 from parquetry.common.arrow_stream.shared import SharedEpochs
 from parquetry.common.arrow_stream.stream_budget import StreamBudget
-from parquetry.common.arrow_stream.variants import Variants
 from parquetry.common.engine.read.cache_entry import open_entry
 from parquetry.common.engine.run.bad_rows import read_bad_rows
 from parquetry.common.engine.run.vocabularies import read_vocabulary
@@ -220,7 +220,7 @@ def requests(data: bytes) -> None:
         theirs.settimeout(60)
         theirs.sendall(MAGIC + struct.pack("<I", min(len(data), 50_000)) + data[:50_000])
         theirs.shutdown(socket.SHUT_WR)
-        Client(_served(), ours).serve()
+        ClientSession(_served(), ours).serve()
         ours.close()
         found = receive_json(theirs)
     assert found is not None
@@ -330,7 +330,7 @@ class _Served:
 
     def __init__(self) -> None:
         self.limits = ClientLimits(hello_s=60, idle_s=60, plan_s=60)
-        self.variants = Variants(sample(), self.limits)
+        self.pipelines = ClientPipelines(sample(), self.limits)
         self.budget = StreamBudget(self.limits)
         self.shared = SharedEpochs(self.budget)
 

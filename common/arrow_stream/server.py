@@ -1,6 +1,6 @@
 """`ArrowServer`: serves one pipeline to any number of clients; `serve` starts one in this process.
 
-`requests` answers each client. This module holds the state that clients share, and shuts everything down.
+`client_session` answers each client. This module holds the state that clients share, and shuts everything down.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from ..transport.served.tokens import OwnToken, read_token
+from .client_pipelines import ClientPipelines
+from .client_session import ClientSession, refuse
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits
 from .listener import Listener
-from .requests import Client, refuse
 from .shared import SharedEpochs
 from .stream_budget import StreamBudget
-from .variants import Variants
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class ArrowServer:
         if self.limits.memory_bytes is not None:
             most = min(self.limits.memory_bytes, pipeline.options.memory_bytes)
             pipeline = pipeline.with_options(memory_limit=most)
-        self.variants = Variants(pipeline, self.limits)
+        self.pipelines = ClientPipelines(pipeline, self.limits)
         self.budget = StreamBudget(self.limits)
         self.shared = SharedEpochs(self.budget)
         self._endpoints: set[StreamEndpoint] = set()
@@ -148,7 +148,7 @@ class ArrowServer:
         return f"ArrowServer({self.address!r}, clients={self.clients})"
 
     def _handle(self, connection: socket.socket) -> None:
-        Client(self, connection).serve()
+        ClientSession(self, connection).serve()
 
     def _refuse(self, connection: socket.socket) -> None:
         refuse(

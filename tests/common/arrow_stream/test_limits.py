@@ -15,7 +15,7 @@ from builders import Built, built_once
 from cases import every_case
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ClientLimits, ServerAddress, limits, listener, serve, variants
+from parquetry.common.arrow_stream import ClientLimits, ServerAddress, client_pipelines, limits, listener, serve
 from parquetry.common.arrow_stream.limits import check_pattern, within
 from parquetry.common.arrow_stream.sending import own_steps, send_stream
 from parquetry.common.arrow_stream.stream_budget import StreamBudget
@@ -272,7 +272,7 @@ def test_the_memory_of_a_stream_is_the_lower_of_both_limits(built: Built) -> Non
     limits = ClientLimits(memory_bytes=1 << 20)
     for own, wanted in ((None, 1 << 20), (1 << 30, 1 << 20), (1 << 10, 1 << 10)):
         with serve(built.pipeline("id", memory_limit=own), limits=limits) as server:
-            assert server.variants.served.options.memory_limit == wanted
+            assert server.pipelines.served.options.memory_limit == wanted
 
 
 @every_case(
@@ -301,12 +301,12 @@ def test_an_error_that_quotes_a_long_request_is_short(built: Built) -> None:
 
 
 def test_the_pipelines_that_clients_asked_for_most_recently_are_kept(built: Built) -> None:
-    kept = variants.Variants(built.pipeline("id"), ClientLimits())
+    kept = client_pipelines.ClientPipelines(built.pipeline("id"), ClientLimits())
     first = kept.of(taking(0))[1]
-    for number in range(1, 3 * variants._MOST_KEPT):
+    for number in range(1, 3 * client_pipelines._MOST_KEPT):
         kept.of(taking(number))
         assert kept.of(taking(0))[1] is first
-    assert len(kept._recent) == variants._MOST_KEPT
+    assert len(kept._recent) == client_pipelines._MOST_KEPT
 
 
 def taking(count: int) -> dict[str, Any]:

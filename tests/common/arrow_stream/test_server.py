@@ -21,7 +21,8 @@ from processes import PATIENCE_S, settled
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.arrow_stream import ArrowServer, ServerAddress, listener, serve
-from parquetry.common.arrow_stream.variants import with_added
+from parquetry.common.arrow_stream.client_pipelines import with_added
+from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import (
     EmptySelectionError,
     NullValueError,
@@ -439,6 +440,19 @@ def test_a_client_behind_a_tunnel_needs_the_token(built: Built, token_file: str)
         assert elements(Pipeline(address=ServerAddress(url=url, token_file=token_file))) == elements(pipeline)
         with pytest.raises(PipelineError, match="expected its token, got another or none"):
             elements(Pipeline(address=url))
+
+
+def test_a_reader_that_has_no_token_gets_its_epochs_through_this_process(built: Built, token_file: str) -> None:
+    pipeline = built.pipeline("id").shuffle(30, seed=3).batch(8)
+    with serve(pipeline, token_file=token_file) as server:
+        endpoint = ReaderEndpoint(ServerAddress(url=server.address, token_file=token_file), ())
+        for epoch in range(2):
+            with socket.socket(socket.AF_UNIX) as reader:
+                reader.connect(endpoint.endpoint.path)
+                with pa.ipc.open_stream(pa.PythonFile(SocketReader(reader), mode="r")) as stream:
+                    assert sum(batch.num_rows for batch in stream) == len(pipeline)
+            assert endpoint.latest == Cursor(iteration=epoch)
+        endpoint.close()
 
 
 def test_a_served_pipeline_with_functions_runs_them_on_the_server(built: Built) -> None:

@@ -64,7 +64,7 @@ def _end_of_rows(stages: list[Stage]) -> int:
     return end
 
 
-class Variants:
+class ClientPipelines:
     """Keeps the pipelines that clients have asked for, so that each is planned only once. Thread-safe."""
 
     def __init__(self, served: Pipeline, limits: ClientLimits) -> None:

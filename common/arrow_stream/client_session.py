@@ -1,4 +1,4 @@
-"""`Client`: the server's side of one connection, which answers requests one after another.
+"""`ClientSession`: the server's side of one connection, which answers requests one after another.
 
 If a request fails, the answer is the error, and the connection stays open. `docs/arrow-stream.md` describes the
 messages.
@@ -18,20 +18,20 @@ from ..plan.state import plan_hash
 from ..schema.plain import integer
 from ..transport.served.tokens import same_token
 from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, element_to_json, receive_json, send_json
+from .client_pipelines import ClientPipelines, accepted
 from .endpoints import StreamEndpoint
 from .limits import ClientLimits, within
 from .sending import error_to_json, own_steps, send_stream
 from .shared import SharedEpochs
 from .stream_budget import StreamBudget
-from .variants import Variants, accepted
 
 _REST_S, _REST_PIECES = 1.0, 16
 
 
 class Serving(Protocol):
-    """What `Client` needs from the server; `ArrowServer` implements it."""
+    """What `ClientSession` needs from the server; `ArrowServer` implements it."""
 
-    variants: Variants
+    pipelines: ClientPipelines
     budget: StreamBudget
     shared: SharedEpochs
     limits: ClientLimits
@@ -47,7 +47,7 @@ class Serving(Protocol):
         """Closes an endpoint whose client has left."""
 
 
-class Client:
+class ClientSession:
     """Answers one client until it leaves."""
 
     def __init__(self, server: Serving, connection: socket.socket) -> None:
@@ -121,7 +121,7 @@ class Client:
 
     def _about(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about a pipeline."""
-        _, pipeline = self._server.variants.of(request)
+        _, pipeline = self._server.pipelines.of(request)
         if do == "describe":
             return describe(pipeline)
         if do == "length":
@@ -136,7 +136,7 @@ class Client:
         """Plans the pipeline of a request; returns its key and the pipeline."""
 
         def plan() -> tuple[str, Pipeline]:
-            key, pipeline = self._server.variants.of(request)
+            key, pipeline = self._server.pipelines.of(request)
             pipeline.plan()
             return key, pipeline
 
