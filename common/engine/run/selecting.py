@@ -1,6 +1,6 @@
 """`select_rows`: finds the rows and windows that a plan selects, or loads the result of an earlier run.
 
-Predicates that are Python functions see rows in the form in which an iteration returns them (`test_rows`).
+Predicates that are Python functions see rows in the form in which an iteration returns them (`tested_rows`).
 """
 
 from __future__ import annotations
@@ -88,21 +88,7 @@ def tested_rows(
     *,
     room_bytes: int,
 ) -> np.ndarray:
-    """Tests rows of a row group with a Python predicate. Returns a bool mask over ``rows``."""
-    fields = resolve(stage.fields)
-    return test_rows(Fetcher(dataset, fields), fields, stage, row_group, rows, room_bytes=room_bytes)
-
-
-def test_rows(
-    fetcher: Fetcher,
-    fields: Sequence[UnischemaField],
-    step: WhereFunction,
-    row_group: int,
-    rows: np.ndarray,
-    *,
-    room_bytes: int,
-) -> np.ndarray:
-    """Returns a bool mask over ``rows``, true where the predicate is true.
+    """Tests rows of a row group with a Python predicate. Returns a bool mask over ``rows``.
 
     Args:
         room_bytes: the memory for the row group. If it takes more, it goes to temporary files.
@@ -110,7 +96,9 @@ def test_rows(
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
-    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None), room_bytes)
+    fields = resolve(stage.fields)
+    tested = BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None)
+    block = BlockLoader(Fetcher(dataset, fields)).load(tested, room_bytes)
     outputs = [output_of(field) for field in fields]
     at_once = int(np.clip(room_bytes // about_row_bytes(outputs), 1, _TESTED_AT_ONCE))
     result = np.zeros(len(rows), dtype=bool)
@@ -120,8 +108,8 @@ def test_rows(
         source = BatchSource(block=block, item_rows=np.arange(first, first + count)[:, None], places=None)
         columns = [gather(field, number, [source], count, Heap()) for number, field in enumerate(fields)]
         describe = partial(_described, block, first)
-        test = _tested_batch if step.batched else _tested_each
-        result[first : first + count] = test(step, outputs, columns, count, describe)
+        test = _tested_batch if stage.batched else _tested_each
+        result[first : first + count] = test(stage, outputs, columns, count, describe)
     return result
 
 
