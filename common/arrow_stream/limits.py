@@ -90,17 +90,17 @@ class ClientLimits(PlainFields):
         Raises:
             PipelineError: a limit is unknown, or its value is not a number.
         """
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         known = [item.name for item in fields(cls)]
         for text in texts:
             name, _, value = text.partition("=")
             if name not in known:
                 raise PipelineError(f"limit {text!r}: expected NAME=NUMBER, where NAME is one of {known}.")
             try:
-                given[name] = float(value) if name.endswith("_s") else int(value)
+                values[name] = float(value) if name.endswith("_s") else int(value)
             except ValueError:
                 raise PipelineError(f"limit {text!r}: expected a number after {name}=, got {value!r}.") from None
-        return cls(**given)
+        return cls(**values)
 
     def check_request(self, request: Mapping[str, Any], names: Collection[str] = ()) -> None:
         """Refuses a request that exceeds a limit, before any of it is used.

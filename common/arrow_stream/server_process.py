@@ -113,7 +113,7 @@ def _do_nothing(*_: object) -> None:
 
 
 def _run(
-    given: str | Pipeline,
+    source: str | Pipeline,
     listen: str,
     announce: Callable[[str], None],
     token_file: str | None,
@@ -123,14 +123,14 @@ def _run(
     from .limits import ClientLimits
     from .server import ArrowServer
 
-    pipeline = _pipeline(given) if isinstance(given, str) else given
-    defaults = _OWN_LIMITS if given == "-" else ()
+    pipeline = _pipeline(source) if isinstance(source, str) else source
+    defaults = _OWN_LIMITS if source == "-" else ()
     with ArrowServer(
         pipeline, listen, token_file=token_file, limits=ClientLimits.parse([*defaults, *limits])
     ) as server:
         announce(f"serving at {server.address}")
         sys.stdout.flush()
-        if given == "-":
+        if source == "-":
             start_vital(partial(_end_with_stdin, server, stop), name="parquetry-stdin")
         stop.wait()
 

@@ -69,22 +69,23 @@ def verify(
     from ..reports.verifying import verify as verify_dataset
 
     pipeline = opened(url, chain, storage_option)
-    found = verify_dataset(pipeline, workers=workers, round_trips=round_trips)
+    report = verify_dataset(pipeline, workers=workers, round_trips=round_trips)
     lines: list[RenderableType] = [
-        Text.assemble((f"{damage.check}: ", "bold red"), _place(damage), damage.what) for damage in found.damages
+        Text.assemble((f"{damage.check}: ", "bold red"), _place(damage), damage.what) for damage in report.damages
     ]
     lines.append(
-        f"read {found.rows:,} rows in {found.row_groups:,} row groups of {found.files:,} files, "
-        f"{bytes_text(found.bytes)}; {found.round_trips:,} values encoded and decoded again; "
-        f"{'the index matches' if found.indexed else 'no index was compared'}"
+        f"read {report.rows:,} rows in {report.row_groups:,} row groups of {report.files:,} files, "
+        f"{bytes_text(report.bytes)}; {report.round_trips:,} values encoded and decoded again; "
+        f"{'the index matches' if report.indexed else 'no index was compared'}"
     )
     lines += [
-        Text.assemble(("not decoded: ", "bold yellow"), f"{name}: {reason}") for name, reason in found.undecoded.items()
+        Text.assemble(("not decoded: ", "bold yellow"), f"{name}: {reason}")
+        for name, reason in report.undecoded.items()
     ]
-    sound = "What was decoded is sound." if found.undecoded else "Everything is sound."
-    count = len(found.damages)
+    sound = "What was decoded is sound." if report.undecoded else "Everything is sound."
+    count = len(report.damages)
     lines.append(Text(f"Problems: {count:,}", style="bold red") if count else Text(sound, style="green"))
-    return Shown(found, tuple(lines), FOUND_PROBLEMS if found.damages else FINE)
+    return Shown(report, tuple(lines), FOUND_PROBLEMS if report.damages else FINE)
 
 
 def _place(damage: Damage) -> str:
@@ -99,23 +100,23 @@ def doctor() -> Shown:
     from ..pipeline.explain import bytes_text
     from ..reports.machine import doctor as look
 
-    found = look()
+    report = look()
     checks = table("check", "", "found", "what to do")
-    for check in found.checks:
+    for check in report.checks:
         checks.add_row(check.name, Text(check.level, style=_STYLES[check.level]), check.found, check.remedy)
     libraries = table("library", "version", "for")
-    for name, number in found.libraries.items():
-        libraries.add_row(name, number or "-", found.uses[name])
-    about = {**found.versions, "processors": found.processors, "memory": bytes_text(found.memory_bytes)}
-    parts = (facts(about), "", checks, "", libraries, "", _kept(found.caches))
-    return Shown(found, parts, FOUND_PROBLEMS if found.problems else FINE)
+    for name, number in report.libraries.items():
+        libraries.add_row(name, number or "-", report.uses[name])
+    about = {**report.versions, "processors": report.processors, "memory": bytes_text(report.memory_bytes)}
+    parts = (facts(about), "", checks, "", libraries, "", _kept(report.caches))
+    return Shown(report, parts, FOUND_PROBLEMS if report.problems else FINE)
 
 
-def _kept(found: Iterable[CacheReport]) -> RenderableType:
+def _kept(reports: Iterable[CacheReport]) -> RenderableType:
     from ..pipeline.explain import bytes_text
 
     columns = table("kept", "files", "bytes", "directory", "what", right=("files", "bytes"))
-    for each in found:
+    for each in reports:
         columns.add_row(each.kind, f"{each.files:,}", bytes_text(each.bytes), each.directory, each.what)
     return columns
 
@@ -129,8 +130,8 @@ def cache_ls(directory: Directory = None) -> Shown:
     """List the files kept between runs, and their size."""
     from ..reports.kept_files import caches
 
-    found = caches(directory)
-    return Shown(found, (_kept(found),))
+    reports = caches(directory)
+    return Shown(reports, (_kept(reports),))
 
 
 def cache_clear(
@@ -143,15 +144,15 @@ def cache_clear(
     """Remove kept files that can be recreated. Frames and folders, which pipelines may still read, only if named."""
     from ..reports.kept_files import clear
 
-    found = clear(kinds or (), directory)
-    return Shown(found, ("removed:", _kept(found)))
+    removed = clear(kinds or (), directory)
+    return Shown(removed, ("removed:", _kept(removed)))
 
 
 def cache_warm(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
     """Prepare what a job would compute first: selection, vocabularies, and the rows of a cache(directory)."""
     from ..reports.kept_files import warm
 
-    found = warm(opened(url, chain, storage_option))
-    many = "an unknown number of" if found.elements is None else f"{found.elements:,}"
-    read = "" if found.cached is None else f", cached in {found.cached}"
-    return Shown(found, (f"{many} elements{read}; {found.seconds:.1f} s",))
+    report = warm(opened(url, chain, storage_option))
+    many = "an unknown number of" if report.elements is None else f"{report.elements:,}"
+    read = "" if report.cached is None else f", cached in {report.cached}"
+    return Shown(report, (f"{many} elements{read}; {report.seconds:.1f} s",))

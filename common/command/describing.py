@@ -128,9 +128,9 @@ def _values(pipeline: Pipeline, refused: dict[str, str], *, rows: int | None, se
     from ..reports.statistics import kept, stats
     from ..reports.values import to_json
 
-    found = kept(pipeline) if keep and rows is None else None
-    if found is not None:
-        return with_refused(Shown(found, ("kept beside the dataset:", *_statistics(found))), refused)
+    statistics = kept(pipeline) if keep and rows is None else None
+    if statistics is not None:
+        return with_refused(Shown(statistics, ("kept beside the dataset:", *_statistics(statistics))), refused)
     counted = stats(pipeline, rows=rows, seed=seed)
     parts = list(_statistics(to_json(counted)))
     if keep:
@@ -143,14 +143,14 @@ def _nulls(field: dict[str, Any]) -> str:
     return f"{field['nulls']:,}" + (f" + {inside:,} in lists" if inside else "")
 
 
-def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
+def _statistics(statistics: dict[str, Any]) -> Iterable[RenderableType]:
     """Formats statistics, given in their JSON form, as a table."""
     columns = table(
         *("field", "dtype", "count", "nulls", "mean", "deviation", "least", "median", "most", "lengths", "distinct"),
         "most often",
         right=("count", "nulls", "mean", "deviation", "least", "median", "most", "distinct"),
     )
-    for field in found["fields"]:
+    for field in statistics["fields"]:
         lengths, quantiles, unit = field["lengths"], field["quantiles"], field.get("unit")
         common = [f"{value} ({times:,})" for value, times in field["common"][:3] if times > 1]
         columns.add_row(
@@ -168,16 +168,16 @@ def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
             ", ".join(common),
         )
     yield columns
-    for field in found["fields"]:
+    for field in statistics["fields"]:
         if field["channels"]:
             means, deviations = zip(*field["channels"], strict=True)
             yield f"{field['name']}: mean ({_numbers(means)}), deviation ({_numbers(deviations)}) of its channels"
             if field["dtype"] == "uint8":
                 scaled = [[value / 255 for value in values] for values in (means, deviations)]
                 yield f'  normalize("{field["name"]}", mean=({_numbers(scaled[0])}), std=({_numbers(scaled[1])}))'
-    kind = "all" if found["exact"] else "a sample of"
-    of = f" of {found['total']:,}" if found["total"] is not None and not found["exact"] else ""
-    yield f"{kind} {found['rows']:,}{of} rows"
+    kind = "all" if statistics["exact"] else "a sample of"
+    of = f" of {statistics['total']:,}" if statistics["total"] is not None and not statistics["exact"] else ""
+    yield f"{kind} {statistics['rows']:,}{of} rows"
 
 
 def _number(value: float | None, unit: str | None) -> str:

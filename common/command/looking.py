@@ -63,7 +63,7 @@ def head(
     return with_refused(_previewed(preview(pipeline, rows, first=skip, sample=drawn, seed=seed)), refused)
 
 
-def _previewed(found: Preview) -> Shown:
+def _previewed(report: Preview) -> Shown:
     """Shows rows side by side: one column per row, one line per field."""
     from ..display.text import short_text, time_text
 
@@ -72,13 +72,13 @@ def _previewed(found: Preview) -> Shown:
             return time_text(int(value), field.unit)
         return short_text(value, 20).removeprefix(f"{field.dtype} {field.shape} ")  # it is in the columns before
 
-    columns = table("field", "dtype", "shape", *(f"row {number}" for number in range(len(found.elements))))
-    for field in found.fields:
-        cells = [cell(field, element.get(field.name)) for element in found.elements]
+    columns = table("field", "dtype", "shape", *(f"row {number}" for number in range(len(report.elements))))
+    for field in report.fields:
+        cells = [cell(field, element.get(field.name)) for element in report.elements]
         dtype = field.dtype if field.unit in (None, field.dtype) else f"{field.dtype} ({field.unit})"
         columns.add_row(field.name, dtype, str(field.shape) if field.shape else "", *cells)
-    many = "" if found.length is None else f" of {found.length:,}"
-    return Shown(found.to_json(), (columns, "", f"{len(found.elements)}{many} elements"))
+    many = "" if report.length is None else f" of {report.length:,}"
+    return Shown(report.to_json(), (columns, "", f"{len(report.elements)}{many} elements"))
 
 
 def plot(
@@ -126,8 +126,8 @@ def _tokens(pipeline: Pipeline, path: str, field: str | None, rows: int, seed: i
     if (field is not None and field not in names) or not names:
         raise PipelineError(f"plot: expected a field of token lists, got {field!r}; there are: {', '.join(names)}.")
     tokenizer, name = pictures.load_tokenizer(path), field or names[0]
-    found = preview(pipeline, rows, sample=seed is not None, seed=seed)
-    texts = [pictures.decoded_tokens(row[name], tokenizer) for row in found.elements]
+    report = preview(pipeline, rows, sample=seed is not None, seed=seed)
+    texts = [pictures.decoded_tokens(row[name], tokenizer) for row in report.elements]
     parts = [f"{number}: {text}" for number, text in enumerate(texts)]
     return Shown({"field": name, "texts": texts}, tuple(parts))
 
@@ -169,21 +169,21 @@ def bench(
     from ..pipeline.explain import bytes_text
     from ..reports.benching import bench as measure
 
-    found = measure(opened(url, chain, storage_option), seconds=seconds, workers=workers)
+    report = measure(opened(url, chain, storage_option), seconds=seconds, workers=workers)
     runs = table("run", "rows/s", "MiB/s", "processors busy", right=("rows/s", "MiB/s", "processors busy"))
-    for run in (found.whole, *found.runs):
+    for run in (report.whole, *report.runs):
         runs.add_row(run.name, f"{run.rows_per_s:,.0f}", f"{run.mib_per_s:,.1f}", f"{run.processors:.1f}")
     parts = table("stage", "time per row", "share", "", right=("time per row", "share"))
-    for part in found.parts:
+    for part in report.parts:
         parts.add_row(part.stage, f"{part.microseconds:,.1f} us", f"{part.share:.0%}", "█" * round(30 * part.share))
     about = {
-        "planning": f"{found.planning_s:.2f} s",
-        "first element": f"{found.first_s:.2f} s, {bytes_text(found.element_bytes)}",
-        "stored": f"{bytes_text(found.stored_row_bytes)} a row",
-        "workers": found.workers,
+        "planning": f"{report.planning_s:.2f} s",
+        "first element": f"{report.first_s:.2f} s, {bytes_text(report.element_bytes)}",
+        "stored": f"{bytes_text(report.stored_row_bytes)} a row",
+        "workers": report.workers,
     }
-    advice = [f"- {line}" for line in found.advice]
-    return Shown(found, (facts(about), "", runs, "", parts, "", f"bound by: {found.bound}", *advice))
+    advice = [f"- {line}" for line in report.advice]
+    return Shown(report, (facts(about), "", runs, "", parts, "", f"bound by: {report.bound}", *advice))
 
 
 def opened(url: str, chain: str, storage_option: list[str] | None) -> Pipeline:
