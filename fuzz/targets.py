@@ -180,7 +180,7 @@ def cache_entries(data: bytes) -> None:
 def selections(data: bytes) -> None:
     """A stored selection of three row groups; a parsed selection only names existing rows."""
     found = read_selection(data, np.array([4, 4, 4]))
-    row_groups, rows = found.rows.locate(found.cells(np.arange(found.num_items)).ravel())
+    row_groups, rows = found.rows.locate(found.item_rows(np.arange(found.num_items)).ravel())
     assert ((row_groups >= 0) & (row_groups < 3) & (rows >= 0) & (rows < 4)).all()
 
 
