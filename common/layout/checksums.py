@@ -30,7 +30,6 @@ Verify: TypeAlias = Literal["written", "always", "never"]
 VERIFY: tuple[Verify, ...] = ("written", "always", "never")
 WRONG_CHECKSUMS = 'If only its checksums are wrong, as in files of Parquet.jl, read it with verify="never".'
 """What else to do about a page that does not match its checksum."""
-_MOST_REMEMBERED = 1 << 20
 
 
 class ChunkBytes(Protocol):
@@ -93,19 +92,6 @@ class LaterCheck(PageCheck):
     def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
         self.pages.append(page)
         return True
-
-
-class PassedPages:
-    """Remembers which pages passed their check in this process, by file version and chunk."""
-
-    def __init__(self) -> None:
-        self._pages: dict[tuple[str, int], set[int]] = {}
-
-    def of(self, version: str, chunk: int) -> set[int]:
-        """The start offsets of the pages of a chunk that passed. The caller adds to this set."""
-        if len(self._pages) >= _MOST_REMEMBERED:
-            self._pages.clear()
-        return self._pages.setdefault((version, chunk), set())
 
 
 def page_check(verify: Verify) -> PageCheck | None:

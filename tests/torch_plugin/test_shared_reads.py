@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch, shared_tables
 from parquetry.common.engine.read.core_reader import CoreReader
+from parquetry.common.engine.read.passed_pages import PASSED_PAGES
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, relay
 
@@ -144,6 +145,25 @@ def test_values_that_stay_in_their_file_count_once(tmp_path: Path) -> None:
     assert bytes_read[0] > frames.nbytes
     # A worker that starts when the others are done with a row group counts it again. Alone, each of the four would.
     assert 0.99 * bytes_read[0] < bytes_read[1] < 2.5 * bytes_read[0]
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
+def test_workers_check_pages_that_another_one_checked_no_more(tmp_path: Path, start: str) -> None:
+    """Otherwise new workers would read whole pages in each epoch, although they need single values."""
+    frames = np.random.default_rng(0).integers(0, 256, (400, 100, 100, 3), np.uint8)
+    frame = UnischemaField("frame", np.uint8, (100, 100, 3), NdarrayCodec())
+    schema = Unischema("frames", [UnischemaField("id", np.int64), frame])
+    rows = ({"id": number, "frame": frame} for number, frame in enumerate(frames))
+    write_dataset(tmp_path / "frames", schema, rows, row_group_rows=200, compression=None)
+    data = ParquetIterable(tmp_path / "frames").where([("id", "in", list(range(0, 400, 20)))]).batch(2)
+    loader = loader_of(data, 2, multiprocessing_context=start)
+    pages = []
+    for _ in range(2):
+        before = (PASSED_PAGES._words != 0).sum()
+        assert ids(loader) == list(range(0, 400, 20))
+        pages.append((PASSED_PAGES._words != 0).sum() - before)
+    assert pages[0] > 0
+    assert pages[1] == 0
 
 
 @pytest.mark.slow

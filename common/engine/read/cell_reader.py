@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...layout.checksums import PassedPages, Verify, later_check, page_check
+from ...layout.checksums import Verify, later_check, page_check
 from ...layout.file_versions import local_version
 from ...layout.files import DataFile
 from ...layout.pages import FileBytes, MemoryBytes, find_values
@@ -30,6 +30,7 @@ from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
 from .file_cells import FileCells, stays_in_file
 from .open_file import OpenFile, OpenFiles, read_values
+from .passed_pages import PASSED_PAGES, page_keys
 from .stored_cells import StoredCells, read_bytes
 from .unchecked_pages import UncheckedPages
 
@@ -43,8 +44,6 @@ _LARGE_VALUE_BYTES = 2048
 _VALUE_BYTES_TO_STAY = 16 << 10  # locating a value in its file costs as much as copying this many bytes
 _FEW = 0.25  # read values one by one if at most this share of a row group is wanted
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # the last two encode levels
-_PASSED = PassedPages()
-"""Pages of values in files that passed their check, so that each process checks a page once."""
 
 
 class CellReader:
@@ -122,9 +121,9 @@ class CellReader:
             return None
         pages = None
         if check is not None and check.pages:
-            passed = _PASSED.of(file.version.key, chunk.begin)
+            keys = page_keys(file.version.key, chunk.begin, [page.begin for page in check.pages])
             where = f"{describe_row_group(self._dataset, row_group)}: expected readable columns ['{field.name}']"
-            pages = UncheckedPages(opened, check.pages, begin=chunk.begin, passed=passed, place=where)
+            pages = UncheckedPages(opened, check.pages, begin=chunk.begin, keys=keys, passed=PASSED_PAGES, place=where)
         cells = FileCells(places[0] + chunk.begin, places[1] + chunk.begin, opened, pages)
         if rows is not None:
             cells = cells.take(rows)

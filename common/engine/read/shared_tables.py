@@ -30,6 +30,7 @@ from ...memory.memory_file import has_memfd
 from ...process.forks import ForkLock
 from ...process.locks import PATIENCE_S, locked_within, set_byte_lock
 from .claims import Claims
+from .passed_pages import PASSED_PAGES
 
 _LOGGER = logging.getLogger(__name__)
 _NUMBERS = ("state", "process", "descriptor", "inode", "size", "taken", "number")
@@ -59,9 +60,12 @@ class SharedReads:
     def __init__(self) -> None:
         self._path: str | None = None
         self._owner = 0  # the process that made the table of contents
+        self._pages: str | None = None  # see `PassedPages.share`
 
     def announce(self, workers: int) -> None:
         """Called in the training process when a loader begins a pass with ``workers`` workers."""
+        if workers:
+            self._pages = PASSED_PAGES.share()
         if workers < _FEWEST_READERS or self._owner == os.getpid() or not can_share():
             return
         with contextlib.suppress(OSError):
@@ -75,6 +79,7 @@ class SharedReads:
         Args:
             max_bytes: a limit for the tables of all workers together.
         """
+        PASSED_PAGES.join(self._pages)
         if self._path is None or workers < _FEWEST_READERS:
             return None
         known = _tables.get(self._path)
@@ -86,7 +91,7 @@ class SharedReads:
         return _tables.get(self._path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "_owner": 0}
+        return {"_path": self._path, "_owner": 0, "_pages": self._pages}
 
 
 def can_share() -> bool:

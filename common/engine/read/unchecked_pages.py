@@ -1,7 +1,7 @@
 """`UncheckedPages`: reads values from a file and compares their pages with the checksums, in the same pass.
 
-A value is delivered only after its whole page matched. The rest of the page is read too, but only once: each
-process remembers which pages passed.
+A value is delivered only after its whole page matched. The rest of the page is read too, but only once: the processes
+that read a dataset together remember which pages passed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...layout.checksums import WRONG_CHECKSUMS, StoredPage, crc32
 from ...memory.arena import SCRATCH
 from ...native.parquet import WantedPage, read_pages
 from .open_file import OpenFile, read_values
+from .passed_pages import PassedPages
 
 _PIECE_BYTES = 256 << 10  # so that the bytes are still in the processor's cache when their checksum is computed
 
@@ -25,19 +26,29 @@ class UncheckedPages:
     Args:
         pages: the pages that have checksums, in the order of the file, with offsets in the chunk.
         begin: the offset of the chunk in the file.
-        passed: the pages of this chunk that passed before, by their ``begin``. Pages that pass are added.
+        keys: the pages as `passed_pages.page_keys` names them.
+        passed: pages that passed before. Pages that pass are added.
         place: names the file, row group and column in errors.
     """
 
     def __init__(
-        self, file: OpenFile, pages: Sequence[StoredPage], *, begin: int, passed: set[int], place: str
+        self,
+        file: OpenFile,
+        pages: Sequence[StoredPage],
+        *,
+        begin: int,
+        keys: np.ndarray,
+        passed: PassedPages,
+        place: str,
     ) -> None:
         self._file = file
         self._pages = pages
         self._begin = begin
         self._begins = np.array([page.begin for page in pages], np.int64) + begin
         self._ends = np.array([page.end for page in pages], np.int64) + begin
+        self._keys = keys
         self._passed = passed
+        self._left = set(np.flatnonzero(~passed.contains(keys)).tolist())
         self._busy: set[int] = set()
         self._place = place
 
@@ -47,16 +58,17 @@ class UncheckedPages:
         Raises:
             DatasetError: a page does not match its checksum; or as `read_values`.
         """
-        if self._all_passed:
+        if not self._left:
             read_values(self._file, starts, places)
             return
         pages, offsets = self._pages_of(starts), starts.tolist()
         left = list(range(len(offsets)))
         for even_busy in (False, True):  # pages that other threads read come last, because they may have passed by then
+            unchecked = self._unchecked(pages)
             wanted: dict[int, dict[int, int]] = {}  # for each page, the number of the value at each offset
             for number in left:
                 page = pages[number]
-                if self._is_unchecked(page) and (even_busy or page not in self._busy):
+                if page in unchecked and (even_busy or page not in self._busy):
                     wanted.setdefault(page, {})[offsets[number]] = number
             self._read_pages(
                 {
@@ -70,13 +82,9 @@ class UncheckedPages:
 
     def check(self, starts: np.ndarray) -> None:
         """Checks the pages with values at these file offsets. Raises like `read`."""
-        if self._all_passed:
+        if not self._left:
             return
-        self._read_pages({page: [] for page in self._pages_of(starts) if self._is_unchecked(page)})
-
-    @property
-    def _all_passed(self) -> bool:
-        return len(self._passed) == len(self._pages)
+        self._read_pages({page: [] for page in self._unchecked(self._pages_of(starts))})
 
     def _pages_of(self, starts: np.ndarray) -> list[int]:
         """Returns the number of each value's page; -1 for values in pages without a checksum.
@@ -88,8 +96,12 @@ class UncheckedPages:
         found: list[int] = pages.tolist()
         return found
 
-    def _is_unchecked(self, page: int) -> bool:
-        return page >= 0 and self._pages[page].begin not in self._passed
+    def _unchecked(self, pages: Sequence[int]) -> set[int]:
+        """Returns those of the pages that no process has checked."""
+        left = sorted(self._left.intersection(pages))
+        if left:
+            self._left.difference_update(np.array(left)[self._passed.contains(self._keys[left])].tolist())
+        return self._left.intersection(left)
 
     def _read_pages(self, wanted: Mapping[int, Sequence[tuple[int, memoryview]]]) -> None:
         """Reads some pages and checks them. ``wanted`` has the places of values in each page, as `WantedPage` does."""
@@ -118,7 +130,8 @@ class UncheckedPages:
                 f"{self._place}, got: the page at byte {self._begin + stored.begin} does not match the CRC checksum in "
                 f"its header. The file is damaged: write it again. {WRONG_CHECKSUMS}"
             )
-        self._passed.add(stored.begin)
+        self._passed.add(self._keys[page])
+        self._left.discard(page)
 
     def _checksum(self, page: WantedPage, spare: memoryview) -> int:
         """Returns the CRC-32 of a page without the core. Raises as `read_values`."""

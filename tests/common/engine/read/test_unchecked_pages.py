@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from parquetry.common import NdarrayCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import unchecked_pages
 from parquetry.common.engine.read.open_file import OpenFile
+from parquetry.common.engine.read.passed_pages import PassedPages, page_keys
 from parquetry.common.engine.read.unchecked_pages import UncheckedPages
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout.checksums import StoredPage
@@ -46,10 +47,11 @@ class Written:
                 self.stored.append(StoredPage(begin - CHUNK, len(content) - CHUNK, checksum))
         path.write_bytes(content)
         self.file = OpenFile(local_version("local", str(path), path.stat()))
-        self.passed: set[int] = set()
+        self.passed = PassedPages()
 
     def unchecked(self) -> UncheckedPages:
-        return UncheckedPages(self.file, self.stored, begin=CHUNK, passed=self.passed, place="here")
+        keys = page_keys("x", CHUNK, [page.begin for page in self.stored])
+        return UncheckedPages(self.file, self.stored, begin=CHUNK, keys=keys, passed=self.passed, place="here")
 
 
 values_of_page = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0, 4, 60])), max_size=6)
