@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import default_collate, default_convert
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.tracebacks import shortens
@@ -21,6 +20,7 @@ from parquetry.common.tracebacks import shortens
 from .nested import NestedTensors
 from .runs import Run
 from .sent_batches import SentBatch
+from .torch_internals import default_collate_fn_map
 
 Batch = TypeVar("Batch")
 _LEAVES = {str, bytes, type(None)}

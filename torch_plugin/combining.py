@@ -12,13 +12,14 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
-from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe, _ForkerIterDataPipe
+from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
 from .loader_passes import Announced
 from .placement import rank_here, shard_of
+from .torch_internals import is_fork
 
 _WHOLE = (None, 1)
 
@@ -45,8 +46,8 @@ def check_combined(dataset: object, workers: int) -> None:
 def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
     """Returns how an input is dealt to ranks and workers; equal for inputs whose elements stay together."""
     end = pipe
-    while isinstance(end, MapperIterDataPipe) or _is_fork(end):  # one element out per element in
-        end = end.main_datapipe.main_datapipe if _is_fork(end) else end.datapipe
+    while isinstance(end, MapperIterDataPipe) or is_fork(end):  # one element out per element in
+        end = end.main_datapipe.main_datapipe if is_fork(end) else end.datapipe
     if isinstance(end, Announced):
         pipeline: Pipeline = getattr(end, "pipeline")  # noqa: B009  # ParquetPipe is not imported here
         is_own = shard_of(pipeline) is not None and not getattr(end, "_sharding", False)
@@ -61,10 +62,6 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
 
 def _splitter_below(pipe: object) -> Any:
     return next((part for part in _below(pipe) if isinstance(part, Announced) or _is_filter(part)), None)
-
-
-def _is_fork(pipe: object) -> bool:
-    return isinstance(getattr(pipe, "main_datapipe", None), _ForkerIterDataPipe)
 
 
 def _is_filter(pipe: object) -> bool:

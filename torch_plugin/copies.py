@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import RandomSampler, SequentialSampler, Subset
 
+from .torch_internals import extend_subsets
+
 
 class Copy(int):
     """A number that came ``copies`` times before in the pass."""
@@ -68,11 +70,7 @@ def may_copy(samplers: Iterable[object]) -> bool:
 
 def install() -> None:
     """Lets ``Subset`` pass copies on. Idempotent."""
-    if not hasattr(Subset, "_parquetry_copies"):
-        Subset._parquetry_copies = True  # type: ignore[attr-defined]
-        for name in ("__getitem__", "__getitems__"):
-            if hasattr(Subset, name):
-                setattr(Subset, name, _passing_copies(getattr(Subset, name)))
+    extend_subsets(_passing_copies)
 
 
 def _passing_copies(original: Callable[[Subset[Any], Any], Any]) -> Callable[[Subset[Any], Any], Any]:

@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
 from parquetry.common.errors import StateError
 
 from .combining import check_combined
+from .torch_internals import map_next, next_kept
 
 
 class ElementwiseVerbs:
@@ -124,15 +125,13 @@ class ElementwiseIterator:
 class ParquetMapper(_Elementwise, MapperIterDataPipe):
     """A function applied to each element."""
 
-    def _apply(self, elements: Iterator[Any]) -> Any:
-        return self._apply_fn(next(elements))
+    _apply = map_next
 
 
 class ParquetCollator(_Elementwise, CollatorIterDataPipe):
     """A collate function applied to each element."""
 
-    def _apply(self, elements: Iterator[Any]) -> Any:
-        return self._apply_fn(next(elements))
+    _apply = map_next
 
 
 class ParquetFilter(_Elementwise, FilterIterDataPipe):
@@ -149,11 +148,7 @@ class ParquetFilter(_Elementwise, FilterIterDataPipe):
             "Use where(function, fields=[...]), or StatefulDataLoader."
         )
 
-    def _apply(self, elements: Iterator[Any]) -> Any:
-        while True:
-            kept, element = self._returnIfTrue(next(elements))
-            if kept:
-                return element
+    _apply = next_kept
 
 
 def _pipe(verbs: object) -> IterDataPipe:

@@ -51,6 +51,7 @@ from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_nu
 from .relay import Meeting, Messages, RelayPlan, most_in_run, most_waiting
 from .runs import RunIterator
 from .stateful_ranks import continue_on_other_ranks
+from .torch_internals import keeps_workers
 from .trainer_sharding import TrainerEpoch, TrainerSharding, length_for_trainer
 
 _LOG = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
 
     def _let_go(self) -> None:
         """Notes that a state may be loaded, unless the loader's workers stay, and would not get it."""
-        if not getattr(self._running_loader, "_persistent_workers", False):
+        if not keeps_workers(self._running_loader):
             self._running = None
 
     @property
@@ -298,7 +299,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         running = self._running_loader
         if running is None:
             return
-        if getattr(running, "_persistent_workers", False):
+        if keeps_workers(running):
             raise StateError(
                 "load_state_dict: expected a state before the loader starts its workers, got one after: with "
                 "persistent_workers=True they go on with the dataset that they have. Drop the loader, load the state, "

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data.datapipes import datapipe as _torch
+from .torch_internals import serialization_wrapper
 
-_Wrapper: Any = getattr(_torch, "_IterDataPipeSerializationWrapper", None)
+_Wrapper: Any = serialization_wrapper()
 
 
 class _OwnIterator:

@@ -52,7 +52,8 @@ from .mapped_regions import (
     tensor_at,
     vector_at,
 )
-from .tensors import Jagged, JaggedPart, Part, reduce_jagged
+from .tensors import JaggedPart, Part, reduce_jagged
+from .torch_internals import Jagged, shared_block
 
 _ALIGNMENT = 64
 _PR_GET_DUMPABLE = 3  # linux/prctl.h
@@ -419,9 +420,7 @@ class SharedPacker:
     """
 
     def __init__(self, columns: Sequence[Part]) -> None:
-        size = max(block_bytes(columns), 1)
-        storage = torch.UntypedStorage._new_shared(size)  # the block that torch's own collate uses
-        self._block = torch.empty(0, dtype=torch.uint8).set_(storage)
+        self._block = shared_block(max(block_bytes(columns), 1))
         self._used = 0
 
     def __call__(self, array: np.ndarray) -> torch.Tensor:

@@ -16,12 +16,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy.random  # noqa: F401  # loader workers need it; a thread importing it during a fork would block them
 import torch
-from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate, default_convert
-from torch.utils.data._utils import fetch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import ParquetryError
@@ -35,6 +34,19 @@ from .collation import as_is, convert, stack
 from .copies import CopyCounter, may_copy
 from .loader_state import check_dealt_state_of, check_state_of, restored_by, restores_end
 from .runs import Lanes, Run
+from .torch_internals import (
+    LoaderIterator,
+    base_seed,
+    count_yielded,
+    extend_fetcher,
+    extend_iterators,
+    extend_wait,
+    keeps_items,
+    mark_shut_down,
+    replace_collate,
+    replace_elements,
+    unwrapped,
+)
 from .trainer_sharding import TrainerEpoch, TrainerSharding, trainer_epoch, trainer_sharding_of
 from .worker_failures import explain, follow, watched
 
@@ -45,12 +57,6 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _NO_WORK = (default_convert, as_is)
 _COLLATES: list[tuple[Any, Any]] = [(default_convert, convert), (default_collate, stack)]
 """Torch's functions, and what does the same here."""
-_NAMES_IN_NEXT = {
-    *("torch", "autograd", "profiler", "record_function", "_profile_name", "_sampler_iter", "_reset", "_next_data"),
-    *("_num_yielded", "_dataset_kind", "_DatasetKind", "Iterable", "_IterableDataset_len_called", "_dataset"),
-    *("_num_workers", "warnings", "warn"),
-}
-"""What ``_BaseDataLoaderIter.__next__`` refers to, in the versions of torch where it does what `_unlabelled` does."""
 _numbers = itertools.count(1)
 
 
@@ -142,46 +148,49 @@ class Announced:
 
 def install() -> None:
     """Makes torch's loaders announce their passes. Idempotent; has no effect if torch's internals differ."""
-    base: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
-    if base is not None and not hasattr(base, "_parquetry_loader"):
-        base._parquetry_loader = 0
-        base.__init__ = _announcing_start(base.__init__)
-        base._reset = _announcing_reset(base._reset)
-        base._parquetry_told = ()
-        base._parquetry_lanes = None
-        base._parquetry_fresh = False
-        base._parquetry_restored = None
-        base._parquetry_process = 0
-        base.forget_elements = _forget_elements
-        base._parquetry_copies = None
-        if hasattr(base, "_next_index"):
-            base._next_index = _counting_copies(base._next_index)
-        if (fetcher := _fetcher()) is not None:
-            fetcher.__init__ = _sending_start(fetcher.__init__)
-        if (parallel := _parallel()) is not None:
-            parallel._process_data = _keeping(parallel._process_data)
-        worker_failures.install()
-        DataLoader.__len__ = _counting(DataLoader.__len__)  # type: ignore[method-assign]
-        base.__next__ = _timed_next(_unlabelled(base.__next__))
+    base = LoaderIterator
+    if base is None or hasattr(base, "_parquetry_loader"):
+        return
+    base._parquetry_loader = 0
+    base._parquetry_told = ()
+    base._parquetry_lanes = None
+    base._parquetry_fresh = False
+    base._parquetry_restored = None
+    base._parquetry_process = 0
+    base._parquetry_copies = None
+    base.forget_elements = _forget_elements
+    extend_iterators(
+        start=_announcing_start,
+        reset=_announcing_reset,
+        following=_timed_next,
+        next_index=_counting_copies,
+        process=_keeping,
+        length=_counting,
+    )
+    extend_fetcher(_sending_start)
+    worker_failures.install()
 
 
 def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def start(self: Any, loader: DataLoader, *args: object, **options: object) -> None:
-        _watch(type(self))
+        extend_wait(type(self), watched)
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
         self._parquetry_in_runs = _may_have_runs(self, loader)  # its workers do not change what they send
-        if isinstance(_own(loader.dataset), Announced):
-            collate = getattr(self, "_collate_fn", None)
-            self._collate_fn = next((own for torchs, own in _COLLATES if collate is torchs), collate)
+        if isinstance(unwrapped(loader.dataset), Announced):
+            replace_collate(self, _own_collate)
         try:
             _announce(self, loader)
         except BaseException:
-            self._shutdown = True  # torch's __del__ has nothing to shut down yet
+            mark_shut_down(self)
             raise
 
     return shortens(start)
+
+
+def _own_collate(collate: object) -> object:
+    return next((own for torchs, own in _COLLATES if collate is torchs), collate)
 
 
 def _counting_copies(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +210,7 @@ def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], i
         result = original(self)  # also notes the number of elements, for a warning while it iterates
         if self.batch_size in (None, 1) or self.num_workers < 2 or not isinstance(self.dataset, IterableDataset):
             return result
-        own: Any = _own(self.dataset)
+        own: Any = unwrapped(self.dataset)
         if hasattr(type(own), "batches_in_loader"):
             if trainer_sharding_of(self) is not None:  # it deals whole batches to the workers
                 return result
@@ -216,56 +225,26 @@ def _counting(original: Callable[[DataLoader], int]) -> Callable[[DataLoader], i
     return shortens(length)
 
 
-class _Fetcher(Protocol):
-    """Torch's, of an iterable dataset."""
-
-    dataset_iter: Iterator[Any]
-
-
-class _Iterator(Protocol):
-    """Torch's, of a loader."""
-
-    _parquetry_lanes: Lanes | None
-
-
-def _fetcher() -> Any:
-    return getattr(fetch, "_IterableDatasetFetcher", None)
-
-
 def _sending_start(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def start(self: _Fetcher, dataset: object, *args: object, **options: object) -> None:
+    def start(self: Any, dataset: object, *args: object, **options: object) -> None:
         original(self, dataset, *args, **options)
-        own = _own(dataset)
+        own = unwrapped(dataset)
         if isinstance(own, Announced):
-            self.dataset_iter = own._as_sent(self.dataset_iter)
+            replace_elements(self, own._as_sent)
 
     return shortens(start)
 
 
-def _parallel() -> Any:
-    found = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-    return found if hasattr(found, "_process_data") else None
-
-
 def _keeping(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def process(self: _Iterator, *args: object, **options: object) -> object:
+    def process(self: Any, *args: object, **options: object) -> object:
         item = original(self, *args, **options)
         if isinstance(item, Run) and self._parquetry_lanes is not None:
             self._parquetry_lanes.add(item)  # an interrupt of torch's next step would lose all of its batches
         return item
 
     return process
-
-
-def _watch(kind: type) -> None:
-    """Warns of long waits in iterators of this class, torch's or `StatefulDataLoader`'s. Idempotent."""
-    original = getattr(kind, "_try_get_data", None)
-    if original is not None and not hasattr(original, "_parquetry"):
-        watching: Any = watched(original)
-        watching._parquetry = True
-        kind._try_get_data = watching  # type: ignore[attr-defined]
 
 
 def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
@@ -276,27 +255,6 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
             _announce(self, loader)
 
     return shortens(reset)
-
-
-def _unlabelled(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns torch's ``__next__`` without the label that it sets for profilers, unless one is running.
-
-    Setting and removing it releases the interpreter lock twice. Getting that back from threads that make batches takes
-    longer than making tensors of a small one. If torch's method is not the one that we know, it stays as it is.
-    """
-    names = getattr(getattr(original, "__code__", None), "co_names", ())
-    if {*names} != _NAMES_IN_NEXT or not hasattr(torch.autograd, "_profiler_enabled"):
-        return original
-
-    def unlabelled(self: Any) -> Any:
-        warns = self._IterableDataset_len_called is not None  # of too many elements
-        if warns or self._sampler_iter is None or torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-            return original(self)
-        data = self._next_data()
-        self._num_yielded += 1
-        return data
-
-    return unlabelled
 
 
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,7 +279,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def item() -> Any:
             if lanes is not None:
-                self._num_yielded = lanes.taken - 1  # torch adds one, and warns if it is more than `len()`
+                count_yielded(self, lanes.taken - 1)  # torch adds one
             return original(self)
 
         begin = self._parquetry_since = time.perf_counter()
@@ -359,8 +317,8 @@ def _forget_elements(self: Any) -> object:
 
 def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
-    own = _own(loader.dataset)
-    seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
+    own = unwrapped(loader.dataset)
+    seed, trainer = base_seed(iterator), trainer_epoch()
     dealt = trainer_sharding_of(loader)
     trainer_sharding = dealt if iterable else None
     try:
@@ -371,7 +329,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
             if trainer_sharding is None:  # a trainer that deals rows has one rank's state, on any number of ranks
                 iterator._parquetry_restored = own._continues(loader, trainer)
         told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
-        iterator._parquetry_lanes = Lanes(iterator._num_workers) if iterator._parquetry_in_runs else None
+        iterator._parquetry_lanes = Lanes(loader.num_workers) if iterator._parquetry_in_runs else None
         for number, dataset in enumerate(told):
             passed_on = dataset is own and loader.collate_fn in _NO_WORK
             untouched = passed_on and loader.batch_size is None
@@ -402,7 +360,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
             leave_to_parent(iterator)
             iterator._parquetry_process = os.getpid()
     except BaseException:
-        iterator._shutdown = True  # no workers were started that __del__ would have to stop
+        mark_shut_down(iterator)
         raise
 
 
@@ -422,17 +380,10 @@ def _stacks(collate: object) -> bool:
 
 def _may_have_runs(iterator: object, loader: DataLoader) -> bool:
     """Whether elements of a dataset of this package come in order, and nobody before the loop sees or counts them."""
-    plain = type(iterator) is _parallel() and _fetcher() is not None
-    if not plain or loader.batch_size is not None or not getattr(loader, "in_order", True):
+    if not keeps_items(iterator) or loader.batch_size is not None or not getattr(loader, "in_order", True):
         return False
-    own = _own(loader.dataset)
+    own = unwrapped(loader.dataset)
     return isinstance(own, Announced) and own._is_plain and loader.collate_fn in _NO_WORK
-
-
-def _own(dataset: object) -> object:
-    while (inner := getattr(dataset, "_datapipe", None)) is not None:
-        dataset = inner  # a loader wraps a DataPipe; Accelerate makes a loader from a loader
-    return dataset
 
 
 def announced_in(dataset: object) -> Iterator[Announced]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from parquetry.common.errors import StateError
 
+from .torch_internals import dataset_state, has_ended, steps_in, steps_since_snapshot, unrestored_state, worker_states
+
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
@@ -31,17 +33,14 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(loader_state, Mapping):
         raise StateError(f"rank_state: expected what a loader's state_dict() returned, got {loader_state!r}.")
-    snapshot = loader_state.get("_snapshot")
-    if snapshot is None:
-        state = _worker_state(loader_state)
-    else:
-        if loader_state.get("_steps_since_snapshot"):
-            raise StateError(
-                "rank_state: expected a state of a snapshot, got one taken "
-                f"{loader_state['_steps_since_snapshot']} steps after it. Use snapshot_every_n_steps=1."
-            )
-        state = _joined([_worker_state(worker) for worker in snapshot["_worker_snapshots"].values()])
-    if loader_state.get("_iterator_finished"):
+    if steps := steps_since_snapshot(loader_state):
+        raise StateError(
+            f"rank_state: expected a state of a snapshot, got one taken {steps} steps after it. Use "
+            "snapshot_every_n_steps=1."
+        )
+    workers = worker_states(loader_state)
+    state = _joined([_worker_state(worker) for worker in workers]) if workers else _worker_state(loader_state)
+    if has_ended(loader_state):
         return {**state, "iteration": state["iteration"] + 1, "origin": [0, 0], "consumed": 0}
     return state
 
@@ -52,17 +51,17 @@ def check_state_of(loader: DataLoader) -> None:
     Raises:
         StateError: the state is for another number of workers, or holds no position of the dataset.
     """
-    state = getattr(loader, "next_iter_state", None)
+    state = unrestored_state(loader)
     if not state:
         return
-    snapshot, workers = state.get("_snapshot"), _workers_in(state)
+    workers = worker_states(state)
     if len(workers) != loader.num_workers:
         raise StateError(
             f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {len(workers)}. Load it "
             "into the dataset, not the loader, before the loader starts: dataset.load_state_dict(rank_state(state)), "
             "with parquetry.torch_plugin.rank_state."
         )
-    steps = state.get("_num_yielded") if snapshot is None else snapshot.get("_snapshot_step")
+    steps = steps_in(state)
     if steps and all(_position_in(found) is None for found in workers or [state]):
         raise StateError(
             f"StatefulDataLoader: expected a state with the position in its dataset, got one without, after {steps} "
@@ -77,35 +76,30 @@ def check_dealt_state_of(loader: DataLoader) -> None:
     Raises:
         StateError: the state has the positions of loader workers, which the trainer would ignore.
     """
-    state = getattr(loader, "next_iter_state", None)
-    if state and loader.num_workers and positions_in(state):
-        steps = (state.get("_snapshot") or {}).get("_snapshot_step", 0)
+    state = unrestored_state(loader)
+    if loader.num_workers and positions_in(state):
         raise StateError(
             "StatefulDataLoader: expected a state that several ranks saved, got one that a single process saved. "
             "Accelerate with dispatch_batches=False would ignore its position, and the epoch would begin again. Resume "
-            f"with skip_first_batches(loader, {steps})."
+            f"with skip_first_batches(loader, {steps_in(state)})."
         )
 
 
 def restored_by(loader: DataLoader) -> list[dict[str, Any]]:
     """Returns the positions within a pass that a ``StatefulDataLoader`` is about to restore, if any."""
-    return [] if restores_end(loader) else positions_in(getattr(loader, "next_iter_state", None) or {})
+    return [] if restores_end(loader) else positions_in(unrestored_state(loader))
 
 
 def restores_end(loader: DataLoader) -> bool:
     """Returns whether a ``StatefulDataLoader`` is about to restore the end of a pass."""
-    return bool((getattr(loader, "next_iter_state", None) or {}).get("_iterator_finished"))
+    return has_ended(unrestored_state(loader))
 
 
 def positions_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the positions of a dataset of this package that a ``StatefulDataLoader``'s state holds."""
-    parts: list[Mapping[str, Any]] = [*_workers_in(state)] or [state]
+    parts: list[Mapping[str, Any]] = [*worker_states(state)] or [state]
     found = (_position_in(part) for part in parts)
     return [position for position in found if position is not None]
-
-
-def _workers_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [*(state.get("_snapshot") or {}).get("_worker_snapshots", {}).values()]
 
 
 def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +113,7 @@ def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _position_in(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    found = (state.get("fetcher_state") or {}).get("dataset_iter_state")
+    found = dataset_state(state)
     return found if isinstance(found, dict) and "fingerprint" in found else None
 
 

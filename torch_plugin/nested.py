@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.utils._pytree import register_pytree_node
+
+from .torch_internals import register_pytree_node
 
 Values = torch.Tensor | list[Any]
 

@@ -21,6 +21,8 @@ from parquetry.common.stages.base import Decision, Stage
 from parquetry.common.stages.shard import Shard
 from parquetry.common.stages.shuffle import Shuffle
 
+from .torch_internals import default_store
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -161,7 +163,6 @@ def shared_number(name: str, proposed: int) -> int | None:
     No rank waits for another, so a single rank may ask.
     """
     try:
-        store = dist.distributed_c10d._get_default_store()
-        return int(store.compare_set(f"parquetry/{name}", "", str(proposed)))
+        return int(default_store().compare_set(f"parquetry/{name}", "", str(proposed)))
     except (AttributeError, RuntimeError, ValueError):  # a backend of another kind
         return None

@@ -9,6 +9,8 @@ from torch.utils.data import DataLoader
 
 from parquetry.common.errors import StateError
 
+from .torch_internals import unwrapped
+
 State = dict[str, Any]
 Position = Callable[[], State]
 """Returns the state at one point of a pass, or raises why there is none."""
@@ -37,7 +39,7 @@ def dataset_of(loader: object) -> Any:
     """Returns the `ParquetIterable` that a stock ``DataLoader`` iterates; ``None`` if it iterates anything else."""
     if not isinstance(loader, DataLoader):
         return None
-    dataset = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
+    dataset = unwrapped(loader.dataset)
     return dataset if callable(getattr(type(dataset), "state_after", None)) else None
 
 

@@ -25,7 +25,7 @@ from .devices import DeviceCopies, copies_to
 from .nested import NestedTensors
 from .pinned_regions import PINNED_BATCHES
 from .positions import Position, dataset_of, position_of
-from .tensors import Jagged, jagged
+from .torch_internals import Jagged, jagged, jagged_parts
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 _AT_ONCE = 2  # batches taken from the loader per step until enough are ahead, so that the first one comes soon
@@ -320,7 +320,8 @@ def _is_text(value: list[Any]) -> bool:
 
 
 def _moved_jagged(tensor: Any, move: Move) -> torch.Tensor:
-    shortest, longest = tensor._maybe_min_seqlen, tensor._maybe_max_seqlen
-    if tensor.lengths() is not None or tensor._ragged_idx != 1 or shortest is None or longest is None:
+    parts = jagged_parts(tensor)
+    if parts is None:
         return move(tensor)  # not one of this package
-    return jagged(move(tensor._values), move(tensor._offsets), shortest, longest)
+    values, offsets, shortest, longest = parts
+    return jagged(move(values), move(offsets), shortest, longest)

@@ -19,7 +19,6 @@ import hashlib
 import itertools
 import json
 import logging
-import multiprocessing
 import os
 import secrets
 import socket
@@ -30,7 +29,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.synchronize import Event
 from typing import Any
 
 from parquetry.common import Pipeline
@@ -44,6 +42,7 @@ from parquetry.common.process.dataclass import dataclass
 from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
 from .sent_batches import Encoder, SentBatch, discard, is_described, regions_of, with_regions
+from .torch_internals import is_told_to_end
 
 _LOGGER = logging.getLogger(__name__)
 _ADDRESS = "\0parquetry-relay-{}-{}"  # unix(7): the first byte says that there is no file
@@ -472,7 +471,7 @@ def _connected(address: str) -> socket.socket:
             return connection
         except ConnectionRefusedError:
             connection.close()
-            if time.monotonic() >= deadline or _is_stopped():
+            if time.monotonic() >= deadline or is_told_to_end():
                 raise
             time.sleep(_RETRY_S)
         except BaseException:
@@ -492,15 +491,9 @@ def _await_others(connection: socket.socket) -> None:
             connection.recv(1, socket.MSG_PEEK)
             break
         except TimeoutError:
-            if _is_stopped():
+            if is_told_to_end():
                 raise
     connection.settimeout(None)
-
-
-def _is_stopped() -> bool:
-    """Whether the loader has told its workers to end; it waits only five seconds for each of them."""
-    given = getattr(multiprocessing.current_process(), "_args", ())  # what the loader started this worker with
-    return any(each.is_set() for each in given if isinstance(each, Event))
 
 
 def _is_ours(connection: socket.socket) -> bool:

@@ -15,15 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias
 
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils.pin_memory import pin_memory
-
 from parquetry.common.errors import ParquetryError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.tracebacks import shorten
 
 from .iterator import ElementIterator
 from .sent_batches import SentBatch
+from .torch_internals import ExceptionWrapper, pin_memory
 
 Collate: TypeAlias = Callable[[Any], Any]
 _END = object()

@@ -9,16 +9,15 @@ Lightning ends an epoch after as many steps as the loader has, so the steps it h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch.utils.data import DataLoader
 
 from parquetry.common.errors import StateError
 
 from .loader_state import positions_in, rank_state
+from .torch_internals import State, deal_state, forget_length, has_ended, unrestored_state
 from .trainer_sharding import TrainerEpoch
-
-State = dict[str, Any]
 
 
 class MovableDataset(Protocol):
@@ -45,7 +44,7 @@ def continue_on_other_ranks(
     Raises:
         StateError: the states of the workers do not amount to one position.
     """
-    state = getattr(loader, "next_iter_state", None) or {}
+    state = unrestored_state(loader)
     positions = positions_in(state)
     if not positions:
         return None
@@ -60,12 +59,13 @@ def continue_on_other_ranks(
             f"{_ranks(before)}: {error}"
         ) from error
     if trainer is not None:
-        _count_steps(trainer, dataset, own, loader.batch_size or 1, ended=bool(state.get("_iterator_finished")))
+        _count_steps(trainer, dataset, own, loader.batch_size or 1, ended=has_ended(state))
     given = dict(state)
     if loader.num_workers:
-        _deal(state, own, loader.num_workers)
+        workers = loader.num_workers
+        deal_state(state, [{**own, "worker": worker, "workers": workers} for worker in range(workers)])
     else:  # the dataset converts the position itself
-        state["_IterableDataset_len_called"] = None  # a length on the other ranks, about which torch would warn
+        forget_length(state)
     return lambda: state.update(given)
 
 
@@ -79,28 +79,3 @@ def _count_steps(trainer: TrainerEpoch, dataset: MovableDataset, own: State, bat
         return
     steps, more = -(-whole // batch_size), -(-left // batch_size)
     trainer.recount(steps if ended else steps - more)
-
-
-def _deal(state: State, own: State, workers: int) -> None:
-    """Puts the position of a rank, at the beginning of its part, into a loader's state."""
-    snapshot = state["_snapshot"]
-    main = {**snapshot["_main_snapshot"], "_sampler_iter_yielded": 0, "_IterableDataset_len_called": None}
-    found = {
-        f"worker_{worker}": {
-            "worker_id": worker,
-            "dataset_state": None,  # the worker's copy of the dataset has it
-            "fetcher_state": {
-                "dataset_iter_state": {**own, "worker": worker, "workers": workers},
-                "fetcher_ended": False,
-            },
-        }
-        for worker in range(workers)
-    }
-    state["_snapshot"] = {
-        **snapshot,
-        "_main_snapshot": main,
-        "_worker_snapshots": found,
-        "_snapshot_step": 0,
-        "_last_yielded_worker_id": workers - 1,  # so the first one is next
-    }
-    state["_iterator_finished"] = False  # a finished pass has become the beginning of the next one

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from parquetry.common.engine.columns.batch import (
     Column,
@@ -41,12 +40,7 @@ from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
 
 from .nested import NestedTensors
-
-Jagged: Any
-try:
-    from torch.nested._internal.nested_tensor import NestedTensor as Jagged
-except ImportError:  # it is elsewhere in this torch version
-    Jagged = None
+from .torch_internals import jagged, jagged_parts, seen_by_modes
 
 ToTensor = Callable[[np.ndarray], torch.Tensor]
 _FEW_TENSORS = 64  # describing so few for the core takes longer than it saves
@@ -130,11 +124,6 @@ class CoreBatch(NamedTuple):
         return seen_by_modes(self.run.tensors(self.number))
 
 
-def seen_by_modes(made: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Shows tensors of the core to torch's modes, such as `FakeTensorMode`, as `torch.from_numpy` does."""
-    return made if _get_current_dispatch_mode() is None else [torch.ops.aten.lift_fresh(tensor) for tensor in made]
-
-
 def split_for_core(
     element: Element, columns: Sequence[Column], count: int
 ) -> Iterable[CoreBatch | tuple[Any, ...] | list[Part]]:
@@ -178,39 +167,13 @@ def to_list(values: torch.Tensor | Iterable[Any]) -> list[Any]:
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 
 
-def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
-    """Returns what ``torch.nested.nested_tensor_from_jagged`` gives, for plain tensors with known row lengths.
-
-    torch's function makes a view through the dispatcher, which takes several times as long, and its first call imports
-    modules that only compilers need. Without the lengths, torch pads each row to the rows of the whole batch.
-    """
-    if Jagged is None:
-        return torch.nested.nested_tensor_from_jagged(rows, offsets, min_seqlen=shortest, max_seqlen=longest)
-    made = Jagged(rows, offsets)
-    made._metadata_cache.update(min_seqlen=_length_as_shape(shortest), max_seqlen=_length_as_shape(longest))
-    return cast(torch.Tensor, made)
-
-
-def _length_as_shape(length: int) -> torch.Tensor:
-    """Returns ``torch.empty(length, 0)``: torch keeps the lengths of the shortest and longest row in this form.
-
-    `torch.empty` releases the interpreter lock, and may wait long to get it back. `torch.from_numpy` keeps it.
-    """
-    return torch.from_numpy(np.empty((length, 1), np.float32)[:, 1:])
-
-
 def reduce_jagged(tensor: Any) -> Any:
     """Pickles a jagged tensor for another process: with its lengths, and as little else as possible.
 
-    The thread of a loader's queue calls it, which loses errors, and the batch with them. Asked for `requires_grad`, the
-    class would import modules, which fails if the worker has too many open files.
+    The thread of a loader's queue calls it, which loses errors, and the batch with them.
     """
-    shortest, longest = tensor._maybe_min_seqlen, tensor._maybe_max_seqlen
-    with torch._C.DisableTorchFunctionSubclass():
-        plain = tensor.lengths() is None and tensor._ragged_idx == 1 and not tensor.requires_grad
-    if not plain or shortest is None or longest is None:
-        return tensor.__reduce_ex__(2)
-    return jagged, (tensor._values, tensor._offsets, shortest, longest)
+    parts = jagged_parts(tensor)
+    return tensor.__reduce_ex__(2) if parts is None else (jagged, parts)
 
 
 def is_jagged(output: OutputField) -> bool:

@@ -19,11 +19,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch.utils.data
-
 from parquetry.common.progress import warning_seconds
 from parquetry.common.transport.children import how_it_ended
 from parquetry.common.transport.sidecar.stalls import state_of
+
+from .torch_internals import awaited_worker, extend_worker_check, has_received, is_forked, worker_check, workers_of
 
 _LOGGER = logging.getLogger(__name__)
 _PROCESSES = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
@@ -37,12 +37,7 @@ def install() -> None:
 
     The handler runs wherever the training loop is, so no caller in this package could catch the error.
     """
-    signal_handling = getattr(torch.utils.data._utils, "signal_handling", None)
-    original = getattr(signal_handling, "_error_if_any_worker_fails", None)
-    if original is not None and not hasattr(original, "_parquetry"):
-        explaining = _explaining(original)
-        explaining._parquetry = True  # type: ignore[attr-defined]
-        signal_handling._error_if_any_worker_fails = explaining  # type: ignore[union-attr]
+    extend_worker_check(_explaining)
 
 
 def follow(iterator: Any) -> None:
@@ -55,8 +50,7 @@ def check_workers() -> None:
 
     A worker that is killed loses its files a moment before torch can see that it has ended.
     """
-    signal_handling = getattr(torch.utils.data._utils, "signal_handling", None)
-    check = getattr(signal_handling, "_error_if_any_worker_fails", None)
+    check = worker_check()
     end = time.monotonic() + _DYING_S
     while check is not None:
         check()
@@ -80,7 +74,7 @@ def explain(error: RuntimeError) -> None:
 
 
 def _deaths(iterator: Any, dead: set[int]) -> list[str]:
-    workers = getattr(iterator, "_workers", [])
+    workers = workers_of(iterator)
     lines = []
     for number, worker in enumerate(workers):
         if worker.pid in dead:
@@ -95,12 +89,9 @@ def _failed_to_start(iterator: Any, dead: set[int]) -> bool:
 
     Errors of the dataset reach the loop. What ends a worker like this is the import of the program or of its modules.
     """
-    if getattr(iterator, "_rcvd_idx", 0):
+    if has_received(iterator):
         return False
-    return any(
-        worker.pid in dead and worker.exitcode == 1 and getattr(worker, "_start_method", "fork") != "fork"
-        for worker in getattr(iterator, "_workers", [])
-    )
+    return any(worker.pid in dead and worker.exitcode == 1 and not is_forked(worker) for worker in workers_of(iterator))
 
 
 _START_ADVICE = (
@@ -146,16 +137,15 @@ def watched(original: Callable[..., tuple[bool, Any]]) -> Callable[..., tuple[bo
 
 
 def _warn_of_wait(iterator: Any, waited_s: float) -> None:
-    workers = getattr(iterator, "_workers", [])
-    task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), (-1,))
-    if not getattr(iterator, "_in_order", True):  # then it waits for all of them
+    workers, number = workers_of(iterator), awaited_worker(iterator)
+    if number is None:
         _LOGGER.warning("the training loop has waited %.0f s for its %d loader workers.", waited_s, len(workers))
-    elif 0 <= task[0] < len(workers):
-        pid = workers[task[0]].pid
+    elif 0 <= number < len(workers):
+        pid = workers[number].pid
         _LOGGER.warning(
             "the training loop has waited %.0f s for loader worker %d (process %d), which is %s.",
             waited_s,
-            task[0],
+            number,
             pid,
             state_of(pid),
         )

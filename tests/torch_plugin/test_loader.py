@@ -24,7 +24,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from parquetry.common import NdarrayCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
-from parquetry.torch_plugin.loader_passes import _unlabelled
+from parquetry.torch_plugin.torch_internals import unlabelled
 
 LOADERS = [
     pytest.param({"num_workers": 0}, id="in-process"),
@@ -344,8 +344,8 @@ def test_a_step_of_torch_that_is_not_known_stays_as_it_is() -> None:
     def following(self: Any) -> int:
         return 1
 
-    assert _unlabelled(following) is following
-    assert _unlabelled(print) is print
+    assert unlabelled(following) is following
+    assert unlabelled(print) is print
 
 
 def test_the_step_of_this_torch_is_known() -> None:

@@ -26,7 +26,8 @@ from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField
 from parquetry.torch_plugin import ParquetPipe, cu_seqlens, to_list
-from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, parts_to_torch, split_for_torch
+from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, parts_to_torch, split_for_torch
+from parquetry.torch_plugin.torch_internals import jagged
 
 F32 = UnischemaField("x", np.float32, (1,))
 SCALARS = {
@@ -90,7 +91,7 @@ def test_a_jagged_tensor_is_what_torch_makes_of_the_same_rows(
     sizes: list[int], shape: tuple[int, ...], fallback: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fallback:
-        monkeypatch.setattr("parquetry.torch_plugin.tensors.Jagged", None)
+        monkeypatch.setattr("parquetry.torch_plugin.torch_internals.Jagged", None)
     values = torch.arange(sum(sizes) * math.prod(shape), dtype=torch.float32).view(-1, *shape)
     offsets = torch.tensor([0, *itertools.accumulate(sizes)])
     lengths = {"min_seqlen": min(sizes), "max_seqlen": max(sizes)}
@@ -133,7 +134,8 @@ def test_a_jagged_tensor_is_sent_without_an_import() -> None:
     """The thread of a loader's queue sends it. With too many open files, an import fails there and nobody hears it."""
     code = (
         "import sys, torch\n"
-        "from parquetry.torch_plugin.tensors import jagged, reduce_jagged\n"
+        "from parquetry.torch_plugin.tensors import reduce_jagged\n"
+        "from parquetry.torch_plugin.torch_internals import jagged\n"
         "made = jagged(torch.arange(6), torch.tensor([0, 2, 6]), 2, 4)\n"
         "before = set(sys.modules)\n"
         "assert reduce_jagged(made)[0] is jagged\n"
