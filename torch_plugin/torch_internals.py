@@ -188,7 +188,7 @@ def worker_check() -> Callable[[], object] | None:
 
 def is_forked(worker: object) -> bool:
     """Whether a worker was forked, and is no new interpreter."""
-    return getattr(worker, "_start_method", "fork") == "fork"
+    return (getattr(worker, "_start_method", None) or multiprocessing.get_start_method()) == "fork"
 
 
 def is_told_to_end() -> bool:

@@ -193,6 +193,7 @@ def test_an_iterator_with_workers_tells_about_them() -> None:
     assert not internals.has_received(iterator)
     assert internals.awaited_worker(iterator) == 0
     assert [worker.is_alive() for worker in internals.workers_of(iterator)] == [True, True]
+    assert internals.is_forked(iterator._workers[0]) == (multiprocessing.get_start_method() == "fork")
     next(iterator)
     assert internals.has_received(iterator)
     assert internals.awaited_worker(iterator) == 1
