@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,8 @@ class PassedPages:
 
     def contains(self, keys: np.ndarray) -> np.ndarray:
         """Returns for each key of `page_keys` whether its page is in the set; bool."""
-        return (self._words[_rows(keys)] == keys[:, None]).any(axis=1)
+        matches: np.ndarray = np.any(self._words[_rows(keys)] == keys[:, None], axis=1)
+        return matches
 
     def add(self, key: np.uint64) -> None:
         """Adds a page by its key."""
@@ -77,7 +79,7 @@ def page_keys(version: str, chunk: int, begins: Sequence[int]) -> np.ndarray:
     return (first + np.array(begins, np.uint64) * _SPREAD) | np.uint64(1)
 
 
-def _rows(keys: np.ndarray) -> np.ndarray:
+def _rows(keys: Any) -> Any:
     return keys >> np.uint64(64 - _ROW_BITS)
 
 
