@@ -38,7 +38,7 @@ class ArrowFeed:
         if state:
             pipeline, first = _resumed(pipeline, state)
         self._pipeline = pipeline
-        self._server = OwnServer(pipeline) if pipeline.address is None else None
+        self._server = None if pipeline.source.served else OwnServer(pipeline)
         address = pipeline.address if self._server is None else self._server.address
         assert address is not None
         try:

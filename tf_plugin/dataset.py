@@ -27,9 +27,9 @@ from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.order.mixing import Stop, Weights
+from parquetry.common.pipeline.constructors import Constructors, Fields
 from parquetry.common.pipeline.iteration import sidecar_request
 from parquetry.common.pipeline.resumes import warn_of_lost_rest
-from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
@@ -60,7 +60,7 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
     ``filter`` is not exempt, because AutoGraph must convert the function that a user passes to it.
     """
     plain = tf.autograph.experimental.do_not_convert
-    verbs = {name for base in (cls, *Sources.__mro__[:-1], *Verbs.__mro__[:-1]) for name in vars(base)}
+    verbs = {name for base in (cls, *Constructors.__mro__[:-1], *Verbs.__mro__[:-1]) for name in vars(base)}
     for name in verbs - {"filter"}:
         method = inspect.getattr_static(cls, name)
         if not name.startswith("_") and inspect.isfunction(method):
@@ -71,7 +71,7 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 
 
 @_plain
-class ParquetDataset(Sources, Verbs, tf.data.Dataset):
+class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, keyed by field name.
 
         >>> dataset = ParquetDataset(url, ["id", "image"]).shuffle(16, seed=7).batch(8, drop_remainder=True)
@@ -609,9 +609,8 @@ _OWN_SHARD = _without_auto_sharding()
 
 def _is_part(pipeline: Pipeline) -> bool:
     """Whether the rows are one part of several; for a mix, those of a source."""
-    sources = () if pipeline.mixture is None else pipeline.mixture.sources
     own = (getattr(stage, "num_shards", 1) for stage in pipeline.stages)
-    return any(shards > 1 for shards in own) or any(map(_is_part, sources))
+    return any(shards > 1 for shards in own) or any(map(_is_part, pipeline.source.sources))
 
 
 def _watch_for_lost_rest(dataset_key: str, begins: bool) -> None:

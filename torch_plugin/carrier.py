@@ -10,8 +10,8 @@ from typing_extensions import Unpack
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import PipelineError
 from parquetry.common.layout.table import Table
-from parquetry.common.pipeline.pipeline import Urls
-from parquetry.common.pipeline.sources import Fields, Sources
+from parquetry.common.pipeline.constructors import Constructors, Fields
+from parquetry.common.pipeline.sources import Urls
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.process.ranks import rank_from_environment
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class PipelineCarrier(Sources, Verbs):
+class PipelineCarrier(Constructors, Verbs):
     """Wraps a pipeline; each verb returns a new carrier. Subclasses extend ``_start`` with their own attributes."""
 
     _pipeline: Pipeline

@@ -617,7 +617,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
     def _warn_of_what_nobody_said(self, at: Placement) -> None:
         alone = self._seed_is_own or not self._seed_shared
         if at.num_shards > 1 and alone and self._pipeline.drawn_seed is not None:
-            verb = "shuffle" if self._pipeline.mixture is None else "mix"
+            verb = "mix" if self._pipeline.source.mixed else "shuffle"
             _LOG.warning("%s() picked a random seed in this process; pass the same seed= on all ranks.", verb)
         if get_worker_info() is not None and not self._epochs.is_announced:
             _LOG.warning(

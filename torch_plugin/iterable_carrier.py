@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import PipelineError
-from parquetry.common.pipeline.pipeline import Urls
+from parquetry.common.pipeline.sources import Urls
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.stages.base import Decision, Stage
 

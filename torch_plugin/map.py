@@ -165,7 +165,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
                 "shard()."
             )
         ordered = any(stage.decides_order and stage.drawn_seed is not None for stage in self._pipeline.stages)
-        if replicas > 1 and drawn is not None and (ordered or self._pipeline.mixture is not None):
+        if replicas > 1 and drawn is not None and (ordered or self._pipeline.source.mixed):
             raise PipelineError(
                 f"ParquetMap: expected a seed that numbers rows the same way on each of {replicas} ranks, because "
                 f"{dealer} splits them, got shuffle(), weigh() or mix() without one. Write seed=, or leave "

@@ -135,9 +135,9 @@ def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
 def shard_of(pipeline: Pipeline) -> Shard | None:
     """Returns the pipeline's shard stage. For a mix without one, returns that of a sharded source."""
     own = next((stage for stage in pipeline.stages if stage.decides in (Decision.PART, Decision.ROW_GROUPS)), None)
-    if own is not None or pipeline.mixture is None:
+    if own is not None:
         return own  # type: ignore[return-value]  # these stages are shards
-    found = (shard_of(source) for source in pipeline.mixture.sources)
+    found = (shard_of(source) for source in pipeline.source.sources)
     return next((stage for stage in found if stage is not None and stage.num_shards > 1), None)
 
 

@@ -70,7 +70,7 @@ def most_waiting(pipeline: Pipeline, workers: int) -> int:
     One worker makes them if they are small and cheap to make, or if they share rows (overlapping windows), which each
     worker would decode again.
     """
-    if not pipeline.element.batched or pipeline.address is not None or pipeline.executor != "threads":
+    if not pipeline.element.batched or pipeline.source.served or pipeline.executor != "threads":
         return 0
     plan = pipeline.plan()
     program = plan.program

@@ -52,7 +52,7 @@ class ArrowServer:
         token_file: str | os.PathLike[str] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
-        if pipeline.address is not None:
+        if pipeline.source.served:
             raise PipelineError("serve: expected a pipeline over files, got one from another server.")
         if pipeline.options.skips:
             raise PipelineError(

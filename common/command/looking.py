@@ -207,7 +207,7 @@ def opened_to_show(url: str, chain: str, storage_option: list[str] | None) -> tu
         from ..reports.chain import apply_chain
 
         bare = pipeline.with_stages(())
-        refused = {} if bare.mixture is not None else dict(bare.dataset.refused)
+        refused = dict(bare.dataset.refused) if bare.source.single else {}
         if not refused or not len(bare.schema):
             raise
         usable = apply_chain(bare.select(*bare.schema), chain)

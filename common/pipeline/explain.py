@@ -1,4 +1,4 @@
-"""`explain`: describes the plan of a pipeline in words."""
+"""Describes the plan of a pipeline in words: that of one dataset, or of a mix."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ _MANY_SHARES = 2.0  # reading more than this is worth a remark
 
 
 class Explained(Protocol):
-    """The part of a pipeline that `explain` uses."""
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """The mixture, if the pipeline is a mix."""
+    """The part of a pipeline that is explained."""
 
     @property
     def options(self) -> Options:
@@ -43,17 +39,19 @@ class Explained(Protocol):
         """The plan."""
 
 
-def explain(pipeline: Explained) -> str:
+def explain_mix(pipeline: Explained, mixture: Mixture) -> str:
+    """Returns several lines of text: the plan of each source, how rows are drawn, fields."""
+    parts = [str(pipeline)]
+    for number, source in enumerate(mixture.sources):
+        parts.append(f"source {number}:")
+        parts.append(indent(source.explain(), "  "))
+    return "\n".join([*parts, _mixing(mixture), *_elements(pipeline.plan())])
+
+
+def explain_dataset(pipeline: Explained) -> str:
     """Returns several lines of text: files, row groups, what was pruned and why, bytes, rows, order, fields, steps."""
     plan = pipeline.plan()
-    if not isinstance(plan, Plan):
-        assert pipeline.mixture is not None
-        parts = [str(pipeline)]
-        for number, source in enumerate(pipeline.mixture.sources):
-            parts.append(f"source {number}:")
-            parts.append(indent(explain(source), "  "))
-        parts.append(_mixing(pipeline.mixture))
-        return "\n".join([*parts, *_elements(plan)])
+    assert isinstance(plan, Plan)  # true for a pipeline over one dataset
     _ = plan.program  # fails if a stage does not fit its fields, which the selection would report less clearly
     return "\n".join(
         [

@@ -32,9 +32,6 @@ class ShownPipeline(Iterated, Protocol):
     @property
     def schema(self) -> Unischema: ...
 
-    @property
-    def mixture(self) -> object: ...
-
     def head(self, count: int) -> list[Any]: ...
 
     def explain(self) -> str: ...
@@ -46,8 +43,8 @@ Found = TypeVar("Found")
 
 def works_on_values(pipeline: ShownPipeline) -> bool:
     """Whether verbs work on stored values, or the fields are not those of one dataset in this process."""
-    own = pipeline.mixture is None and pipeline.address is None
-    return not own or any(stage.decides is Decision.FIELDS and not stage.keeps_values for stage in pipeline.stages)
+    working = (stage.decides is Decision.FIELDS and not stage.keeps_values for stage in pipeline.stages)
+    return not pipeline.source.single or any(working)
 
 
 def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
@@ -106,7 +103,7 @@ def _unit(output: OutputField) -> str:
 
 def first_rows_html(pipeline: ShownPipeline) -> str:
     """The first rows, or the first batch, as a table: images as thumbnails, windows of images as strips."""
-    if pipeline.address is not None or pipeline.plan().program.drops or pipeline.options.skips:
+    if not pipeline.plan().numbered:
         return note("Its rows cannot be read by number. Iterate it to see some.")
     element = pipeline.element
     found = showing_nulls(pipeline, lambda shown: shown.head(1 if element.batched else _ROWS))

@@ -10,47 +10,41 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
-from functools import partial
+from dataclasses import asdict, field, fields
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
 
 from ..engine.run.bad_rows import length_without_bad_rows
-from ..engine.run.selecting import select_rows
 from ..engine.run.vocabularies import vocabulary_of
 from ..errors import DatasetError, PipelineError
-from ..layout.checksums import VERIFY, Verify
+from ..layout.checksums import Verify
 from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
-from ..layout.filesystem import local_path
-from ..layout.patterns import pattern_of
-from ..layout.row_groups import MAX_VALUE_BYTES
 from ..layout.table import Table
 from ..order.mixing import Stop, Weights, phases_of
-from ..plan.mixed_plan import MixedPlan, Mixture
+from ..plan.mixed_plan import Mixture
 from ..plan.options import OptionArguments, Options
 from ..plan.plan import BasePlan, Plan
-from ..plan.stage_order import StageOrder, accepts, check_skippable, check_verb, order_stages
+from ..plan.stage_order import StageOrder, check_skippable, check_verb
 from ..process.dataclass import dataclass
 from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
-from ..schema.plain import data_frame_kind, integer, is_iterable, plain
-from ..stages.base import Decision, Stage, drawn_seed, listed, stage_from_json, with_canonical_shards, with_seed
+from ..schema.plain import integer, is_iterable, plain
+from ..stages.base import Decision, Stage, listed, stage_from_json, with_canonical_shards
 from ..stages.functions import UserFunction
 from ..stages.select import Select
 from ..stages.shard import Even, Shard
 from ..stages.take import Take
 from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
-from ..transport.served.served_plan import ServedPlan, check_sendable
-from ..urls import url_without_secrets
+from .constructors import Constructors, Fields
 from .field_verbs import seed_or_drawn
 from .iteration import Given, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .random_access import ElementConverters, NumberedElements, reader_of
-from .sources import Fields, Sources
+from .sources import Files, Mix, Served, Snapshot, Source, Urls, source_from_json
 from .step_iterator import IterationCounter
 from .verbs import Verbs
 
@@ -58,19 +52,10 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 _LOGGER = logging.getLogger(__name__)
-Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-class _Opened:
-    """State shared by the pipelines of one chain: the dataset, opened on first use."""
-
-    def __init__(self, listing: FileListing | None = None) -> None:
-        self.dataset: StoredDataset | None = None
-        self.listing = listing  # made by the parent process
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline(Sources, Verbs, Generic[Given]):
+class Pipeline(Constructors, Verbs, Generic[Given]):
     """A Parquet dataset and the chain of verbs applied to its rows.
 
         >>> batches = Pipeline(url, ["id", "speed"]).where(pc.field("speed") > 4).shuffle(16, seed=7).batch(8)
@@ -110,15 +95,9 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         PipelineError: an argument is out of range. Checks that need the dataset run when it is first used.
     """
 
-    urls: tuple[str, ...]
+    source: Source
     stages: tuple[Stage, ...] = ()
-    storage_options: tuple[tuple[str, Any], ...] = ()
     options: Options = field(default_factory=Options)
-    filesystem: Any = field(default=None, hash=False)
-    mixture: Mixture | None = None
-    table: Table | None = None
-    address: ServerAddress | None = None
-    _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
     _plans: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     _iterations: IterationCounter = field(default_factory=IterationCounter, compare=False, repr=False)
 
@@ -142,8 +121,6 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             raise PipelineError(
                 f"Pipeline: expected storage_options to be a dict, got {type(storage_options).__name__}."
             )
-        served = None if address is None else ServerAddress.of(address)
-        url_or_urls = url_or_urls if served is None else served.url
         if isinstance(url_or_urls, Pipeline):
             if filesystem is not None or storage_options:
                 raise PipelineError(
@@ -152,16 +129,25 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             given = url_or_urls if fields is None else url_or_urls.select(*listed("select", fields))
             _copy(given.with_options(**Options.of(options).given()), self)
             return
+        source = (
+            Files.of(url_or_urls, filesystem, storage_options)
+            if address is None
+            else Served(address=ServerAddress.of(address))
+        )
+        self._set(source, () if fields is None else (Select.of(fields),), Options.of(options))
+
+    @classmethod
+    def over(cls, source: Source, stages: Sequence[Stage], options: Options) -> Pipeline[Given]:
+        """Returns a pipeline over a source."""
+        result = object.__new__(cls)
+        result._set(source, tuple(stages), options)
+        return result
+
+    def _set(self, source: Source, stages: tuple[Stage, ...], options: Options) -> None:
         values = {
-            "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
-            "stages": () if fields is None else (Select.of(fields),),
-            "storage_options": tuple(sorted((storage_options or {}).items())),
-            "options": Options.of(options),
-            "filesystem": filesystem,
-            "mixture": None,
-            "table": None,
-            "address": served,
-            "_opened": _Opened(),
+            "source": source,
+            "stages": stages,
+            "options": options,
             "_plans": {},
             "_iterations": IterationCounter(),
         }
@@ -180,7 +166,19 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> Pipeline[Given]:
         made = cls(url, fields, filesystem=filesystem, storage_options=storage_options, **options)
-        return made._replace(table=table)
+        if table is None:
+            return made
+        return made._replace(source=Snapshot.of(url, filesystem, storage_options, table=table))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs of everything that it reads."""
+        return self.source.urls
+
+    @property
+    def address(self) -> ServerAddress | None:
+        """The server that makes the elements, if any."""
+        return self.source.server
 
     @property
     def workers(self) -> int | None:
@@ -222,11 +220,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         """Returns a copy with other `Options`."""
         changes: dict[str, Any] = {"options": self.options.with_changes(options)}
         stored = {name: value for name, value in options.items() if name in ("verify", "max_value_bytes")}
-        if stored and self.mixture is not None:
-            sources = tuple(source.with_options(**stored) for source in self.mixture.sources)
-            changes["mixture"] = replace(self.mixture, sources=sources)
-        elif stored:
-            changes["_opened"] = _Opened(self._opened.dataset.listing if self._opened.dataset else self._opened.listing)
+        if stored:
+            changes["source"] = self.source.reopened(stored)
         return self._replace(**changes)
 
     def with_urls(self, url_or_urls: Urls) -> Pipeline[Given]:
@@ -236,39 +231,27 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             PipelineError: the pipeline is a mix, reads a table, or is served.
         """
         self.check_movable()
-        urls = _as_urls(url_or_urls, local=self.filesystem is None)
-        return self._replace(urls=urls, _opened=_Opened())
+        return self._replace(source=self.source.with_urls(url_or_urls))
 
     def check_movable(self, what_for: str = "with_urls") -> Pipeline[Given]:
         """Returns this pipeline if it reads only the files named by its URLs; raises `PipelineError` otherwise."""
-        others = {"a mix": self.mixture, "a table": self.table, "a served one": self.address}
-        for what, value in others.items():
-            if value is not None:
-                raise PipelineError(f"{what_for}: expected a pipeline over files, got {what}.")
+        self.source.check_movable(what_for)
         return self
 
     def with_stages(self, stages: Sequence[Stage]) -> Pipeline[Given]:
         """Returns a copy with other stages."""
-        order_stages(stages, mixed=self.mixture is not None)
+        self.source.order(stages)
         return self._replace(stages=tuple(stages))
 
     @property
     def drawn_seed(self) -> int | None:
         """The seed that was drawn because you gave none (see `shuffle`, `mix`); ``None`` if you gave all of them."""
-        if self.mixture is not None:
-            return self.mixture.drawn_seed
-        if self.address is not None:
-            return self.plan().seed if self.plan().seed_is_drawn else None
-        shuffle = order_stages(self.stages).shuffle
-        return drawn_seed(self.stages) if shuffle is None else shuffle.drawn_seed
+        return self.source.drawn_seed(self.stages, self.plan)
 
     def with_seed(self, seed: int) -> Pipeline[Given]:
         """Returns a copy whose shuffle has this seed; for a mix, a copy whose drawn seeds are derived from it."""
-        if self.mixture is not None:
-            return self._replace(mixture=self.mixture.with_drawn_seed(seed))
-        if self.address is not None:
-            return self._replace(address=replace(self.address, seed=seed))
-        return self.with_stages(with_seed(self.stages, seed))
+        source, stages = self.source.with_seed(seed, self.stages)
+        return self._replace(source=source, stages=tuple(stages))
 
     def with_canonical_shards(self, count: int) -> Pipeline[Given]:
         """Returns a copy in which a shard without ``canonical_shards`` has this many."""
@@ -281,37 +264,14 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             PipelineError: there is no such verb.
         """
         check_verb(verb)
-        plan = None if self.address is None else self.plan()
-        if isinstance(plan, ServedPlan):
-            return verb in plan.accepts
-        mixed = self.mixture is not None
-        return accepts(self.stages, verb, mixed=mixed, check=check_skippable if self.options.skips else None)
+        return self.source.accepts(verb, self.stages, self.options, self.plan)
 
     # --- dataset, plan and element ---
 
     @property
     def dataset(self) -> StoredDataset:
         """The stored dataset, opened on first use and shared by the pipelines derived from this one."""
-        if self.mixture is not None:
-            result: StoredDataset = self.mixture.sources[0].dataset
-            return result
-        if self.address is not None:
-            raise PipelineError(
-                f"Pipeline(address={self.address.url!r}): dataset and schema are not available, because only the "
-                "server opens the files. Use element for the fields that you receive, and explain() for what the "
-                "server reads."
-            )
-        if self._opened.dataset is None:
-            self._opened.dataset = StoredDataset(
-                self.urls,
-                filesystem=self.filesystem,
-                storage_options=dict(self.storage_options),
-                table=self.table,
-                listing=self._opened.listing,
-                verify=self.options.verify or VERIFY[0],
-                max_value_bytes=self.options.max_value_bytes or MAX_VALUE_BYTES,
-            )
-        return self._opened.dataset
+        return self.source.open(self.options)
 
     @property
     def schema(self) -> Unischema:
@@ -321,12 +281,12 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     @property
     def leaves(self) -> list[Pipeline[Any]]:
         """The pipelines over single datasets that make up a mix; for any other pipeline, just itself, as a list."""
-        return [self] if self.mixture is None else self.mixture.leaves
+        return [leaf for source in self.source.sources for leaf in source.leaves] or [self]
 
     @property
     def versions(self) -> list[str]:
         """For each dataset (several in a mix), the version that its files had when they were listed."""
-        return [source.dataset.version for source in self.leaves]
+        return self.source.versions(self.options)
 
     def hold_to(self, versions: Sequence[str]) -> None:
         """Checks that this process found the same files as another process did earlier.
@@ -350,24 +310,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return result
 
     def _make_plan(self) -> BasePlan:
-        if self.address is not None:
-            if self.options.skips:
-                raise PipelineError(
-                    "on_error='skip': expected a pipeline over files, got a served one, whose rows have fixed "
-                    "places in the server's batches. Open the files here, or leave bad rows out with where()."
-                )
-            named = sorted(self.options.given().keys() & {"verify", "max_value_bytes"})
-            if named:
-                raise PipelineError(
-                    f"{', '.join(named)}: expected no such option with address=, because the server reads the files. "
-                    "Set it on the server."
-                )
-            return ServedPlan(self.address, self.stages)
-        plan: BasePlan
-        if self.mixture is not None:
-            plan = MixedPlan(self.mixture, self.stages)
-        else:
-            plan = Plan(self.dataset, self.stages, partial(select_rows, memory_limit=self.options.memory_bytes))
+        plan = self.source.make_plan(self.stages, self.options)
         if self.options.skips:
             for part in (plan, *plan.parts):
                 check_skippable(part.order)
@@ -515,12 +458,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     def explain(self) -> str:
         """Returns the plan in words: files, row groups, what was pruned and why, bytes, rows, steps."""
-        plan = None if self.address is None else self.plan()
-        if isinstance(plan, ServedPlan):
-            return plan.explain()
-        from .explain import explain  # imported on use: it also loads what measures the shuffle
-
-        return explain(self)
+        return self.source.explain(self)
 
     # --- as a value ---
 
@@ -534,12 +472,10 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             "version": 1,
             "urls": list(self.urls),
             "stages": [stage.to_json() for stage in self.stages],
-            "storage_options": dict(self.storage_options),
+            "storage_options": dict(self.source.storage_options),
             **asdict(self.options),
-            "filesystem": None if self.filesystem is None else _filesystem_to_json(self.filesystem),
-            "mixture": None if self.mixture is None else _mixture_to_json(self.mixture),
-            "table": None if self.table is None else self.table.to_json(),
-            "address": None if self.address is None else self.address.to_json(),
+            "filesystem": None if self.source.filesystem is None else _filesystem_to_json(self.source.filesystem),
+            **self.source.describe(),
         }
 
     @classmethod
@@ -550,57 +486,39 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         if value["version"] != 1:
             raise PipelineError(f"stored pipeline: expected version 1, got {value['version']!r}. Update parquetry.")
         stored = value.get("filesystem")
-        pipeline = cls(
-            value["urls"] if value.get("address") is None else None,
-            address=value.get("address"),
-            filesystem=None if stored is None else _filesystem_from_json(stored),
-            storage_options=value["storage_options"],
-            **{option.name: value.get(option.name) for option in fields(Options)},
-        )
-        mixture, table = value.get("mixture"), value.get("table")
-        return pipeline._replace(
-            stages=tuple(stage_from_json(stage) for stage in value["stages"]),
-            mixture=None if mixture is None else _mixture_from_json(mixture),
-            table=None if table is None else Table.from_json(table),
+        filesystem = None if stored is None else _filesystem_from_json(stored)
+        return cls.over(
+            source_from_json(value, filesystem, Pipeline.from_json),
+            [stage_from_json(stage) for stage in value["stages"]],
+            Options.of({option.name: value.get(option.name) for option in fields(Options)}),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        opened = [source._opened.dataset for source in self.leaves]
         starts_child = get_spawning_popen() is not None  # a child process reads the file versions listed here
-        listings = [None if dataset is None or not starts_child else dataset.listing for dataset in opened]
+        listings = [leaf.source.listing if starts_child else None for leaf in self.leaves]
         return _from_json, (self.to_json(), listings)
 
     def __str__(self) -> str:
-        if self.mixture is not None:
-            sources = ", ".join(str(source) for source in self.mixture.sources)
-            shown = f"mix([{sources}], weights={self.mixture.weights}, stop={self.mixture.stop!r})"
-        else:
-            urls = list(map(url_without_secrets, self.urls))
-            where = repr(urls[0] if len(urls) == 1 else urls)
-            where = where if self.address is None else f"address={self.address.url!r}"
-            shown = f"Pipeline({where})" if self.table is None else f"Pipeline({where}, {self.table})"
-        return shown + "".join(f"\n  .{stage}" for stage in self.stages)
+        return str(self.source) + "".join(f"\n  .{stage}" for stage in self.stages)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _with_stage(self, stage: Stage) -> Pipeline[Given]:
-        if self.address is not None:
-            check_sendable(stage.verb)
+        self.source.check_verb(stage.verb)
         stages = (*self.stages, stage.after(self.stages))
-        order = order_stages(stages, mixed=self.mixture is not None)
+        order = self.source.order(stages)
         if stage.decides in (Decision.PART, Decision.ORDER, Decision.WEIGHTS):
-            _warn_of_drawn_seed(order, self.mixture)
+            _warn_of_drawn_seed(order, self.source)
         if stage.decides is Decision.CUT:
-            _warn_of_changing_cut(stage, order, self.mixture)
+            _warn_of_changing_cut(stage, order, self.source)
         return self._replace(stages=stages)
 
     def _replace(self, **changes: Any) -> Pipeline[Given]:
         result = object.__new__(Pipeline)
         for item in fields(self):
             object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))
-        replans = {"urls", "stages", "mixture", "filesystem", "storage_options", "table", "address", "_opened"}
-        if changes.keys() & replans or result.options.skips != self.options.skips:
+        if changes.keys() & {"source", "stages"} or result.options.skips != self.options.skips:
             object.__setattr__(result, "_plans", {})
         object.__setattr__(result, "_iterations", IterationCounter())
         return result
@@ -637,7 +555,7 @@ def mix(
         SchemaError: later, when the mix is first used: the pipelines have other fields.
     """
     sources = tuple(getattr(item, "pipeline", item) for item in pipelines) if is_iterable(pipelines) else ()
-    if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
+    if any(isinstance(source, Pipeline) and source.source.served for source in sources):
         raise PipelineError("mix: expected pipelines over files, got a served one. Let the server serve the mix.")
     unordered = isinstance(pipelines, set | frozenset)  # each process would mix them in another order
     if unordered or not sources or not all(isinstance(source, Pipeline) for source in sources):
@@ -658,49 +576,20 @@ def mix(
     )
     if mixture.has_drawn_seeds:
         mixture = mixture.with_drawn_seed(secrets.randbits(62))
-        parts = (*sources, *mixture.leaves)
-        orders = [order_stages(source.stages, mixed=source.mixture is not None) for source in parts]
+        parts = (*sources, *(leaf for source in sources for leaf in source.leaves))
+        orders = [part.source.order(part.stages) for part in parts]
         if any(order.shard is not None and order.shard.num_shards > 1 for order in orders):
             _warn("mix", mixture.drawn_seed)
-    urls = [url for source in sources for url in source.urls]
-    return Pipeline(urls, filesystem=sources[0].filesystem)._replace(mixture=mixture, options=sources[0].options)
+    return Pipeline.over(Mix(mixture=mixture), (), sources[0].options)
 
 
-def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
-    return {
-        "sources": [source.to_json() for source in mixture.sources],
-        "weights": mixture.weights,
-        "seed": mixture.seed,
-        "stop": mixture.stop,
-        "drawn": mixture.drawn,
-        "drawn_seed": mixture.drawn_seed,
-    }
+def _warn_of_drawn_seed(order: StageOrder, source: Source) -> None:
+    drawn = source.drawn_order(order)
+    if drawn is not None and order.shard is not None and order.shard.num_shards > 1:
+        _warn(*drawn)
 
 
-def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
-    sources = tuple(Pipeline.from_json(source) for source in value["sources"])
-    return Mixture(
-        sources=sources,
-        phases=phases_of(value["weights"], len(sources)),
-        seed=value["seed"],
-        stop=value["stop"],
-        drawn=value["drawn"],
-        drawn_seed=value["drawn_seed"],
-    )
-
-
-def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
-    if order.shard is None or order.shard.num_shards == 1:
-        return
-    if mixture is not None and mixture.drawn_seed is not None:
-        _warn("mix", mixture.drawn_seed)
-    elif order.shuffle is not None and order.shuffle.drawn:
-        _warn("shuffle", order.shuffle.seed)
-    elif order.shuffle is None and order.join is not None and order.join.drawn_seed is not None:
-        _warn(order.join.verb, order.join.drawn_seed)
-
-
-def _warn_of_changing_cut(stage: Stage, order: StageOrder, mixture: Mixture | None) -> None:
+def _warn_of_changing_cut(stage: Stage, order: StageOrder, source: Source) -> None:
     """Warns of the first ``take`` or ``skip`` of an order that changes: two such parts are no split of the rows.
 
     After ``repeat``, it sets the length of an epoch, which is no split either. A ``take`` of batches limits the steps,
@@ -708,7 +597,7 @@ def _warn_of_changing_cut(stage: Stage, order: StageOrder, mixture: Mixture | No
     """
     if isinstance(stage, Take) and (stage.count == 1 or order.batch is not None or order.makes_batches):
         return
-    verb, changed = stage.verb, _changed_order(order, mixture)
+    verb, changed = stage.verb, _changed_order(order, source)
     if changed is not None and sum(view.decides is Decision.CUT for view in order.views) == 1:
         cause, often = changed
         _LOGGER.warning(
@@ -724,7 +613,7 @@ def _warn_of_changing_cut(stage: Stage, order: StageOrder, mixture: Mixture | No
         )
 
 
-def _changed_order(order: StageOrder, mixture: Mixture | None) -> tuple[str, str] | None:
+def _changed_order(order: StageOrder, source: Source) -> tuple[str, str] | None:
     """The verb that orders the rows, and how often it gives them another order; ``None`` = it does not, or never."""
     if any(view.decides is Decision.PASSES for view in order.views):
         return None
@@ -733,8 +622,7 @@ def _changed_order(order: StageOrder, mixture: Mixture | None) -> tuple[str, str
         return None if often is None else ("shuffle", often)
     if order.join is not None and order.join.decides is Decision.WEIGHTS:
         return order.join.verb, "epoch"
-    sources = () if mixture is None else mixture.sources
-    changes = (_changed_order(order_stages(s.stages, mixed=s.mixture is not None), s.mixture) for s in sources)
+    changes = (_changed_order(each.source.order(each.stages), each.source) for each in source.sources)
     return next((change for change in changes if change is not None), None)
 
 
@@ -792,44 +680,7 @@ def _copy(source: Pipeline[Any], target: Pipeline[Any]) -> None:
 
 def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = ()) -> Pipeline:
     pipeline = Pipeline.from_json(value)
-    for source, listing in zip(pipeline.leaves, listings, strict=False):  # pickles from older releases have none
-        source._opened.listing = listing
+    for leaf, listing in zip(pipeline.leaves, listings, strict=False):  # pickles from older releases have none
+        if listing is not None:
+            leaf.source.adopt(listing)
     return pipeline
-
-
-def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
-    """Converts the URLs to strings; makes local paths absolute, so that they mean the same in every process."""
-    if isinstance(url_or_urls, str | os.PathLike):
-        url_or_urls = [url_or_urls]
-    if isinstance(getattr(url_or_urls, "pipeline", None), Pipeline):
-        kind = type(url_or_urls).__name__
-        raise PipelineError(
-            f"Pipeline: expected a URL, a path, a list of them, or a Pipeline, got a {kind}. Pass .pipeline."
-        )
-    frame = data_frame_kind(url_or_urls)
-    if frame is not None:
-        instead = {
-            "pandas": "Write from_pandas(frame)",
-            "polars": "Write from_polars(frame)",
-            "pyarrow": "Write the table to a file with pyarrow.parquet.write_table(table, path), and pass its path",
-        }[frame]
-        raise PipelineError(
-            f"Pipeline: expected a URL, a path, or a list of them, got a {frame} {type(url_or_urls).__name__}. "
-            f"{instead}."
-        )
-    if isinstance(url_or_urls, set | frozenset):  # in one order in every process: ranks may compare their URLs
-        url_or_urls = sorted(url_or_urls, key=str)
-    try:
-        urls = tuple(os.fspath(url) for url in url_or_urls)  # type: ignore[union-attr]  # None is no URL either
-    except TypeError as error:
-        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
-    if not urls or not all(isinstance(url, str) and url and "\0" not in url for url in urls):
-        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.")
-    return tuple(_absolute(url) for url in urls) if local else urls
-
-
-def _absolute(url: str) -> str:
-    if "://" in url:
-        return url
-    slash = "/" if url.endswith("/") and pattern_of(url) is not None else ""  # such a pattern matches directories only
-    return f"{local_path(url)}{slash}"

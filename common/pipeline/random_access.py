@@ -256,7 +256,7 @@ def reader_of(
     Raises:
         PipelineError: the pipeline's elements have no numbers.
     """
-    if pipeline.address is not None:
+    if pipeline.source.served:
         raise PipelineError(
             "rows by number: expected a pipeline over files, got a served one, which delivers rows only in order. "
             "Iterate it, or open the files here."

@@ -1,239 +1,460 @@
-"""`Sources`: constructors for data other than plain Parquet folders: tables, data frames, images, and Hugging Face.
+"""What a pipeline reads: `Files`, a `Snapshot` of a table, a `Mix` of pipelines, or what a server makes (`Served`).
 
-A mix-in for `Pipeline` and every class that wraps one. Each class implements ``_over`` to construct itself.
+A source is a value. Everything that depends on the kind of a source is a method here; pipelines add stages and options.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from ..engine.run.selecting import select_rows
+from ..errors import PipelineError
+from ..layout.checksums import VERIFY
+from ..layout.dataset import StoredDataset
+from ..layout.files import FileListing
+from ..layout.filesystem import local_path
+from ..layout.patterns import pattern_of
+from ..layout.row_groups import MAX_VALUE_BYTES
 from ..layout.table import Table
-from ..schema.field import UnischemaField
-from ..tracebacks import public_methods_shorten
+from ..order.mixing import phases_of
+from ..plan.mixed_plan import MixedPlan, Mixture
+from ..plan.options import Options
+from ..plan.plan import BasePlan, Plan
+from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
+from ..process.dataclass import dataclass
+from ..schema.plain import data_frame_kind
+from ..stages.base import Stage, drawn_seed, with_seed
+from ..transport.served.address import ServerAddress
+from ..transport.served.served_plan import ServedPlan, check_sendable
+from ..urls import url_without_secrets
 
 if TYPE_CHECKING:
-    from typing import Self
+    from .explain import Explained
 
-Fields: TypeAlias = str | UnischemaField | Iterable[str | UnischemaField] | None
+Urls: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+PlanOf: TypeAlias = Callable[[], BasePlan]
 
 
-class Sources:
-    """Constructors shared by every class with verbs."""
+class Source:
+    """What a pipeline reads.
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        public_methods_shorten(cls)
+    Attributes:
+        single: whether the rows are those of one dataset that this process opens.
+        served: whether a server opens the files and makes the elements.
+        mixed: whether the rows are drawn from other pipelines.
+        executor: the only executor that it runs on; ``None`` = that of the options.
+        urls: the URLs of everything that it reads.
+    """
 
-    @classmethod
-    def _over(
-        cls,
-        url: str,
-        table: Table | None,
-        fields: Fields,
-        options: Mapping[str, Any],
-        *,
-        filesystem: object = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Creates an instance over a URL and an optional table; ``options`` are other arguments of the class."""
+    single: ClassVar[bool] = False
+    served: ClassVar[bool] = False
+    mixed: ClassVar[bool] = False
+    executor: ClassVar[str | None] = None
+    _called: ClassVar[str]
+    urls: tuple[str, ...]
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """The pipelines that the rows are drawn from."""
+        return ()
+
+    @property
+    def server(self) -> ServerAddress | None:
+        """The server that makes the elements."""
+        return None
+
+    @property
+    def filesystem(self) -> Any:
+        """The file system to use instead of the URLs' own."""
+        return None
+
+    @property
+    def storage_options(self) -> tuple[tuple[str, Any], ...]:
+        """Options for an fsspec file system, as sorted pairs."""
+        return ()
+
+    @property
+    def listing(self) -> FileListing | None:
+        """The files of the dataset, once it is open."""
+        return None
+
+    def open(self, options: Options) -> StoredDataset:
+        """Returns the stored dataset, opened on first use; for a mix, that of its first pipeline.
+
+        Raises:
+            PipelineError: only the server opens it.
+        """
         raise NotImplementedError
 
+    def make_plan(self, stages: Sequence[Stage], options: Options) -> BasePlan:
+        """Returns a new plan for the stages over this source."""
+        raise NotImplementedError
+
+    def explain(self, pipeline: Explained) -> str:
+        """Returns the plan of a pipeline over this source in words."""
+        raise NotImplementedError
+
+    def versions(self, options: Options) -> list[str]:
+        """Returns the version of each dataset (several in a mix) when its files were listed."""
+        return [self.open(options).version]
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the JSON members of a pipeline that tell its source, besides URLs and the file system."""
+        return {"mixture": None, "table": None, "address": None}
+
+    def adopt(self, listing: FileListing) -> None:
+        """Uses the files that another process listed."""
+        raise NotImplementedError
+
+    def reopened(self, options: Mapping[str, Any]) -> Source:
+        """Returns a copy for changed options of how stored values are read, some of which may be left out."""
+        return self
+
+    def with_urls(self, urls: Urls) -> Source:
+        """Returns a copy that reads other files."""
+        raise NotImplementedError
+
+    def check_movable(self, what_for: str) -> None:
+        """Raises `PipelineError` unless it reads exactly the files that its URLs name."""
+        raise PipelineError(f"{what_for}: expected a pipeline over files, got {self._called}.")
+
+    # --- verbs and seeds ---
+
+    def order(self, stages: Sequence[Stage]) -> StageOrder:
+        """Sorts the stages of a pipeline over this source; see `order_stages`."""
+        return order_stages(stages, mixed=self.mixed)
+
+    def accepts(self, verb: str, stages: Sequence[Stage], options: Options, plan: PlanOf) -> bool:
+        """Returns whether a known verb may follow the stages."""
+        return accepts(stages, verb, mixed=self.mixed, check=check_skippable if options.skips else None)
+
+    def check_verb(self, verb: str) -> None:
+        """Raises `PipelineError` for a verb that no pipeline over this source can have."""
+
+    def drawn_seed(self, stages: Sequence[Stage], plan: PlanOf) -> int | None:
+        """Returns the seed that was drawn because none was given."""
+        shuffle = order_stages(stages).shuffle
+        return drawn_seed(stages) if shuffle is None else shuffle.drawn_seed
+
+    def drawn_order(self, order: StageOrder) -> tuple[str, int] | None:
+        """Returns the verb that orders the rows by a drawn seed, and that seed."""
+        if order.shuffle is not None:
+            return ("shuffle", order.shuffle.seed) if order.shuffle.drawn else None
+        drawn = None if order.join is None else order.join.drawn_seed
+        return None if order.join is None or drawn is None else (order.join.verb, drawn)
+
+    def with_seed(self, seed: int, stages: Sequence[Stage]) -> tuple[Source, Sequence[Stage]]:
+        """Returns the source and the stages with a seed in place of those that were drawn."""
+        return self, with_seed(stages, seed)
+
+    def costs(self, plan: PlanOf) -> dict[str, bool]:
+        """Returns which costs of reading are known; see `counting.loader_stats.Chain`."""
+        made = plan()
+        costly = any(each.storage.costly for part in made.parts for each in part.program.fields)
+        return {"remote": made.remote, "costly": costly}
+
+
+class _Opened:
+    """The dataset of a `Files`, shared by all pipelines of a chain."""
+
+    def __init__(self, listing: FileListing | None = None) -> None:
+        self.dataset: StoredDataset | None = None
+        self.listing = listing  # made by the parent process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files(Source):
+    """The files that URLs name."""
+
+    single: ClassVar[bool] = True
+    _called: ClassVar[str] = "files"
+    urls: tuple[str, ...]
+    storage_options: tuple[tuple[str, Any], ...] = ()
+    filesystem: Any = field(default=None, hash=False)
+    _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
+
     @classmethod
-    def from_delta(
-        cls,
-        uri: str | os.PathLike[str],
-        version: Any = None,
-        fields: Fields = None,
-        *,
-        filesystem: Any = None,
-        storage_options: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> Self:
-        """Reads the rows of a Delta table (needs the extra ``delta``).
-
-            >>> Pipeline.from_delta("s3://lake/frames", version=12).where(pc.field("speed") > 3)  # doctest: +SKIP
-
-        Respects the table's file list, partition values, deletion vectors and column mapping.
-
-        Args:
-            version: a number, or a time (``datetime``, date or ISO text, in UTC if it has no zone), which means the
-                last version that is not newer; ``None`` = the latest version. The version is resolved now, and the
-                pipeline keeps it.
-            filesystem: where to read files instead of the table's own storage.
-            storage_options: options for deltalake.
-            options: other arguments of the class, such as ``workers``.
+    def of(cls, urls: object, filesystem: object, storage_options: Mapping[str, Any] | None, **more: Any) -> Files:
+        """Returns the source of a URL, a path, or a list of them.
 
         Raises:
-            DatasetError: the table or version does not exist, the time is before the oldest version, or the table uses
-                an unsupported feature.
+            PipelineError: ``urls`` is none of these.
         """
-        from ..layout.tables.delta import open_delta
-
-        source = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
-        return cls._over(source.url, source.table, fields, options, filesystem=source.filesystem)
-
-    @classmethod
-    def from_iceberg(
-        cls,
-        table: object,
-        snapshot_id: int | None = None,
-        fields: Fields = None,
-        *,
-        catalog_options: Mapping[str, Any] | None = None,
-        filesystem: object = None,
-        **options: Any,
-    ) -> Self:
-        """Reads the rows of an Iceberg table (needs the extra ``iceberg``).
-
-            >>> Pipeline.from_iceberg("prod.sales.orders", snapshot_id=8234)  # doctest: +SKIP
-
-        Respects the snapshot's file list and all kinds of deletes, and matches columns by field id.
-
-        Args:
-            table: a ``pyiceberg`` table, or ``"catalog.namespace.table"``.
-            snapshot_id: ``None`` = the current snapshot. It is resolved now, and the pipeline keeps it.
-            catalog_options: properties for the catalog, if ``table`` is a name.
-            filesystem: where to read files instead of the table's own storage.
-            options: other arguments of the class, such as ``workers``.
-
-        Raises:
-            DatasetError: the table or snapshot does not exist, or the table uses an unsupported feature.
-        """
-        from ..layout.tables.iceberg import open_iceberg
-
-        source = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
-        return cls._over(source.url, source.table, fields, options, filesystem=source.filesystem)
-
-    @classmethod
-    def from_huggingface_parquet(
-        cls,
-        path: str | os.PathLike[str],
-        split: str | None = None,
-        fields: Fields = None,
-        *,
-        config: str | None = None,
-        image_shape: Sequence[int | None] | None = None,
-        filesystem: object = None,
-        storage_options: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Self:
-        """Reads a folder of Parquet files in the Hugging Face layout, and decodes its images.
-
-            >>> Pipeline.from_huggingface_parquet("hf://datasets/user/faces", split="train")  # doctest: +SKIP
-
-        Args:
-            path: a local folder, or a URL such as ``hf://datasets/user/name``.
-            split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be omitted if there is only one.
-            config: the configuration, if there are several: one that the README.md lists, or a folder.
-            image_shape: the shape of fields with the feature ``Image``. By default, the channels are those of its mode,
-                such as ``Image(mode="L")``, or RGB.
-            options: other arguments of the class, such as ``workers``.
-
-        Raises:
-            DatasetError: the folder, split or configuration does not exist, or you must name one because there are
-                several.
-        """
-        from ..layout.tables.huggingface import open_huggingface
-
-        source = open_huggingface(
-            path,
-            split,
-            config=config,
-            image_shape=None if image_shape is None else tuple(image_shape),
+        return cls(
+            urls=_as_urls(urls, local=filesystem is None),
+            storage_options=tuple(sorted((storage_options or {}).items())),
             filesystem=filesystem,
-            storage_options=storage_options,
+            **more,
         )
-        return cls._over(
-            source.url,
-            source.table,
-            fields,
-            options,
-            filesystem=source.filesystem,
-            storage_options=storage_options,
-        )
+
+    def open(self, options: Options) -> StoredDataset:
+        if self._opened.dataset is None:
+            self._opened.dataset = StoredDataset(
+                self.urls,
+                filesystem=self.filesystem,
+                storage_options=dict(self.storage_options),
+                table=self._table,
+                listing=self._opened.listing,
+                verify=options.verify or VERIFY[0],
+                max_value_bytes=options.max_value_bytes or MAX_VALUE_BYTES,
+            )
+        return self._opened.dataset
+
+    @property
+    def _table(self) -> Table | None:
+        return None
+
+    @property
+    def listing(self) -> FileListing | None:
+        return None if self._opened.dataset is None else self._opened.dataset.listing
+
+    def adopt(self, listing: FileListing) -> None:
+        self._opened.listing = listing
+
+    def reopened(self, options: Mapping[str, Any]) -> Files:
+        return replace(self, _opened=_Opened(self.listing or self._opened.listing))
+
+    def with_urls(self, urls: Urls) -> Files:
+        return replace(self, urls=_as_urls(urls, local=self.filesystem is None), _opened=_Opened())
+
+    def check_movable(self, what_for: str) -> None:
+        """Does nothing: it reads the files that its URLs name."""
+
+    def make_plan(self, stages: Sequence[Stage], options: Options) -> Plan:
+        return Plan(self.open(options), stages, partial(select_rows, memory_limit=options.memory_bytes))
+
+    def explain(self, pipeline: Explained) -> str:
+        from .explain import explain_dataset  # imported on use: it also loads what measures the shuffle
+
+        return explain_dataset(pipeline)
+
+    def __str__(self) -> str:
+        return f"Pipeline({self._shown_urls})"
+
+    @property
+    def _shown_urls(self) -> str:
+        urls = list(map(url_without_secrets, self.urls))
+        return repr(urls[0] if len(urls) == 1 else urls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Files):
+    """The files of a snapshot of a table."""
+
+    _called: ClassVar[str] = "a table"
+    table: Table
+
+    @property
+    def _table(self) -> Table:
+        return self.table
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "table": self.table.to_json()}
+
+    def check_movable(self, what_for: str) -> None:
+        Source.check_movable(self, what_for)
+
+    def __str__(self) -> str:
+        return f"Pipeline({self._shown_urls}, {self.table})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(Source):
+    """Rows drawn from other pipelines."""
+
+    mixed: ClassVar[bool] = True
+    _called: ClassVar[str] = "a mix"
+    mixture: Mixture
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        return self.mixture.sources
+
+    @property
+    def urls(self) -> tuple[str, ...]:  # type: ignore[override]  # follows from the pipelines
+        return tuple(url for each in self.sources for url in each.urls)
+
+    @property
+    def filesystem(self) -> Any:
+        return self.sources[0].source.filesystem
+
+    def open(self, options: Options) -> StoredDataset:
+        dataset: StoredDataset = self.sources[0].dataset
+        return dataset
+
+    def versions(self, options: Options) -> list[str]:
+        return [version for each in self.sources for version in each.versions]
+
+    def describe(self) -> dict[str, Any]:
+        mixture = {
+            "sources": [each.to_json() for each in self.sources],
+            "weights": self.mixture.weights,
+            "seed": self.mixture.seed,
+            "stop": self.mixture.stop,
+            "drawn": self.mixture.drawn,
+            "drawn_seed": self.mixture.drawn_seed,
+        }
+        return {**super().describe(), "mixture": mixture}
 
     @classmethod
-    def from_image_folder(
-        cls,
-        path: str | os.PathLike[str],
-        fields: Fields = None,
-        *,
-        classes: Sequence[str] | None = None,
-        image_shape: Sequence[int | None] = (None, None, 3),
-        convert: bool | None = None,
-        filesystem: object = None,
-        storage_options: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Self:
-        """Reads JPEG, PNG and WebP files in place from a folder with one subfolder per class.
-
-            >>> Pipeline.from_image_folder("pictures/train").resize("image", 224).batch(64)  # doctest: +SKIP
-
-        The fields are ``image`` (uint8), ``label`` (int64), and ``path`` (text, relative to the folder); rows are
-        ordered by path. `tables.class_names` returns the names of the labels. The files are listed once, in this call,
-        and the list is stored as a small manifest in the cache directory. If a file is replaced later, reading it
-        raises an error that names it.
-
-        Args:
-            path: a local folder, or a URL. Images may be in subfolders of their class folder; names that begin with
-                ``.`` are ignored.
-            classes: names of the classes, in label order; ``None`` = the sorted folder names. For other splits, pass
-                the classes of the training set: a split may lack some classes, which shifts the labels of those after
-                them. A warning says so where this process numbered a class differently before.
-            image_shape: the shape of the field ``image``.
-            convert: whether to convert images with a different number of channels; see `CompressedImageCodec`.
-            filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
-            storage_options: options for an fsspec filesystem.
-            options: other arguments of the class, such as ``workers``.
-
-        Raises:
-            DatasetError: the folder does not exist, has no images, or has images outside of class folders.
-            SchemaError: ``image_shape`` is not a valid shape for images.
-        """
-        from ..layout.tables.image_folder import open_image_folder
-
-        source = open_image_folder(
-            path,
-            classes=classes,
-            image_shape=tuple(image_shape),
-            convert=convert,
-            filesystem=filesystem,
-            storage_options=storage_options,
+    def from_json(cls, value: Mapping[str, Any], pipeline: Callable[[Mapping[str, Any]], Any]) -> Mix:
+        """The inverse of `describe`; ``pipeline`` reads one of the pipelines."""
+        sources = tuple(map(pipeline, value["sources"]))
+        mixture = Mixture(
+            sources=sources,
+            phases=phases_of(value["weights"], len(sources)),
+            seed=value["seed"],
+            stop=value["stop"],
+            drawn=value["drawn"],
+            drawn_seed=value["drawn_seed"],
         )
-        return cls._over(
-            source.url,
-            source.table,
-            fields,
-            options,
-            filesystem=filesystem,
-            storage_options=storage_options,
+        return cls(mixture=mixture)
+
+    def reopened(self, options: Mapping[str, Any]) -> Mix:
+        sources = tuple(each.with_options(**options) for each in self.sources)
+        return Mix(mixture=replace(self.mixture, sources=sources))
+
+    def make_plan(self, stages: Sequence[Stage], options: Options) -> MixedPlan:
+        return MixedPlan(self.mixture, stages)
+
+    def explain(self, pipeline: Explained) -> str:
+        from .explain import explain_mix  # imported on use: it also loads what measures the shuffle
+
+        return explain_mix(pipeline, self.mixture)
+
+    def drawn_seed(self, stages: Sequence[Stage], plan: PlanOf) -> int | None:
+        return self.mixture.drawn_seed
+
+    def drawn_order(self, order: StageOrder) -> tuple[str, int] | None:
+        return None if self.mixture.drawn_seed is None else ("mix", self.mixture.drawn_seed)
+
+    def with_seed(self, seed: int, stages: Sequence[Stage]) -> tuple[Mix, Sequence[Stage]]:
+        return Mix(mixture=self.mixture.with_drawn_seed(seed)), stages
+
+    def __str__(self) -> str:
+        sources = ", ".join(map(str, self.sources))
+        return f"mix([{sources}], weights={self.mixture.weights}, stop={self.mixture.stop!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Source):
+    """The elements that a server makes."""
+
+    served: ClassVar[bool] = True
+    executor: ClassVar[str | None] = "server"
+    _called: ClassVar[str] = "a served one"
+    address: ServerAddress
+
+    @property
+    def urls(self) -> tuple[str, ...]:  # type: ignore[override]  # follows from the address
+        return (self.address.url,)
+
+    @property
+    def server(self) -> ServerAddress:
+        return self.address
+
+    def open(self, options: Options) -> StoredDataset:
+        raise PipelineError(
+            f"Pipeline(address={self.address.url!r}): dataset and schema are not available, because only the "
+            "server opens the files. Use element for the fields that you receive, and explain() for what the "
+            "server reads."
         )
 
-    @classmethod
-    def from_pandas(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
-        """Reads the rows of a pandas data frame, without its index (needs the extra ``frames``).
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "address": self.address.to_json()}
 
-            >>> frame = pandas.DataFrame({"x": [1, 2, 3]})
-            >>> [int(row["x"]) for row in Pipeline.from_pandas(frame)]
-            [1, 2, 3]
+    def make_plan(self, stages: Sequence[Stage], options: Options) -> ServedPlan:
+        if options.skips:
+            raise PipelineError(
+                "on_error='skip': expected a pipeline over files, got a served one, whose rows have fixed "
+                "places in the server's batches. Open the files here, or leave bad rows out with where()."
+            )
+        named = sorted(options.given().keys() & {"verify", "max_value_bytes"})
+        if named:
+            raise PipelineError(
+                f"{', '.join(named)}: expected no such option with address=, because the server reads the files. "
+                "Set it on the server."
+            )
+        return ServedPlan(self.address, stages)
 
-        The frame is written once to the cache directory, under a name derived from its content, so that other
-        processes find it. Equal frames have equal fingerprints.
-        """
-        from ..layout.tables.frames import keep_pandas
+    def explain(self, pipeline: Explained) -> str:
+        return _served(pipeline.plan()).explain()
 
-        return cls._over(keep_pandas(frame), None, fields, options)
+    def accepts(self, verb: str, stages: Sequence[Stage], options: Options, plan: PlanOf) -> bool:
+        return verb in _served(plan()).accepts
 
-    @classmethod
-    def from_polars(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
-        """Reads the rows of a polars ``DataFrame`` or ``LazyFrame`` (needs the extra ``frames``); see `from_pandas`.
+    def check_verb(self, verb: str) -> None:
+        check_sendable(verb)
 
-        >>> frame = polars.LazyFrame({"x": [1, 2, 3]}).filter(polars.col("x") > 1)
-        >>> [int(row["x"]) for row in Pipeline.from_polars(frame)]
-        [2, 3]
-        """
-        from ..layout.tables.frames import keep_polars
+    def drawn_seed(self, stages: Sequence[Stage], plan: PlanOf) -> int | None:
+        return plan().seed if plan().seed_is_drawn else None
 
-        return cls._over(keep_polars(frame), None, fields, options)
+    def with_seed(self, seed: int, stages: Sequence[Stage]) -> tuple[Served, Sequence[Stage]]:
+        return Served(address=replace(self.address, seed=seed)), stages
+
+    def costs(self, plan: PlanOf) -> dict[str, bool]:
+        return {}
+
+    def __str__(self) -> str:
+        return f"Pipeline(address={self.address.url!r})"
+
+
+def source_from_json(
+    value: Mapping[str, Any], filesystem: object, pipeline: Callable[[Mapping[str, Any]], Any]
+) -> Source:
+    """Returns the source that the JSON of a pipeline tells; ``pipeline`` reads a pipeline of a mix."""
+    address, mixture, table = (value.get(name) for name in ("address", "mixture", "table"))
+    if address is not None:
+        return Served(address=ServerAddress.of(address))
+    if mixture is not None:
+        return Mix.from_json(mixture, pipeline)
+    if table is None:
+        return Files.of(value["urls"], filesystem, value["storage_options"])
+    return Snapshot.of(value["urls"], filesystem, value["storage_options"], table=Table.from_json(table))
+
+
+def _served(plan: BasePlan) -> ServedPlan:
+    assert isinstance(plan, ServedPlan)
+    return plan
+
+
+def _as_urls(url_or_urls: Any, *, local: bool) -> tuple[str, ...]:
+    """Converts the URLs to strings; makes local paths absolute, so that they mean the same in every process."""
+    if isinstance(url_or_urls, str | os.PathLike):
+        url_or_urls = [url_or_urls]
+    if isinstance(getattr(getattr(url_or_urls, "pipeline", None), "source", None), Source):
+        kind = type(url_or_urls).__name__
+        raise PipelineError(
+            f"Pipeline: expected a URL, a path, a list of them, or a Pipeline, got a {kind}. Pass .pipeline."
+        )
+    frame = data_frame_kind(url_or_urls)
+    if frame is not None:
+        instead = {
+            "pandas": "Write from_pandas(frame)",
+            "polars": "Write from_polars(frame)",
+            "pyarrow": "Write the table to a file with pyarrow.parquet.write_table(table, path), and pass its path",
+        }[frame]
+        raise PipelineError(
+            f"Pipeline: expected a URL, a path, or a list of them, got a {frame} {type(url_or_urls).__name__}. "
+            f"{instead}."
+        )
+    if isinstance(url_or_urls, set | frozenset):  # in one order in every process: ranks may compare their URLs
+        url_or_urls = sorted(url_or_urls, key=str)
+    try:
+        urls = tuple(os.fspath(url) for url in url_or_urls)
+    except TypeError as error:
+        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
+    if not urls or not all(isinstance(url, str) and url and "\0" not in url for url in urls):
+        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.")
+    return tuple(_absolute(url) for url in urls) if local else urls
+
+
+def _absolute(url: str) -> str:
+    if "://" in url:
+        return url
+    slash = "/" if url.endswith("/") and pattern_of(url) is not None else ""  # such a pattern matches directories only
+    return f"{local_path(url)}{slash}"

@@ -29,9 +29,9 @@ from ..process.forks import begun_by_parent
 from ..schema.element import Element
 from ..stages.base import Decision, Stage
 from ..transport.open import open_source
-from ..transport.served.address import ServerAddress
 from ..transport.source import StepRequest, StepSource, usable_processors
 from .resumes import ResumeWatch
+from .sources import Source
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -75,8 +75,8 @@ class Iterated(Protocol):
         """How the pipeline is read."""
 
     @property
-    def address(self) -> ServerAddress | None:
-        """The server that makes the elements, if any."""
+    def source(self) -> Source:
+        """What the pipeline reads."""
 
     @property
     def element(self) -> Element:
@@ -102,10 +102,10 @@ class Iterated(Protocol):
         """A copy with this many canonical shards."""
 
 
-Source = TypeVar("Source", bound=Iterated)
+Pipe = TypeVar("Pipe", bound=Iterated)
 
 
-class StepIterator(Generic[Source]):
+class StepIterator(Generic[Pipe]):
     """Yields the steps of one iteration as columns.
 
     The source is opened at the first step. It is closed at the end, when the iterator is dropped, and on any error that
@@ -124,7 +124,7 @@ class StepIterator(Generic[Source]):
 
     def __init__(
         self,
-        pipeline: Source,
+        pipeline: Pipe,
         iteration: int,
         *,
         strict_nulls: bool,
@@ -178,7 +178,7 @@ class StepIterator(Generic[Source]):
                     self._tally.tell()
                     self._go_on_later()
                     raise
-                goes_on = isinstance(error, ELEMENT_ERRORS) and self.pipeline.address is None
+                goes_on = isinstance(error, ELEMENT_ERRORS) and not self.pipeline.source.served
                 if self._source is not None and goes_on:
                     self.position, self.skipped = self._source.position, self._source.skipped
                     self._in_step = False
@@ -284,7 +284,7 @@ class StepIterator(Generic[Source]):
         if self._waits and not self._process:
             self.counters.begin()
         self._by_rows = not self.element.batched
-        if self.counters.descriptor is None and executor_of(self.pipeline) == "sidecar" and not self.pipeline.address:
+        if self.counters.descriptor is None and executor_of(self.pipeline) == "sidecar":
             with suppress(OSError, ValueError):  # without shared memory, the sidecar's work is not counted
                 descriptor = memory_file("counters", SIZE_BYTES)
                 try:
@@ -305,7 +305,6 @@ class StepIterator(Generic[Source]):
             memory_limit=pipeline.options.memory_bytes,
             executor=executor_of(pipeline),
             options=pipeline.options,
-            address=pipeline.address,
             describe=pipeline.to_json,
             versions=lambda: pipeline.versions,
             counters=self.counters,
@@ -332,11 +331,7 @@ def chain_of(pipeline: Iterated) -> Chain:
     """The facts about a planned pipeline that performance advice is based on."""
     cached = any(stage.decides is Decision.BYTES for stage in pipeline.stages)
     resizes = any(stage.resizes for stage in pipeline.stages)
-    if pipeline.address is not None:
-        return Chain(cached=cached, resizes=resizes)
-    plan = pipeline.plan()
-    costly = any(field.storage.costly for part in plan.parts for field in part.program.fields)
-    return Chain(cached=cached, resizes=resizes, remote=plan.remote, costly=costly)
+    return Chain(cached=cached, resizes=resizes, **pipeline.source.costs(pipeline.plan))
 
 
 def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
@@ -358,6 +353,7 @@ def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
 
 def executor_of(pipeline: Iterated) -> str:
     """The executor that a pipeline runs on when iterated in Python."""
-    if pipeline.options.executor is not None:
-        return pipeline.options.executor
+    chosen = pipeline.source.executor or pipeline.options.executor
+    if chosen is not None:
+        return chosen
     return "sidecar" if pipeline.plan().program.has_user_code else "threads"

@@ -76,12 +76,6 @@ class Mixture:
         return [(start, list(weights)) for start, weights in self.phases]
 
     @property
-    def leaves(self) -> list[Any]:
-        """The single-dataset pipelines of the mix, including those of nested mixes."""
-        found = ([source] if source.mixture is None else source.mixture.leaves for source in self.sources)
-        return [leaf for leaves in found for leaf in leaves]
-
-    @property
     def has_drawn_seeds(self) -> bool:
         """Whether any seed in the mix was generated instead of given."""
         return self.drawn or any(source.drawn_seed is not None for source in self.sources)

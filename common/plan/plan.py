@@ -162,6 +162,11 @@ class BasePlan:
         return UNKNOWN if self.program.drops or self.loses_elements else length
 
     @property
+    def numbered(self) -> bool:
+        """Whether each element has a number, under which it can be read without those before it."""
+        return not (self.program.drops or self.skips)
+
+    @property
     def keeps_step(self) -> bool:
         """Whether every rank must yield equally many elements. A rank that left rows out repeats its first elements."""
         shard = self.order.shard

@@ -18,7 +18,7 @@ from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, Dense, Ragged, by_output, to_numpy
 from ..errors import PipelineError
 from ..pipeline import Pipeline
-from ..pipeline.sources import Sources
+from ..pipeline.constructors import Constructors
 from ..pipeline.step_iterator import StepIterator
 from ..schema.element import OutputField
 
@@ -60,10 +60,10 @@ class ParquetrySource(Datasource):
         PipelineError: the pipeline repeats forever, or a server produces its elements.
     """
 
-    def __init__(self, pipeline: Pipeline[Any] | Sources, *, epoch: int = 0) -> None:
+    def __init__(self, pipeline: Pipeline[Any] | Constructors, *, epoch: int = 0) -> None:
         super().__init__()
         made: Any = getattr(pipeline, "pipeline", pipeline)
-        if made.address is not None:
+        if made.source.served:
             raise PipelineError(
                 "ParquetrySource: expected a pipeline that reads a dataset directly, "
                 "got one that reads its elements from a server."

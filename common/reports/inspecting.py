@@ -211,7 +211,7 @@ def pipeline_of(source: Source, storage_options: Mapping[str, Any] | None = None
     """
     given = getattr(source, "pipeline", source)
     made = given if isinstance(given, Pipeline) else open_url(given, storage_options)
-    if made.mixture is not None or made.address is not None:
+    if not made.source.single:
         raise PipelineError(
             "report: expected a pipeline over one dataset, got a mixed or served one. Pass its sources instead."
         )

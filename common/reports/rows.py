@@ -76,7 +76,7 @@ def preview(
             return []
         if sample:
             return shown.sample(count if plan.length is None else min(count, plan.length), seed)
-        if plan.program.drops or plan.skips or shown.address is not None:
+        if not plan.numbered:
             return list(islice(shown, first, first + count))
         return shown.at_epoch(0)[first : first + count]
 

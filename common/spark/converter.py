@@ -19,8 +19,8 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
+from ..pipeline.constructors import Fields
 from ..pipeline.pipeline import Pipeline
-from ..pipeline.sources import Fields
 from ..plan.options import OptionArguments
 from ..process.dataclass import dataclass
 from ..process.working_directory import absolute

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline import Pipeline
-from ..pipeline.sources import Sources
-
 __all__ = ["class_names"]
 
 
-def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
+def class_names(pipeline: Any) -> dict[str, tuple[str, ...]]:
     """Returns the class names of each integer field that holds class numbers: ``names[row["label"]]``.
 
     Args:
@@ -19,5 +16,5 @@ def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
     `from_huggingface_parquet`, `from_image_folder`, and datasets that `convert` or `copy` made from them have class
     names. For others, the result is empty.
     """
-    made: Any = getattr(pipeline, "pipeline", pipeline)
-    return {} if made.mixture is not None or made.address is not None else dict(made.dataset.labels)
+    made = getattr(pipeline, "pipeline", pipeline)
+    return dict(made.dataset.labels) if made.source.single else {}

@@ -317,7 +317,7 @@ def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
 def check_selects(pipeline: Pipeline, what: str) -> None:
     """Raises `PipelineError` if a pipeline does more than select stored values of one dataset."""
     others = [stage.verb for stage in pipeline.stages if not stage.selects]
-    if others or pipeline.mixture is not None or pipeline.address is not None:
+    if others or not pipeline.source.single:
         raise PipelineError(
             f"{what}: expected a pipeline over one dataset, with only select, where, take and skip, got "
             f"{', '.join(others) or 'one that is mixed or served'}. For other pipelines, use write_dataset()."

@@ -25,10 +25,12 @@ def open_source(request: StepRequest, converter: Converter) -> StepSource:
     Raises:
         EmptySelectionError: the pipeline selects nothing.
     """
-    if request.address is not None:
+    if request.executor == "server":
         from .served.client import ServedSource
+        from .served.served_plan import ServedPlan
 
-        return FormedSource(ServedSource(request), converter)
+        assert isinstance(request.plan, ServedPlan)
+        return FormedSource(ServedSource(request, request.plan.address), converter)
     request.plan.check_not_empty()
     if request.executor == "sidecar":
         from .sidecar.sidecar_source import SidecarSource

@@ -14,7 +14,6 @@ from ..order.cursor import Cursor, SkipState
 from ..plan.options import Options
 from ..plan.plan import BasePlan
 from ..process.dataclass import dataclass
-from .served.address import ServerAddress
 
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 
@@ -29,9 +28,8 @@ class StepRequest:
         strict_nulls: whether a null is an error, because the consumer cannot represent it.
         threads: the number of steps that are decoded at once.
         memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
-        executor: ``"threads"`` or ``"sidecar"``.
+        executor: ``"threads"``, ``"sidecar"``, or ``"server"`` if a server makes the steps.
         options: the options as given; the attributes above are derived from them.
-        address: the server that makes the steps, if any.
         describe: the pipeline as JSON, for another process.
         versions: the versions of the datasets that the pipeline reads, for another process.
         counters: where the work for this request is counted.
@@ -45,7 +43,6 @@ class StepRequest:
     memory_limit: int
     executor: str
     options: Options
-    address: ServerAddress | None
     describe: Callable[[], dict[str, Any]]
     versions: Callable[[], list[str]]
     counters: Counters

@@ -16,7 +16,7 @@ from faces import THREADS, TorchFace, import_framework, installed_faces
 from PIL import Image
 
 from parquetry.common import Pipeline
-from parquetry.common.pipeline.sources import Sources
+from parquetry.common.pipeline.constructors import Constructors
 
 FACES = installed_faces()[1:]  # threads are compared with the tables' own packages
 LOADERS = [TorchFace(2)] if any(isinstance(face, TorchFace) for face in FACES) else []
@@ -105,7 +105,7 @@ def test_every_class_has_the_constructors_of_a_pipeline(tmp_path: Path, kind: An
     assert kind.from_pandas(frame, "id").pipeline == Pipeline.from_pandas(frame, "id")
     with pytest.raises(TypeError, match="no_such_option"):
         kind.from_pandas(frame, no_such_option=1)
-    names = {name for name in vars(Sources) if name.startswith("from_")}
+    names = {name for name in vars(Constructors) if name.startswith("from_")}
     for name in names:
         own, shared = (inspect.unwrap(getattr(each, name).__func__) for each in (kind, Pipeline))
         assert own is shared

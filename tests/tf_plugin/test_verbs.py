@@ -282,7 +282,7 @@ def test_row_groups_can_be_dealt_as_petastorm_does(url: str) -> None:
 
 def test_the_seed_of_a_mix_follows_set_seed(url: str) -> None:
     def seed() -> int:
-        mixture = tf_plugin.mix([ParquetDataset(url), ParquetDataset(url)]).pipeline.mixture
+        mixture = tf_plugin.mix([ParquetDataset(url), ParquetDataset(url)]).pipeline.source.mixture
         assert mixture is not None
         return mixture.seed
 

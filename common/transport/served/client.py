@@ -153,9 +153,8 @@ class ServedSource:
 
     skipped, ready = NOTHING, 0
 
-    def __init__(self, wanted: StepRequest) -> None:
-        address, cursor = wanted.address, wanted.cursor
-        assert address is not None
+    def __init__(self, wanted: StepRequest, address: ServerAddress) -> None:
+        cursor = wanted.cursor
         self.position = cursor.start
         self._connection: Connection | None = open_stream(
             address,

@@ -75,6 +75,10 @@ class ServedPlan(BasePlan):
     def seed_is_drawn(self) -> bool:
         return bool(self._said["seed_is_drawn"])
 
+    @property
+    def numbered(self) -> bool:
+        return False
+
     @cached_property
     def length(self) -> int | None:  # requested once
         length: int | None = self._ask("length")["length"]

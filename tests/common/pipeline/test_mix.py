@@ -175,7 +175,7 @@ def nested(drive: Pipeline) -> Pipeline:
 
 def test_a_mix_of_mixes_draws_from_their_order(drive: Pipeline) -> None:
     mixed = nested(drive)
-    inner = mixed.mixture.sources[1]
+    inner = mixed.source.sources[1]
     alone = mix([drive.take(11), drive.repeat(2).take(len(inner))], [(0, [1, 0]), (5, [1, 3])], seed=4, stop="all")
     assert len(mixed) == len(alone) == 11 + 2 * 29 - 4
     first, second = iter(range(9, 20)), iter(ids(inner))
