@@ -25,7 +25,6 @@ from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch
 from ..stages.cache import Cache
-from ..stages.cast import Cast
 from ..stages.nulls import Nulls
 from ..stages.shard import Shard
 from ..stages.shuffle import Shuffle
@@ -124,20 +123,19 @@ class StageOrder:
             case Decision.ROW_GROUPS:
                 self._add_row_group_shard(stage)
             case Decision.PART:
-                self._add_shard(stage)
+                self._add_shard(stage)  # type: ignore[arg-type]  # only a shard decides this, and so on below
             case Decision.JOINS | Decision.WEIGHTS:
                 self._add_join(stage)
             case Decision.ORDER:
-                self._add_shuffle(stage)
+                self._add_shuffle(stage)  # type: ignore[arg-type]
             case Decision.BATCHES:
-                self._add_batch(stage)
+                self._add_batch(stage)  # type: ignore[arg-type]
             case Decision.CUT if not (self.shuffle or self.views or self.mixed or self.join):
                 self.selection.append(stage)
             case Decision.CUT | Decision.PASSES:
                 self.views.append(stage)
             case Decision.BYTES:
-                assert isinstance(stage, Cache)
-                self.cache = stage
+                self.cache = stage  # type: ignore[assignment]
 
     def _declare(self, stage: Stage, item: UnischemaField) -> None:
         """Notes how to decode a stored field. After other stages that work on fields, a field without a codec says
@@ -159,13 +157,13 @@ class StageOrder:
     @property
     def casts(self) -> bool:
         """Whether a stage casts fields."""
-        return any(isinstance(stage, Cast) for stage in self.fields)
+        return any(stage.casts_to is not None for stage in self.fields)
 
     def cast_of(self, name: str) -> np.dtype[Any] | None:
         """Returns the dtype that a stored field is cast to before any other stage works on it."""
         for stage in self.fields:
-            if isinstance(stage, Cast) and stage.changes(name):
-                return np.dtype(stage.dtype)
+            if stage.casts_to is not None and stage.changes(name):
+                return np.dtype(stage.casts_to)
             is_work = stage.decides is Decision.FIELDS and stage.changes_names and not stage.selects
             if is_work or stage.changes(name) or stage.hides(name):
                 return None
@@ -256,8 +254,7 @@ class StageOrder:
             raise _misplaced(stage, "mix", "a mix has no row groups of its own")
         self.selection.append(stage)
 
-    def _add_shuffle(self, stage: Stage) -> None:
-        assert isinstance(stage, Shuffle)
+    def _add_shuffle(self, stage: Shuffle) -> None:
         self._refuse_twice(stage, self.shuffle is not None)
         self._refuse_after(stage, Decision.BATCHES)
         cuts = self._has_view(Decision.CUT)
@@ -270,15 +267,13 @@ class StageOrder:
         self.shard_first = self.shard is not None and not self.part
         self.shuffle = stage
 
-    def _add_shard(self, stage: Stage) -> None:
-        assert isinstance(stage, Shard)
+    def _add_shard(self, stage: Shard) -> None:
         self._refuse_twice(stage, self._selects(Decision.ROW_GROUPS) or self.shard is not None)
         self._refuse_after(stage, Decision.BATCHES)
         self.shard = stage
         self.views.append(stage)
 
-    def _add_batch(self, stage: Stage) -> None:
-        assert isinstance(stage, Batch)
+    def _add_batch(self, stage: Batch) -> None:
         if self.join is not None and self.join.makes_batches:
             raise PipelineError(
                 f"batch: expected rows, got the batches of {self.join.verb}(). Leave batch() out; {self.join.verb}() "

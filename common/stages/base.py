@@ -141,6 +141,11 @@ class Stage(PlainFields):
         return False
 
     @property
+    def casts_to(self) -> str | None:
+        """The dtype of the fields that it `changes`, if it only casts them."""
+        return None
+
+    @property
     def keeps_lengths(self) -> bool:
         """Whether every non-null value keeps its stored length."""
         return False

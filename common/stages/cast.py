@@ -55,6 +55,10 @@ class Cast(Stage):
     def changes(self, name: str) -> bool:
         return matches(self.patterns, name)
 
+    @property
+    def casts_to(self) -> str:
+        return self.dtype
+
     def apply(self, columns: Columns) -> None:
         columns.open()
         dtype = np.dtype(self.dtype)

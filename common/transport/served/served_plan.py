@@ -17,7 +17,6 @@ from ...process.dataclass import dataclass
 from ...process.forks import cached_property
 from ...schema.element import Element
 from ...stages.base import Stage, kinds, stage_from_json
-from ...stages.shard import Shard
 from .address import ServerAddress
 from .client import ask_once, request_of
 from .wire import element_from_json
@@ -48,7 +47,7 @@ class ServedPlan(BasePlan):
         self._said = self._ask("describe")
         shard = self._said["shard"]
         order = StageOrder(mixed=self._said["mixed"])
-        order.shard = None if shard is None else _shard(shard)
+        order.shard = None if shard is None else stage_from_json(shard)  # type: ignore[assignment]  # it is a shard
         self.order = order
         self.hashes = (self._said["hashes"][0], self._said["hashes"][1])
         self.program = ServedProgram(drops=self._said["drops"])  # type: ignore[assignment]  # all that is known here
@@ -98,12 +97,6 @@ class ServedPlan(BasePlan):
 
     def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
         return ask_once(self.address, {"do": do, **self._request, **arguments})
-
-
-def _shard(value: dict[str, Any]) -> Shard:
-    stage = stage_from_json(value)
-    assert isinstance(stage, Shard)
-    return stage
 
 
 def sendable_verbs() -> list[str]:
