@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..counting.counters import Count, add_time, counters_here
 from ..engine.read.fetch import fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
-from ..engine.run.block import LoadedBlock
+from ..engine.run.block import BlockParts, LoadedBlock, block_by_row
 from ..memory.recent import RecentValues
 from ..plan.plan import BasePlan
 from ..process.dataclass import dataclass
@@ -75,7 +75,7 @@ class KeptRowGroups:
         keys = [(run.source, row_group) for row_group in run.row_groups]
         columns = [self._columns.made(key, partial(self._fetch, key)) for key in keys]
         rows = [self._wanted(run.source, row_group) for row_group in run.row_groups]
-        block = LoadedBlock(
+        parts = BlockParts(
             columns,
             self._fetchers[run.source].places(run.row_groups),
             rows,
@@ -83,7 +83,7 @@ class KeptRowGroups:
             row_groups=run.row_groups,
             max_value_bytes=self._parts[run.source].program.max_value_bytes,
         )
-        return LoadedRun(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
+        return LoadedRun(block=block_by_row(parts), rows=rows, num_bytes=sum(part.nbytes for part in columns))
 
     def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
         source, row_group = key

@@ -335,7 +335,7 @@ def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
         if not made:
             parts = []
             for source in sources:
-                row_group, row = source.block.identify(source.item_rows[:, 0])
+                row_group, row = source.block.where.identify(source.item_rows[:, 0])
                 row = row if source.repeats is None else row | source.repeats << _REPEATS_SHIFT
                 passes = np.full_like(row_group, source.pass_number)
                 parts.append(ItemKeys(passes, np.full_like(row_group, source.source), row_group, row))
@@ -352,7 +352,7 @@ def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str
             places = places_of(source, count)
             found = np.flatnonzero(places == item)
             if len(found):
-                return source.block.describe(int(source.item_rows[found[0], 0]))
+                return source.block.where.describe(int(source.item_rows[found[0], 0]))
         return f"row {item} of the batch"
 
     return describe
@@ -361,7 +361,7 @@ def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str
 def _failing_item(sources: Sequence[BatchSource], count: int) -> int | None:
     """Returns the first item that contains the row of this thread's latest error: the row that it described last."""
     for source in sources:
-        row = source.block.last_described_row
+        row = source.block.where.last_described_row
         if row is None:
             continue
         found = np.flatnonzero((source.item_rows == row).any(axis=1))

@@ -12,7 +12,7 @@ from ..columns.jpeg_files import IntactRows
 from ..read.fetch import Fetcher
 from ..read.item_order import ItemOrder, keeps_item_order
 from ..read.large_blocks import BlockColumns
-from .block import LoadedBlock
+from .block import BlockParts, LoadedBlock, block_by_item, block_by_row, joined_block
 
 _SHARE_IN_ORDER = 0.5  # a process that uses less of a block gathers its rows as it needs them
 
@@ -65,18 +65,22 @@ class BlockLoader:
 
     def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
         """Builds a block from the columns of its row groups."""
-        return LoadedBlock(
+        made = BlockParts(
             parts,
             self._fetcher.places(rows.row_groups),
             rows.rows,
             self._fetcher.fields,
             row_groups=rows.row_groups,
             program=self._program,
-            order=rows.item_rows[:, 0] if self._in_item_order and rows.item_rows is not None else None,
-            shared_by_workers=self._shared_by_workers,
             max_value_bytes=self._fetcher.dataset.max_value_bytes,
             intact=partial(self._intact_rows, rows),
         )
+        if self._shared_by_workers:
+            return joined_block(made)
+        order = rows.item_rows[:, 0] if self._in_item_order and rows.item_rows is not None else None
+        if order is None or not keeps_item_order(order, len(made)):
+            return block_by_row(made)
+        return block_by_item(made, order)
 
     def _intact_rows(self, rows: BlockRows, number: int) -> IntactRows:
         """Returns what is known about the images of the ``number``-th field in the rows of a block."""

@@ -114,7 +114,7 @@ def tested_rows(
 
 
 def _described(block: LoadedBlock, first: int, number: int) -> str:
-    return block.describe(first + number)
+    return block.where.describe(first + number)
 
 
 def _tested_batch(

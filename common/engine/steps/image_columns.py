@@ -86,7 +86,7 @@ def gather_images(step: ImageStep, taken: Taken, arena: Arena, keys: Keys, check
             rows, images = rows[present], images[present]
         owners = images // len(steps)
         drawn = [numbers(item) for item in owners.tolist()]
-        sizes[owners] = _finish(step, column, rows, drawn, flat, images, source.block.describe)
+        sizes[owners] = _finish(step, column, rows, drawn, flat, images, source.block.where.describe)
     check.add(step, sizes)
     return Dense(out, None if valid.all() else valid.reshape(lead))
 

@@ -11,6 +11,7 @@ from ...process.dataclass import dataclass
 from ...stages.pack import PackStep
 from ..columns.fixed_column import FixedColumn
 from ..columns.protocols import BlockColumn
+from ..columns.row_places import RowPlaces
 from ..read.stacked_columns import StackedColumns
 
 RowIndex = slice | np.ndarray
@@ -19,9 +20,11 @@ RowIndex = slice | np.ndarray
 class LoadedColumns(Protocol):
     """The columns of a loaded block, as steps see them."""
 
+    where: RowPlaces
+    """Where the rows are stored."""
     by_item: dict[int, FixedColumn]
     """Columns that are already in the order of the block's items, by field number."""
-    stacked: list[StackedColumns]
+    stacked: Sequence[StackedColumns]
     """The columns in the order of the block's items, laid out by dtype and shape."""
     by_row: dict[int, FixedColumn]
     """Columns in the order of the block's rows that are gathered together, by field number."""
@@ -31,16 +34,6 @@ class LoadedColumns(Protocol):
 
     def packed(self, step: PackStep) -> np.ndarray | None:
         """Returns the matrix into which a step packs the block's columns, or ``None`` if it could not be made."""
-
-    def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the row group of each of the given rows, and the row's number in it; int64 each."""
-
-    def describe(self, row: int) -> str:
-        """Describes where a row is stored: file, row group, and row."""
-
-    @property
-    def last_described_row(self) -> int | None:
-        """The row that this thread described last, or ``None`` if that row is in another block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

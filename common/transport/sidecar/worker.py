@@ -26,7 +26,7 @@ import pyarrow as pa
 from ...counting.counters import Count, Counters, add_time
 from ...engine.columns.batch import Column
 from ...engine.run.assemble import assemble
-from ...engine.run.block import LoadedBlock
+from ...engine.run.block import BlockParts, LoadedBlock, block_by_row
 from ...engine.steps.source import BatchSource
 from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
 from ...memory.arena import SHARED_REGIONS
@@ -75,14 +75,16 @@ class Worker:
         assert self._program is not None
         parts, places, rows, row_groups = open_exported(descriptor)
         program = leaves_of(self._program)[message["source"]]
-        self._blocks[message["id"]] = LoadedBlock(
-            parts,
-            places,
-            rows,
-            program.fields,
-            row_groups=row_groups,
-            program=program,
-            max_value_bytes=program.max_value_bytes,
+        self._blocks[message["id"]] = block_by_row(
+            BlockParts(
+                parts,
+                places,
+                rows,
+                program.fields,
+                row_groups=row_groups,
+                program=program,
+                max_value_bytes=program.max_value_bytes,
+            )
         )
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:

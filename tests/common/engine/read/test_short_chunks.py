@@ -16,7 +16,7 @@ from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, 
 from parquetry.common.engine.read.disk_cache import DiskCache
 from parquetry.common.engine.read.fetch import Fetcher, fetchers_of
 from parquetry.common.engine.read.file_cells import RowGroupColumns
-from parquetry.common.engine.run.block import LoadedBlock
+from parquetry.common.engine.run.block import BlockParts
 from parquetry.common.errors import DatasetError, DecodeError
 
 pytestmark = pytest.mark.versions
@@ -146,7 +146,7 @@ def test_a_window_holds_each_part_to_its_rows() -> None:
     parts = [RowGroupColumns((pa.array([1, 2, 3]),)), RowGroupColumns((pa.array([4]),))]
     rows = [np.arange(3), np.arange(2)]
     with pytest.raises(DatasetError, match=r"second: expected 2 values of column 0, got 1\. The file is damaged"):
-        LoadedBlock(parts, ["first", "second"], rows, [field], row_groups=[0, 1])
+        BlockParts(parts, ["first", "second"], rows, [field], row_groups=[0, 1])
 
 
 def test_the_rows_of_petastorms_readers_are_held_to_the_count(short: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.run.block import LoadedBlock, RowPlaces
+from parquetry.common.engine.columns.row_places import RowPlaces
+from parquetry.common.engine.run.block import LoadedBlock
 
 SCHEMA = Unischema(
     "window",
@@ -65,7 +66,7 @@ def test_windows_go_as_soon_as_nobody_holds_them(url: Path, windows: bool, monke
             alive.add(self)
             made.append(len(alive))
 
-    monkeypatch.setattr("parquetry.common.engine.run.block_loader.LoadedBlock", Watched)
+    monkeypatch.setattr("parquetry.common.engine.run.block.LoadedBlock", Watched)
     pipeline = Pipeline(url, workers=1)
     pipeline = pipeline.ngram(length=3, timestamp="id") if windows else pipeline
     gc.collect()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
-from parquetry.common.engine.run.block import LoadedBlock
+from parquetry.common.engine.run.block import BlockParts
 from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.testing import assert_resumable, assert_same
 
@@ -96,8 +96,8 @@ def test_a_packed_row_is_its_columns_side_by_side(
 
 def test_stored_columns_are_packed_without_columns_of_their_own(url: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    single = LoadedBlock._made
-    monkeypatch.setattr(LoadedBlock, "_made", lambda self, number: made.append(number) or single(self, number))
+    single = BlockParts.column
+    monkeypatch.setattr(BlockParts, "column", lambda self, number: made.append(number) or single(self, number))
     pipeline = Pipeline(url, ["c_int8", "pair", "text"], executor="threads").pack("x", ["pair", "c_int8"])
     assert_same(np.concatenate([each["x"] for each in pipeline.batch(9)]), beside(["pair", "c_int8"], np.int16))
     assert set(made) == {2}  # the text
