@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["class_names"]
 
 
-def class_names(pipeline: Any) -> dict[str, tuple[str, ...]]:
+def class_names(pipeline: object) -> dict[str, tuple[str, ...]]:
     """Returns the class names of each integer field that holds class numbers: ``names[row["label"]]``.
 
     Args:
@@ -16,5 +16,5 @@ def class_names(pipeline: Any) -> dict[str, tuple[str, ...]]:
     `from_huggingface_parquet`, `from_image_folder`, and datasets that `convert` or `copy` made from them have class
     names. For others, the result is empty.
     """
-    made = getattr(pipeline, "pipeline", pipeline)
+    made: Any = getattr(pipeline, "pipeline", pipeline)
     return dict(made.dataset.labels) if made.source.single else {}
