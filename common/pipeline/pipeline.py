@@ -235,7 +235,8 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
 
     def check_movable(self, what_for: str = "with_urls") -> Pipeline[Given]:
         """Returns this pipeline if it reads only the files named by its URLs; raises `PipelineError` otherwise."""
-        self.source.check_movable(what_for)
+        if not self.source.movable:
+            raise PipelineError(f"{what_for}: expected a pipeline over files, got {self.source.called}.")
         return self
 
     def with_stages(self, stages: Sequence[Stage]) -> Pipeline[Given]:

@@ -46,6 +46,8 @@ class Source:
         single: whether the rows are those of one dataset that this process opens.
         served: whether a server opens the files and makes the elements.
         mixed: whether the rows are drawn from other pipelines.
+        movable: whether it reads exactly the files that its URLs name.
+        called: what messages call it.
         executor: the only executor that it runs on; ``None`` = that of the options.
         urls: the URLs of everything that it reads.
     """
@@ -53,8 +55,9 @@ class Source:
     single: ClassVar[bool] = False
     served: ClassVar[bool] = False
     mixed: ClassVar[bool] = False
+    movable: ClassVar[bool] = False
+    called: ClassVar[str]
     executor: ClassVar[str | None] = None
-    _called: ClassVar[str]
     urls: tuple[str, ...]
 
     @property
@@ -115,12 +118,8 @@ class Source:
         return self
 
     def with_urls(self, urls: Urls) -> Source:
-        """Returns a copy that reads other files."""
+        """Returns a copy that reads other files, if it is ``movable``."""
         raise NotImplementedError
-
-    def check_movable(self, what_for: str) -> None:
-        """Raises `PipelineError` unless it reads exactly the files that its URLs name."""
-        raise PipelineError(f"{what_for}: expected a pipeline over files, got {self._called}.")
 
     # --- verbs and seeds ---
 
@@ -171,7 +170,8 @@ class Files(Source):
     """The files that URLs name."""
 
     single: ClassVar[bool] = True
-    _called: ClassVar[str] = "files"
+    movable: ClassVar[bool] = True
+    called: ClassVar[str] = "files"
     urls: tuple[str, ...]
     storage_options: tuple[tuple[str, Any], ...] = ()
     filesystem: Any = field(default=None, hash=False)
@@ -221,9 +221,6 @@ class Files(Source):
     def with_urls(self, urls: Urls) -> Files:
         return replace(self, urls=_as_urls(urls, local=self.filesystem is None), _opened=_Opened())
 
-    def check_movable(self, what_for: str) -> None:
-        """Does nothing: it reads the files that its URLs name."""
-
     def make_plan(self, stages: Sequence[Stage], options: Options) -> Plan:
         return Plan(self.open(options), stages, partial(select_rows, memory_limit=options.memory_bytes))
 
@@ -245,7 +242,8 @@ class Files(Source):
 class Snapshot(Files):
     """The files of a snapshot of a table."""
 
-    _called: ClassVar[str] = "a table"
+    movable: ClassVar[bool] = False
+    called: ClassVar[str] = "a table"
     table: Table
 
     @property
@@ -254,9 +252,6 @@ class Snapshot(Files):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "table": self.table.to_json()}
-
-    def check_movable(self, what_for: str) -> None:
-        Source.check_movable(self, what_for)
 
     def __str__(self) -> str:
         return f"Pipeline({self._shown_urls}, {self.table})"
@@ -267,7 +262,7 @@ class Mix(Source):
     """Rows drawn from other pipelines."""
 
     mixed: ClassVar[bool] = True
-    _called: ClassVar[str] = "a mix"
+    called: ClassVar[str] = "a mix"
     mixture: Mixture
 
     @property
@@ -346,7 +341,7 @@ class Served(Source):
 
     served: ClassVar[bool] = True
     executor: ClassVar[str | None] = "server"
-    _called: ClassVar[str] = "a served one"
+    called: ClassVar[str] = "a served one"
     address: ServerAddress
 
     @property

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.columns.row_places import RowPlaces
 from parquetry.common.engine.run.block import LoadedBlock
+from parquetry.common.engine.steps.source import RowPlaces
 
 SCHEMA = Unischema(
     "window",
