@@ -137,7 +137,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         self._set(source, () if fields is None else (Select.of(fields),), Options.of(options))
 
     @classmethod
-    def over(cls, source: Source, stages: Sequence[Stage], options: Options) -> Pipeline[Given]:
+    def _of_source(cls, source: Source, stages: Sequence[Stage], options: Options) -> Pipeline[Given]:
         """Returns a pipeline over a source."""
         result = object.__new__(cls)
         result._set(source, tuple(stages), options)
@@ -488,7 +488,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             raise PipelineError(f"stored pipeline: expected version 1, got {value['version']!r}. Update parquetry.")
         stored = value.get("filesystem")
         filesystem = None if stored is None else _filesystem_from_json(stored)
-        return cls.over(
+        return cls._of_source(
             source_from_json(value, filesystem, Pipeline.from_json),
             [stage_from_json(stage) for stage in value["stages"]],
             Options.of({option.name: value.get(option.name) for option in fields(Options)}),
@@ -581,7 +581,7 @@ def mix(
         orders = [part.source.order(part.stages) for part in parts]
         if any(order.shard is not None and order.shard.num_shards > 1 for order in orders):
             _warn("mix", mixture.drawn_seed)
-    return Pipeline.over(Mix(mixture=mixture), (), sources[0].options)
+    return Pipeline._of_source(Mix(mixture=mixture), (), sources[0].options)
 
 
 def _warn_of_drawn_seed(order: StageOrder, source: Source) -> None:

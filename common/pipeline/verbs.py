@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _INTERNAL = frozenset({
-    "by_number", "check_movable", "drawn_seed", "hold_to", "leaves", "length_in_loader", "over", "pass_begins",
+    "by_number", "check_movable", "drawn_seed", "hold_to", "leaves", "length_in_loader", "pass_begins",
     "resumed", "shard_given_later", "source", "versions", "with_canonical_shards", "with_seed", "with_stages",
     "functions", "getstate_hook", "reduce_ex_hook", "register_datapipe_as_function", "register_function", "repr_hook",
     "set_getstate_hook", "set_reduce_ex_hook", "str_hook", "apply_sharding", "is_shardable", "set_seed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_a_page_is_written_whole(tmp_path: Path) -> None:
 def test_a_page_names_no_password(tmp_path: Path) -> None:
     pipeline = build(tmp_path, [[3]], names=("id",)).pipeline()
     assert len(pipeline.dataset.files) == 1  # opened
-    page = html_report(pipeline._replace(urls=("s3://KEY:SECRET@bucket/train",)))
+    page = html_report(pipeline._replace(source=replace(pipeline.source, urls=("s3://KEY:SECRET@bucket/train",))))
     assert "SECRET" not in page
     assert "s3://bucket/train" in page
 

@@ -21,6 +21,7 @@ from PIL import Image
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, DecodeError, SchemaError
 from parquetry.common.layout.tables import image_folder
+from parquetry.common.pipeline.sources import Snapshot
 from parquetry.common.selection.statistics import decoded_bytes
 from parquetry.common.selection.store import kept_key
 from parquetry.common.tables import class_names
@@ -208,10 +209,10 @@ def test_an_image_that_does_not_decode_is_an_error_that_names_its_file(folder: P
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_manifest_that_is_gone_is_an_error_that_says_what_to_do(folder: Path, planned: bool) -> None:
     pipeline = Pipeline.from_image_folder(folder)
-    assert pipeline.table is not None
+    assert isinstance(pipeline.source, Snapshot)
     if planned:
         assert len(pipeline) == len(LISTED)
-    os.unlink(pipeline.table.files[0].path)
+    os.unlink(pipeline.source.table.files[0].path)
     unplanned = r"its manifest in the cache directory, .* Call from_image_folder\(\) again"
     with pytest.raises(DatasetError, match=r"no longer exists\. .* again\.$" if planned else unplanned):
         list(pipeline)
