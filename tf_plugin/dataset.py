@@ -24,12 +24,12 @@ from parquetry.common import mix as mix_pipelines
 from parquetry.common.counting.counters import Counters
 from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.order.mixing import Stop, Weights
 from parquetry.common.pipeline.constructors import Constructors, Fields
 from parquetry.common.pipeline.iteration import sidecar_request
 from parquetry.common.pipeline.resumes import warn_of_lost_rest
+from parquetry.common.pipeline.sources import Source
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
@@ -140,10 +140,8 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         return _carrying(cls, pipeline, transport=transport)
 
     @classmethod
-    def _over(
-        cls, url: str, table: Table | None, fields: Fields, options: Mapping[str, Any], **storage: Any
-    ) -> ParquetDataset:
-        return cls(Pipeline._over(url, table, fields, {}, **storage), **options)
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> ParquetDataset:
+        return cls(Pipeline._over(source, fields, {}), **options)
 
     def _with(self, pipeline: Pipeline, **changes: Any) -> ParquetDataset:
         kept = {"transport": self._transport, "options": self._options_attr, "deferred": self._deferred}

@@ -9,9 +9,8 @@ from typing_extensions import Unpack
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import PipelineError
-from parquetry.common.layout.table import Table
 from parquetry.common.pipeline.constructors import Constructors, Fields
-from parquetry.common.pipeline.sources import Urls
+from parquetry.common.pipeline.sources import Source, Urls
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.process.ranks import rank_from_environment
@@ -61,8 +60,8 @@ class PipelineCarrier(Constructors, Verbs):
         return result
 
     @classmethod
-    def _over(cls, url: str, table: Table | None, fields: Fields, options: Mapping[str, Any], **storage: Any) -> Self:
-        return cls(Pipeline._over(url, table, fields, {}, **storage), **options)
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Self:
+        return cls(Pipeline._over(source, fields, {}), **options)
 
     @property
     def pipeline(self) -> Pipeline:

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..layout.table import Table
 from ..schema.field import UnischemaField
 from ..tracebacks import public_methods_shorten
+from .sources import Files, Snapshot, Source
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,17 +27,8 @@ class Constructors:
         public_methods_shorten(cls)
 
     @classmethod
-    def _over(
-        cls,
-        url: str,
-        table: Table | None,
-        fields: Fields,
-        options: Mapping[str, Any],
-        *,
-        filesystem: object = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Creates an instance over a URL and an optional table; ``options`` are other arguments of the class."""
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Self:
+        """Creates an instance over a source; ``options`` are other arguments of the class."""
         raise NotImplementedError
 
     @classmethod
@@ -71,8 +62,8 @@ class Constructors:
         """
         from ..layout.tables.delta import open_delta
 
-        source = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
-        return cls._over(source.url, source.table, fields, options, filesystem=source.filesystem)
+        opened = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
+        return cls._over(Snapshot.of(opened.url, opened.filesystem, table=opened.table), fields, options)
 
     @classmethod
     def from_iceberg(
@@ -103,8 +94,8 @@ class Constructors:
         """
         from ..layout.tables.iceberg import open_iceberg
 
-        source = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
-        return cls._over(source.url, source.table, fields, options, filesystem=source.filesystem)
+        opened = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
+        return cls._over(Snapshot.of(opened.url, opened.filesystem, table=opened.table), fields, options)
 
     @classmethod
     def from_huggingface_parquet(
@@ -137,7 +128,7 @@ class Constructors:
         """
         from ..layout.tables.huggingface import open_huggingface
 
-        source = open_huggingface(
+        opened = open_huggingface(
             path,
             split,
             config=config,
@@ -145,14 +136,8 @@ class Constructors:
             filesystem=filesystem,
             storage_options=storage_options,
         )
-        return cls._over(
-            source.url,
-            source.table,
-            fields,
-            options,
-            filesystem=source.filesystem,
-            storage_options=storage_options,
-        )
+        source = Snapshot.of(opened.url, opened.filesystem, storage_options, table=opened.table)
+        return cls._over(source, fields, options)
 
     @classmethod
     def from_image_folder(
@@ -194,7 +179,7 @@ class Constructors:
         """
         from ..layout.tables.image_folder import open_image_folder
 
-        source = open_image_folder(
+        opened = open_image_folder(
             path,
             classes=classes,
             image_shape=tuple(image_shape),
@@ -202,14 +187,8 @@ class Constructors:
             filesystem=filesystem,
             storage_options=storage_options,
         )
-        return cls._over(
-            source.url,
-            source.table,
-            fields,
-            options,
-            filesystem=filesystem,
-            storage_options=storage_options,
-        )
+        source = Snapshot.of(opened.url, filesystem, storage_options, table=opened.table)
+        return cls._over(source, fields, options)
 
     @classmethod
     def from_pandas(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
@@ -224,7 +203,7 @@ class Constructors:
         """
         from ..layout.tables.frames import keep_pandas
 
-        return cls._over(keep_pandas(frame), None, fields, options)
+        return cls._over(Files.of(keep_pandas(frame)), fields, options)
 
     @classmethod
     def from_polars(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
@@ -236,4 +215,4 @@ class Constructors:
         """
         from ..layout.tables.frames import keep_polars
 
-        return cls._over(keep_polars(frame), None, fields, options)
+        return cls._over(Files.of(keep_polars(frame)), fields, options)

@@ -22,7 +22,6 @@ from ..errors import DatasetError, PipelineError
 from ..layout.checksums import Verify
 from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
-from ..layout.table import Table
 from ..order.mixing import Stop, Weights, phases_of
 from ..plan.mixed_plan import Mixture
 from ..plan.options import OptionArguments, Options
@@ -44,7 +43,7 @@ from .constructors import Constructors, Fields
 from .field_verbs import seed_or_drawn
 from .iteration import Given, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .random_access import ElementConverters, NumberedElements, reader_of
-from .sources import Files, Mix, Served, Snapshot, Source, Urls, source_from_json
+from .sources import Files, Mix, Served, Source, Urls, source_from_json
 from .step_iterator import IterationCounter
 from .verbs import Verbs
 
@@ -134,14 +133,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             if address is None
             else Served(address=ServerAddress.of(address))
         )
-        self._set(source, () if fields is None else (Select.of(fields),), Options.of(options))
-
-    @classmethod
-    def _of_source(cls, source: Source, stages: Sequence[Stage], options: Options) -> Pipeline[Given]:
-        """Returns a pipeline over a source."""
-        result = object.__new__(cls)
-        result._set(source, tuple(stages), options)
-        return result
+        self._set(source, _selected(fields), Options.of(options))
 
     def _set(self, source: Source, stages: tuple[Stage, ...], options: Options) -> None:
         values = {
@@ -155,20 +147,14 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def _over(
-        cls,
-        url: str,
-        table: Table | None,
-        fields: Fields,
-        options: Mapping[str, Any],
-        *,
-        filesystem: object = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Pipeline[Given]:
-        made = cls(url, fields, filesystem=filesystem, storage_options=storage_options, **options)
-        if table is None:
-            return made
-        return made._replace(source=Snapshot.of(url, filesystem, storage_options, table=table))
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Pipeline[Given]:
+        return cls._with(source, _selected(fields), Options.of(options))
+
+    @classmethod
+    def _with(cls, source: Source, stages: tuple[Stage, ...], options: Options) -> Pipeline[Given]:
+        result = object.__new__(cls)
+        result._set(source, stages, options)
+        return result
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -488,9 +474,9 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             raise PipelineError(f"stored pipeline: expected version 1, got {value['version']!r}. Update parquetry.")
         stored = value.get("filesystem")
         filesystem = None if stored is None else _filesystem_from_json(stored)
-        return cls._of_source(
+        return cls._with(
             source_from_json(value, filesystem, Pipeline.from_json),
-            [stage_from_json(stage) for stage in value["stages"]],
+            tuple(stage_from_json(stage) for stage in value["stages"]),
             Options.of({option.name: value.get(option.name) for option in fields(Options)}),
         )
 
@@ -581,7 +567,7 @@ def mix(
         orders = [part.source.order(part.stages) for part in parts]
         if any(order.shard is not None and order.shard.num_shards > 1 for order in orders):
             _warn("mix", mixture.drawn_seed)
-    return Pipeline._of_source(Mix(mixture=mixture), (), sources[0].options)
+    return Pipeline._with(Mix(mixture=mixture), (), sources[0].options)
 
 
 def _warn_of_drawn_seed(order: StageOrder, source: Source) -> None:
@@ -672,6 +658,10 @@ def _count(verb: str, count: object) -> int:
     if number is None:
         raise PipelineError(f"{verb}: expected an integer >= 0, got {count!r}.")
     return number
+
+
+def _selected(fields: Fields) -> tuple[Stage, ...]:
+    return () if fields is None else (Select.of(fields),)
 
 
 def _copy(source: Pipeline[Any], target: Pipeline[Any]) -> None:

@@ -178,7 +178,9 @@ class Files(Source):
     _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
 
     @classmethod
-    def of(cls, urls: object, filesystem: object, storage_options: Mapping[str, Any] | None, **more: Any) -> Files:
+    def of(
+        cls, urls: object, filesystem: object = None, storage_options: Mapping[str, Any] | None = None, **more: Any
+    ) -> Files:
         """Returns the source of a URL, a path, or a list of them.
 
         Raises:
