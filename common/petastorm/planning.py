@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..engine.read.context import ReadContext
 from ..engine.run.selecting import stored_slices
 from ..errors import PipelineError
 from ..order.permutations import permutation
@@ -36,7 +37,7 @@ from .values import row_tuples
 
 _GROUP_ORDER = 0
 _THREADS = 8
-_ROOM_BYTES = 128 << 20  # for the columns of a filter, in each thread
+_CONTEXT = ReadContext(room_bytes=128 << 20)  # for the columns of a filter, in each thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ def choose_rows(
 
 
 def _evaluate(dataset: PetastormDataset, steps: Sequence[Stage], begin: Selection | None = None) -> Selection:
-    read = partial(stored_slices, dataset, room_bytes=_ROOM_BYTES)
+    read = partial(stored_slices, dataset, _CONTEXT)
     return evaluate(dataset, steps, read=read, test=_no_function, threads=_THREADS, begin=begin)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..engine.read.canonical import to_canonical
+from ..engine.read.context import ReadContext
 from ..engine.read.disk_cache import DiskCache
 from ..engine.read.fetch import Fetcher
 from ..errors import DecodeError
@@ -37,7 +38,7 @@ def stored_rows(
     cache: DiskCache | None = None,
 ) -> pa.Table:
     """Reads the stored columns of some rows of a row group, in their order; ``None`` for all rows."""
-    table = Fetcher(dataset, fields, cache).stored(row_group)
+    table = Fetcher(dataset, fields, ReadContext(cache=cache)).stored(row_group)
     whole = rows is None or np.array_equal(rows, np.arange(table.num_rows))
     return table if whole else take_rows(table, pa.array(rows))
 

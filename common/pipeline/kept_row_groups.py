@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..counting.counters import Count, add_time, counters_here
+from ..engine.read.context import ReadContext
 from ..engine.read.fetch import fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.block import BlockParts, LoadedBlock, block_by_row
@@ -40,11 +41,10 @@ class KeptRowGroups:
     def __init__(self, plan: BasePlan, threads: int, memory_limit: int) -> None:
         self.threads = threads
         self._parts = plan.parts
-        self._fetchers = fetchers_of(plan, shared_by_workers=True)
+        self._fetchers = fetchers_of(plan, ReadContext(room_bytes=memory_limit, shared_by_workers=True))
         self._columns: RecentValues[tuple[int, int], RowGroupColumns] = RecentValues(
             memory_limit // 2, lambda columns: columns.nbytes
         )
-        self._memory_limit = memory_limit
         self._loaded: RecentValues[RowGroupRun, LoadedRun] = RecentValues(
             memory_limit // 2, lambda loaded: loaded.num_bytes
         )
@@ -87,7 +87,7 @@ class KeptRowGroups:
 
     def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
         source, row_group = key
-        return self._fetchers[source].fetch_within(row_group, self._wanted(*key), self._memory_limit)
+        return self._fetchers[source].fetch_within(row_group, self._wanted(*key))
 
     def _wanted(self, source: int, row_group: int) -> RowNumbers:
         rows = self._parts[source].selection.rows

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..engine.read.context import ReadContext
 from ..engine.read.fetch import Fetcher, fetchers_of
 from ..engine.run.block_loader import loaders_of
 from ..engine.run.vocabularies import ready_program
@@ -68,7 +69,8 @@ def prepare(
     plan = pipeline.plan()
     check_outputs(request, plan.element)
     workers = pipeline.options.workers or usable_processors()
-    fetchers = fetchers_of(plan)
+    memory_limit = pipeline.options.memory_bytes
+    fetchers = fetchers_of(plan, ReadContext(room_bytes=memory_limit))
     strict_nulls = request.get("strict_nulls", True)
     return Prepared(
         plan=plan,
@@ -84,7 +86,7 @@ def prepare(
             stall_timeout=pipeline.options.stall_timeout,
         ),
         workers=workers,
-        memory_limit=pipeline.options.memory_bytes,
+        memory_limit=memory_limit,
         strict_nulls=strict_nulls,
         max_errors=pipeline.options.max_errors,
     )

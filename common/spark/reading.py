@@ -20,6 +20,7 @@ import pyarrow as pa
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, rows_of
 from ..engine.columns.null_elements import output_memory
+from ..engine.read.context import ReadContext
 from ..engine.read.fetch import Fetcher
 from ..engine.run.block_loader import BlockLoader
 from ..layout.dataset import StoredDataset
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 32 << 20
 _VARIABLE_BYTES = 1 << 20
-_ROOM_BYTES = 1 << 30  # for a row group; a larger one goes to temporary files
+_CONTEXT = ReadContext(room_bytes=1 << 30)  # a larger row group goes to temporary files
 _TASKS_PER_CORE = 4
 
 
@@ -238,8 +239,8 @@ def _decode_row_group(
     """
     rows = task.rows.of(row_group)
     item_rows = np.arange(len(rows))
-    loader = BlockLoader(Fetcher(task.part, fields))
-    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=item_rows[:, None]), _ROOM_BYTES)
+    loader = BlockLoader(Fetcher(task.part, fields, _CONTEXT))
+    block = loader.load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=item_rows[:, None]))
     step = max(1, _CHUNK_BYTES // sum((_row_bytes(field) for field in fields), start=256 + more_bytes))
     for first in range(0, len(rows), step):
         chosen = item_rows[first : first + step]

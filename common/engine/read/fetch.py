@@ -6,10 +6,10 @@ The columns come from storage or from the local cache. Unwanted rows are dropped
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Container, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from ...selection.statistics import column_bytes, decoded_bytes
 from ...urls import url_without_secrets
 from .canonical import number_type, to_canonical
 from .cell_reader import CellReader
+from .context import ALONE, ReadContext, TableCache
 from .core_reader import NOTHING, CoreReader
 from .disk_cache import DiskCache
 from .file_casts import cast_in_file
@@ -54,19 +55,6 @@ _warned: set[tuple[str, ...]] = set()
 _REMOTE_READS = 16
 _NO_COLUMNS = pa.table({})
 _SHARED_BYTES = 256 << 10  # a smaller row group of a local file is read faster than it is shared
-
-
-class TableCache(Protocol):
-    """A store of fetched row groups; see `disk_cache` and `shared_tables`."""
-
-    def get(self, key: str) -> pa.Table | None:
-        """Returns the table stored under the key, or ``None`` if there is none or it is damaged."""
-
-    def claim(self, key: str, size_bytes: int = 0) -> AbstractContextManager[bool]:
-        """Claims a missing table while the block runs. Yields whether another reader had claimed it until now."""
-
-    def put(self, key: str, table: pa.Table) -> None:
-        """Stores a table under the key."""
 
 
 def _warn_of_undated(dataset: StoredDataset) -> None:
@@ -93,50 +81,33 @@ class Fetcher:
 
     Args:
         fields: the fields to read, in the order of the tables' columns.
-        cache: stores fetched row groups; ``None`` for no cache.
-        lists: reads lists whose lengths are known.
-        shares_rows: whether several items need the same row.
-        shared_by_workers: whether other processes use most rows of a block.
-        stored_bytes: returns the stored size of a row group's columns, for the counters.
-        shared: row groups shared with processes that read the same ones at the same time; ``None`` without any.
-        share: the approximate share of a block that this process uses.
-        casts: fields that are cast from the type of each file; see `Plan.casts`.
+
+    Attributes:
+        context: how they are read.
     """
 
-    def __init__(
-        self,
-        dataset: StoredDataset,
-        fields: Sequence[UnischemaField],
-        cache: TableCache | None = None,
-        *,
-        lists: ListReader | None = None,
-        shares_rows: bool = False,
-        shared_by_workers: bool = False,
-        stored_bytes: Callable[[int], int] = lambda row_group: 0,
-        shared: TableCache | None = None,
-        share: float = 1.0,
-        casts: Container[str] = (),
-    ) -> None:
-        self._share = share
-        self._casts = casts
+    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], context: ReadContext = ALONE) -> None:
+        self.context = context
         self._dataset = dataset
         self._fields = tuple(fields)
-        self._cache = cache if dataset.is_cacheable else None
-        if cache is not None and self._cache is None:
+        self._cache = context.cache if dataset.is_cacheable else None
+        if context.cache is not None and self._cache is None:
             _warn_of_undated(dataset)
-        self._shared = shared if self._cache is None and dataset.is_cacheable else None
+        self._shared = context.shared if self._cache is None and dataset.is_cacheable else None
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
         types = {field.name: number_type(field) for field in self._stored}
         self._numbers = {name: kind for name, kind in types.items() if kind and kind == dataset.types.get(name)}
         whole = [] if self._cache is not None else self._stored  # the cache stores tables read by Arrow
-        self._cells = CellReader(dataset, whole, shared_by_workers=shared_by_workers and not shares_rows)
+        self._cells = CellReader(
+            dataset, whole, shared_by_workers=context.shared_by_workers and not context.shares_rows
+        )
         downloads = self._shared is not None and dataset.remote  # reading once matters more than reading without Arrow
-        self._lists = lists if self._cache is None and not downloads else None
+        self._lists = context.lists if self._cache is None and not downloads else None
         self._core = CoreReader(dataset, whole)
         self._listed = [field for field in whole if is_listed(dataset, field)]
-        self._later = shared_by_workers and not dataset.remote
+        self._later = context.shared_by_workers and not dataset.remote
         self._read_later = {field.name for field in self._listed} if self._later else set()
-        self._bytes = stored_bytes
+        self._bytes = context.stored_bytes
         self._refused = False  # a block did not fit into temporary files, so the next ones are not tried
 
     @property
@@ -174,16 +145,15 @@ class Fetcher:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the dataset.
         """
-        (table,) = self.stored_slices(row_group, room_bytes=None)
-        return table
+        return self._whole(row_group, None)
 
-    def stored_slices(self, row_group: int, *, room_bytes: int | None) -> Iterator[pa.Table]:
-        """Yields what `stored` returns, in slices of a few MiB if the columns take more than ``room_bytes``."""
-        names = [field.name for field in self._stored]
+    def stored_slices(self, row_group: int) -> Iterator[pa.Table]:
+        """Yields what `stored` returns, in slices of a few MiB if the columns take more than their room."""
+        room_bytes, names = self.context.room_bytes, [field.name for field in self._stored]
         is_large = room_bytes is not None and column_bytes(self._dataset, row_group, names) > room_bytes
         if not is_large or self._listed:
             try:
-                yield self._whole(row_group, room_bytes)
+                yield self._whole(row_group, self._room_bytes)
                 return
             except TooLargeError:
                 pass
@@ -236,43 +206,33 @@ class Fetcher:
     def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
-    def fetch(
-        self,
-        row_group: int,
-        rows: RowNumbers | None,
-        room_bytes: int | None = None,
-        order: ItemOrder | None = None,
-    ) -> RowGroupColumns:
+    def fetch(self, row_group: int, rows: RowNumbers | None, order: ItemOrder | None = None) -> RowGroupColumns:
         """Returns the fields' columns for rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Args:
-            room_bytes: the memory for the columns; ``None`` = no limit.
             order: the order that numbers are put in, if that costs nothing; ``None`` = as stored.
 
         Raises:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the schema.
-            TooLargeError: the columns take more than ``room_bytes``. `fetch_large` can read them.
+            TooLargeError: the columns take more than their room. `fetch_large` can read them.
         """
         with Reading(), reading():
-            columns = self._fetch_columns(row_group, rows, room_bytes, order)
+            columns = self._fetch_columns(row_group, rows, order)
         if rows is not None:
             add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
         return columns
 
-    def fetch_within(
-        self, row_group: int, rows: RowNumbers, room_bytes: int, order: ItemOrder | None = None
-    ) -> RowGroupColumns:
-        """Returns what `fetch` does, in temporary files if it takes more than ``room_bytes``."""
-        if decoded_bytes(self._dataset, row_group, [field.name for field in self._stored]) <= room_bytes:
+    def fetch_within(self, row_group: int, rows: RowNumbers, order: ItemOrder | None = None) -> RowGroupColumns:
+        """Returns what `fetch` does, in temporary files if it takes more than its room."""
+        room_bytes, names = self.context.room_bytes, [field.name for field in self._stored]
+        if room_bytes is None or decoded_bytes(self._dataset, row_group, names) <= room_bytes:
             with suppress(TooLargeError):  # which its footer does not say
-                return self.fetch(row_group, rows, room_bytes, order)
-        large = self.fetch_large([row_group], [rows], room_bytes)
+                return self.fetch(row_group, rows, order)
+        large = self.fetch_large([row_group], [rows])
         return self.fetch(row_group, rows) if large is None else large.of_row_group
 
-    def _fetch_columns(
-        self, row_group: int, wanted: RowNumbers | None, room_bytes: int | None, order: ItemOrder | None
-    ) -> RowGroupColumns:
+    def _fetch_columns(self, row_group: int, wanted: RowNumbers | None, order: ItemOrder | None) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
         rows = None if wanted is None or len(wanted) == total else np.asarray(wanted, np.int64)
         cells: dict[str, Part] = {**self._cells.read(row_group, rows)}
@@ -280,16 +240,17 @@ class Fetcher:
         cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
         if self._lists is not None:
             cells.update(self._lists.read(row_group, rows))
-        room_bytes = self._limit(room_bytes)
+        room_bytes = self._room_bytes
         decoded = NOTHING
         if self._reads_itself(row_group):
             decoded = self._core.read(row_group, rows, but=cells, room_bytes=room_bytes, order=order)
             cells.update(decoded.values)
             room_bytes = None if room_bytes is None else room_bytes - decoded.num_bytes
         table, read_bytes = self._stored_columns(row_group, but=cells, room_bytes=room_bytes)
-        if self._share < 1:
+        share = self.context.share
+        if share < 1:
             later = [name for name in cells if isinstance(cells[name], FileCells) or name in self._read_later]
-            read_bytes -= (1 - self._share) * column_bytes(self._dataset, row_group, later)
+            read_bytes -= (1 - share) * column_bytes(self._dataset, row_group, later)
         add(Count.READ_BYTES, read_bytes)
         stored = _take(table, rows)
         cells.update(self._canonical_numbers(stored))
@@ -323,7 +284,7 @@ class Fetcher:
         rows: RowNumbers,
     ) -> pa.Array:
         """Returns a stored column of a row group, or its partition value, in canonical form."""
-        is_cast = field.name in self._casts
+        is_cast = field.name in self.context.casts
         if field.name not in self._dataset.partitions and not is_cast:
             narrow = narrower_floats(column.type, self._dataset.types[field.name], field.dtype)
             column = column if narrow is None else self._conformed(row_group, field, column, rows, narrow)
@@ -333,19 +294,18 @@ class Fetcher:
         except ParquetryError as error:
             raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
 
-    def fetch_large(
-        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], room_bytes: int
-    ) -> LargeColumns | None:
-        """Returns the fields' columns for the rows of a block that takes more memory than ``room_bytes``.
+    def fetch_large(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns | None:
+        """Returns the fields' columns for the rows of a block that takes more memory than its room.
 
         The rows are read in slices, into temporary files. Returns ``None``, and says why, if that is not possible.
         """
         if self._cache is not None or self._listed or self._refused:
             return None
+        assert self.context.room_bytes is not None
         try:
             columns = LargeReader(
                 self._fields, self._cells, self._slices, self._settled, partial(decoded_bytes, self._dataset)
-            ).read(row_groups, rows, room_bytes)
+            ).read(row_groups, rows, self.context.room_bytes)
         except (NoRoomError, NotImplementedError) as error:
             self._refused = True
             _warn_of_room(str(error))
@@ -382,9 +342,10 @@ class Fetcher:
                 table = table.append_column(field.name, value) if table.num_columns else pa.table({field.name: value})
         return table
 
-    def _limit(self, room_bytes: int | None) -> int | None:
-        """Returns the memory for the columns of a row group; ``None`` if it cannot be read in slices anyway."""
-        return None if self._listed or self._refused else room_bytes
+    @property
+    def _room_bytes(self) -> int | None:
+        """The memory for the columns of a row group; ``None`` = no limit, as it cannot be read in slices anyway."""
+        return None if self._listed or self._refused else self.context.room_bytes
 
     def _reads_itself(self, row_group: int) -> bool:
         """Returns whether a row group is read for this process alone."""
@@ -404,7 +365,7 @@ class Fetcher:
             table, is_new = self._read_once(self._cache, row_group, self._stored, wanted)
             return table, size if is_new else 0
         if self._shared is None or self._reads_itself(row_group):
-            return read_row_group(self._dataset, row_group, wanted, self._limit(room_bytes)), size
+            return read_row_group(self._dataset, row_group, wanted, room_bytes), size
         table, is_new = self._read_once(self._shared, row_group, wanted, wanted)
         return table, size if is_new else size - column_bytes(self._dataset, row_group, [f.name for f in wanted])
 
@@ -470,28 +431,23 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
     return take_rows(table, as_arrow(rows))
 
 
-def fetchers_of(
-    plan: BasePlan, *, shared_by_workers: bool = False, shared: TableCache | None = None, share: float = 1.0
-) -> list[Fetcher]:
-    """Creates fetchers, one per source. ``shared_by_workers`` means that other processes use most rows of a block."""
-    return [_fetcher_of(part, shared_by_workers, shared, share) for part in plan.parts]
+def fetchers_of(plan: BasePlan, context: ReadContext = ALONE) -> list[Fetcher]:
+    """Creates fetchers, one per source."""
+    return [_fetcher_of(part, context) for part in plan.parts]
 
 
-def _fetcher_of(plan: Plan, shared_by_workers: bool, shared: TableCache | None, share: float) -> Fetcher:
+def _fetcher_of(plan: Plan, context: ReadContext) -> Fetcher:
     cache, program = plan.order.cache, plan.program
     lists = [field for field in program.fields if field.name in plan.measured_lists]
-    return Fetcher(
-        plan.dataset,
-        program.fields,
-        None if cache is None else DiskCache(cache.directory, cache.max_bytes),
-        lists=ListReader(plan.dataset, lists, plan.list_lengths, leaves_out=core_compressions()) if lists else None,
+    context = replace(
+        context,
+        cache=None if cache is None else DiskCache(cache.directory, cache.max_bytes),
         shares_rows=program.shares_rows,
-        shared_by_workers=shared_by_workers,
-        stored_bytes=plan.read_bytes,
-        shared=shared,
-        share=share,
+        lists=ListReader(plan.dataset, lists, plan.list_lengths, leaves_out=core_compressions()) if lists else None,
         casts=plan.casts,
+        stored_bytes=plan.read_bytes,
     )
+    return Fetcher(plan.dataset, program.fields, context)
 
 
 def fetch_threads(remote: bool, workers: int) -> int:

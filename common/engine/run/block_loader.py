@@ -24,21 +24,13 @@ class BlockLoader:
         fetcher: reads the row groups.
         program: how rows become elements; ``None`` if rows are only gathered.
         shuffled: whether items are in another order than rows.
-        share: the approximate share of a block that this process uses.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        program: ElementProgram | None = None,
-        *,
-        shuffled: bool = False,
-        share: float = 1.0,
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, program: ElementProgram | None = None, *, shuffled: bool = False) -> None:
         self._fetcher = fetcher
         self._program = program
         self._in_item_order = program is not None and shuffled and bool(program.fields_by_item)
-        self._shared_by_workers = share < _SHARE_IN_ORDER
+        self._shared_by_workers = fetcher.context.share < _SHARE_IN_ORDER
         self._numbers: dict[str, int] = {}
         if program is not None and self._in_item_order and not self._shared_by_workers:
             packed = {number for _, numbers in program.packs for number in numbers}
@@ -56,12 +48,10 @@ class BlockLoader:
         order = rows.item_rows[:, 0]
         return ItemOrder(order, self._numbers, self._names) if keeps_item_order(order, len(rows.rows[0])) else None
 
-    def load(self, rows: BlockRows, room_bytes: int) -> LoadedBlock:
-        """Reads all row groups of a block. Each that takes more than ``room_bytes`` goes to temporary files."""
+    def load(self, rows: BlockRows) -> LoadedBlock:
+        """Reads all row groups of a block. Each that takes more than its room goes to temporary files."""
         wanted, order = zip(rows.row_groups, rows.rows, strict=True), self.order_of(rows)
-        return self.assemble(
-            rows, [self._fetcher.fetch_within(row_group, some, room_bytes, order) for row_group, some in wanted]
-        )
+        return self.assemble(rows, [self._fetcher.fetch_within(row_group, some, order) for row_group, some in wanted])
 
     def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
         """Builds a block from the columns of its row groups."""
@@ -89,9 +79,9 @@ class BlockLoader:
         return IntactRows(keys, rows.rows, totals.tolist())
 
 
-def loaders_of(plan: BasePlan, fetchers: Sequence[Fetcher], share: float = 1.0) -> list[BlockLoader]:
+def loaders_of(plan: BasePlan, fetchers: Sequence[Fetcher]) -> list[BlockLoader]:
     """Creates block loaders, one for each source of a plan and its fetcher."""
     return [
-        BlockLoader(fetcher, part.program, shuffled=part.order.shuffle is not None, share=share)
+        BlockLoader(fetcher, part.program, shuffled=part.order.shuffle is not None)
         for fetcher, part in zip(fetchers, plan.parts, strict=True)
     ]

@@ -65,7 +65,7 @@ class BlockStore:
 
     Args:
         plan: the plan.
-        fetchers: one for each source of the plan.
+        fetchers: one for each source of the plan, with this limit for a row group.
         threads: the number of threads that fetch.
         memory_limit: the budget for loaded blocks, in bytes.
         finish: makes the result of `BlockHandle.future` from a block's source, rows and fetched columns.
@@ -210,17 +210,17 @@ class BlockStore:
             handle.parts = [None] * len(rows.row_groups)
             handle.missing = len(rows.row_groups)
             for number in range(1, len(rows.row_groups)):
-                self._pool.submit(self._load_part, handle, rows, number, self._memory_limit)
+                self._pool.submit(self._load_part, handle, rows, number)
         except BaseException as error:  # including a pool that was shut down, when nobody waits for the block
             _fail(handle.future, error)
             return
-        self._load_part(handle, rows, 0, self._memory_limit)
+        self._load_part(handle, rows, 0)
 
-    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int, room_bytes: int | None) -> None:
+    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int) -> None:
         if self._closed or handle.future.done():
             return
         try:
-            handle.parts[number] = self._fetch(handle.key.source, rows, number, room_bytes)
+            handle.parts[number] = self._fetch(handle.key.source, rows, number)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -251,12 +251,12 @@ class BlockStore:
         with self._lock:
             numbers, handle.too_large = handle.too_large, []
         for each in numbers:
-            self._load_part(handle, rows, each, None)
+            self._load_part(handle, rows, each)
 
     def _load_large(self, handle: BlockHandle, rows: BlockRows) -> bool:
         """Loads a block into temporary files. Returns ``False`` if that is not possible."""
         with self._fetching():
-            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows, self._memory_limit)
+            handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
         if handle.large is None:
             return False
         self._end(handle, rows, handle.large)
@@ -267,10 +267,10 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetch(self, source: int, rows: BlockRows, number: int, room_bytes: int | None) -> RowGroupColumns:
+    def _fetch(self, source: int, rows: BlockRows, number: int) -> RowGroupColumns:
         row_group, wanted, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, wanted, room_bytes, order)
+            return self._fetchers[source].fetch(row_group, wanted, order)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

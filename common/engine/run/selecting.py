@@ -28,6 +28,7 @@ from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
 from ..columns.batch import Column, rows_of, to_numpy
 from ..columns.protocols import Describe
+from ..read.context import ReadContext
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.returned_values import to_array
 from ..steps.source import BatchSource
@@ -59,12 +60,13 @@ def select_rows(
     if stages:
         load_compute()
     threads = fetch_threads(dataset.remote, _THREADS)
-    room_bytes = memory_limit // (2 * max(1, min(threads, len(dataset.row_groups))))  # evaluation takes as much again
+    at_once = max(1, min(threads, len(dataset.row_groups)))
+    context = ReadContext(room_bytes=memory_limit // (2 * at_once))  # evaluation takes as much again
     selection = evaluate(
         dataset,
         stages,
-        read=partial(stored_slices, dataset, room_bytes=room_bytes),
-        test=partial(tested_rows, dataset, resolve, room_bytes=room_bytes),
+        read=partial(stored_slices, dataset, context),
+        test=partial(tested_rows, dataset, context, resolve),
         threads=threads,
     )
     if key is not None:
@@ -73,40 +75,38 @@ def select_rows(
 
 
 def stored_slices(
-    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], *, room_bytes: int
+    dataset: StoredDataset, context: ReadContext, row_group: int, fields: Sequence[UnischemaField]
 ) -> Iterator[pa.Table]:
-    """Yields stored columns of a whole row group, in slices if they take more than ``room_bytes``; see `evaluate`."""
-    return Fetcher(dataset, fields).stored_slices(row_group, room_bytes=room_bytes)
+    """Yields stored columns of a whole row group, in slices if they take more than their room; see `evaluate`."""
+    return Fetcher(dataset, fields, context).stored_slices(row_group)
 
 
 def tested_rows(
     dataset: StoredDataset,
+    context: ReadContext,
     resolve: ResolveFields,
     stage: WhereFunction,
     row_group: int,
     rows: np.ndarray,
-    *,
-    room_bytes: int,
 ) -> np.ndarray:
     """Tests rows of a row group with a Python predicate. Returns a bool mask over ``rows``.
 
-    Args:
-        room_bytes: the memory for the row group. If it takes more, it goes to temporary files.
+    A row group that takes more than its room goes to temporary files.
 
     Raises:
         TransformError: the predicate raised, or did not return a bool; says for which row.
     """
-    fields = resolve(stage.fields)
-    tested = BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None)
-    block = BlockLoader(Fetcher(dataset, fields)).load(tested, room_bytes)
-    outputs = [output_of(field) for field in fields]
-    at_once = int(np.clip(room_bytes // about_row_bytes(outputs), 1, _TESTED_AT_ONCE))
+    fetcher = Fetcher(dataset, resolve(stage.fields), context)
+    block = BlockLoader(fetcher).load(BlockRows(row_groups=(row_group,), rows=(rows,), item_rows=None))
+    outputs = [output_of(field) for field in fetcher.fields]
+    fitting = (fetcher.context.room_bytes or 0) // about_row_bytes(outputs)
+    at_once = int(np.clip(fitting, 1, _TESTED_AT_ONCE))
     result = np.zeros(len(rows), dtype=bool)
     for first in range(0, len(rows), at_once):
         check_cancelled()
         count = min(at_once, len(rows) - first)
         source = BatchSource(block=block, item_rows=np.arange(first, first + count)[:, None], places=None)
-        columns = [gather(field, number, [source], count, Heap()) for number, field in enumerate(fields)]
+        columns = [gather(field, number, [source], count, Heap()) for number, field in enumerate(fetcher.fields)]
         describe = partial(_described, block, first)
         test = _tested_batch if stage.batched else _tested_each
         result[first : first + count] = test(stage, outputs, columns, count, describe)

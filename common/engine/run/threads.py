@@ -26,7 +26,8 @@ from ...progress import warning_seconds
 from ...threads import ThreadPool
 from ..columns.batch import Column, column_bytes
 from ..columns.first_job import FirstJob
-from ..read.fetch import TableCache, fetch_threads, fetchers_of
+from ..read.context import ReadContext, TableCache
+from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble, assemble_batches
 from .bad_rows import FailedItem
 from .block_loader import loaders_of
@@ -102,9 +103,10 @@ class ThreadedEngine:
         self._by_rows = plan.batch_view is None
         self._job_bytes = 0  # the largest job so far; the next region gets this size from the start
         self._waiting: Job | None = None
-        share = 1 / cursor.workers
-        fetchers = fetchers_of(plan, shared_by_workers=cursor.workers > 1, shared=shared, share=share)
-        loaders = loaders_of(plan, fetchers, share)
+        shared_by_workers, share = cursor.workers > 1, 1 / cursor.workers
+        context = ReadContext(room_bytes=memory_limit, shared=shared, share=share, shared_by_workers=shared_by_workers)
+        fetchers = fetchers_of(plan, context)
+        loaders = loaders_of(plan, fetchers)
         self._store = BlockStore(
             plan,
             fetchers,

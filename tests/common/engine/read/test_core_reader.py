@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.engine.read.context import ReadContext
 from parquetry.common.engine.read.core_reader import NOTHING, CoreReader
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.errors import DatasetError, DecodeError
@@ -52,7 +53,7 @@ READ = {"id", "real", "small", "holes", "text", "label", "bytes", "list", "three
 def fetched(path: Path, rows: Any, fields: list[UnischemaField] | None = None, **options: Any) -> dict[str, pa.Array]:
     dataset = StoredDataset([str(path)])
     fields = list(dataset.schema) if fields is None else fields
-    found = Fetcher(dataset, fields).fetch(0, rows, **options)
+    found = Fetcher(dataset, fields, ReadContext(**options)).fetch(0, rows)
     columns = [pa.array(each) if isinstance(each, np.ndarray) else each for each in found.columns]
     for column in columns:
         column.validate(full=True)

@@ -28,6 +28,7 @@ from parquetry.common import (
 )
 from parquetry.common.engine.read import cell_reader, fetch, file_cells, open_file
 from parquetry.common.engine.read.cell_reader import CellReader
+from parquetry.common.engine.read.context import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
@@ -56,7 +57,6 @@ SCHEMA = Unischema(
     ],
 )
 ROWS = 90
-ROOM_BYTES = 1 << 30
 
 
 def row(number: int) -> dict[str, Any]:
@@ -387,9 +387,9 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
     copy.parent.mkdir()
     copy.write_bytes(source.read_bytes())
     plan = Pipeline(copy.parent, ["image"]).plan()
-    [loader] = loaders_of(plan, fetchers_of(plan, shared_by_workers=True))
+    [loader] = loaders_of(plan, fetchers_of(plan, ReadContext(shared_by_workers=True)))
     rows = np.arange(20)
-    column = loader.load(BlockRows(row_groups=(0,), rows=(rows,), item_rows=rows[:, None]), ROOM_BYTES).column(0)
+    column = loader.load(BlockRows(row_groups=(0,), rows=(rows,), item_rows=rows[:, None])).column(0)
     out = np.empty((20, 4, 6, 3), np.uint8)
     for number in range(3):
         column.decode(number, out[number])

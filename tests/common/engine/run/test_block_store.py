@@ -49,7 +49,7 @@ class Fetcher:
     def __init__(self, began: Began) -> None:
         self._began = began
 
-    def fetch(self, row_group: int, rows: Any, room_bytes: int, order: object) -> RowGroupColumns:
+    def fetch(self, row_group: int, rows: Any, order: object) -> RowGroupColumns:
         self._began.row_groups.append(row_group)
         self._began.arrived.release()
         assert self._began.gate.wait(PATIENCE_S)

@@ -17,6 +17,7 @@ from oracle import examples
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.batch import to_numpy
 from parquetry.common.engine.read import item_order
+from parquetry.common.engine.read.context import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
 from parquetry.common.engine.run.block_loader import loaders_of
@@ -33,7 +34,6 @@ from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.testing import assert_same
 
 ROWS = 3000
-ROOM_BYTES = 1 << 30
 WIDE = ("int32", "uint32", "float32")
 
 
@@ -165,15 +165,15 @@ def test_shuffled_numbers_are_kept_by_item_and_still_available_by_row(url: Path)
     names = [field.name for field in plan.program.fields]
     key = plan.draws(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
     (loader,) = loaders_of(plan, fetchers_of(plan))
-    window = loader.load(plan.block_rows(key), ROOM_BYTES)
+    window = loader.load(plan.block_rows(key))
     assert {names[number] for number in window.by_item} == {*names} - {"text"}
-    (loader,) = loaders_of(plan, fetchers_of(plan, share=1 / 3), 1 / 3)
-    partly = loader.load(plan.block_rows(key), ROOM_BYTES)
+    (loader,) = loaders_of(plan, fetchers_of(plan, ReadContext(share=1 / 3)))
+    partly = loader.load(plan.block_rows(key))
     assert not partly.by_item
     assert {names[number] for number in partly.by_row} == {*names} - {"text"}
     natural = Pipeline(url).plan()
     (plain,) = loaders_of(natural, fetchers_of(natural))  # no gain in natural order
-    stored = plain.load(plan.block_rows(key), ROOM_BYTES)
+    stored = plain.load(plan.block_rows(key))
     assert not stored.by_item
     assert not stored.by_row
     rows = np.array([5, 3, 3, 600])
@@ -259,7 +259,7 @@ def test_the_memory_of_a_window_is_reused_once_nothing_refers_to_it(
     full = [rows for rows in planned if len(rows.item_rows) == 700]
 
     def numbers(number: int) -> np.ndarray:
-        window = loader.load(full[number], ROOM_BYTES)
+        window = loader.load(full[number])
         (found,) = [window.packed(step) for step, _ in plan.program.packs] or [window.by_item[0].parts[0]]
         assert found is not None
         return found

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.read.context import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.large_blocks import LargeColumns
@@ -37,9 +38,9 @@ def folder(tmp_path: Path) -> Path:
 
 def export(folder: Path) -> ExportedBlock:
     pipeline = Pipeline(folder)
-    [fetcher] = fetchers_of(pipeline.plan())
+    [fetcher] = fetchers_of(pipeline.plan(), ReadContext(room_bytes=1 << 20))
     groups, wanted = (0, 1, 2), tuple(np.arange(2) for _ in range(3))
-    columns = fetcher.fetch_large(groups, wanted, 1 << 20)
+    columns = fetcher.fetch_large(groups, wanted)
     assert columns is not None
     assert [type(parts[0]) for parts in columns.parts] == [pa.Int64Array, FileCells]
     rows = BlockRows(row_groups=groups, rows=wanted, item_rows=np.arange(ROWS)[:, None])
