@@ -128,7 +128,7 @@ class ElementReader(Generic[Given]):
                 "leave out any row. Use where(function, fields=[...]), or iterate."
             )
         self._plan = plan
-        self._program = ready_program(plan)
+        self._program = ready_program(plan, strict_nulls=converters.strict_nulls)
         self._converters = converters
         load_compute()
         self._row_groups = KeptRowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
@@ -212,7 +212,7 @@ class ElementReader(Generic[Given]):
         return result
 
     def _made(self, sources: Sequence[BatchSource], count: int) -> list[Column]:
-        columns = assemble(self._program, sources, count, Heap(), strict_nulls=self._converters.strict_nulls)
+        columns = assemble(self._program, sources, count, Heap())
         add(Count.ROWS, count)
         add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
         return columns

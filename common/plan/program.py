@@ -29,7 +29,8 @@ class ElementProgram:
     Alternatively, joins rows into items with ``join``, and then applies ``item_steps``.
 
     ``inputs`` are the columns passed to the first steps (``row_steps`` if there are any). ``form`` is the structure of
-    the ``outputs``; see `Element`.
+    the ``outputs``; see `Element`. ``strict_nulls`` says whether a null in an output is an error, because whoever gets
+    the batch cannot represent it.
     """
 
     fields: tuple[UnischemaField, ...]
@@ -41,6 +42,7 @@ class ElementProgram:
     form: Form = None
     join: JoinStep | None = None
     max_value_bytes: int = MAX_VALUE_BYTES
+    strict_nulls: bool = False
 
     @property
     def drops(self) -> bool:
@@ -92,12 +94,13 @@ class ElementProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedProgram:
-    """The programs of several sources, followed by ``item_steps`` for the rows of all of them."""
+    """The programs of several sources, followed by ``item_steps`` for the rows of all of them. See `ElementProgram`."""
 
     sources: tuple[ElementProgram | MixedProgram, ...]
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
     form: Form = None
+    strict_nulls: bool = False
 
     @property
     def drops(self) -> bool:

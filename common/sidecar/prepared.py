@@ -78,9 +78,8 @@ def prepare(
         fetchers=fetchers,
         runner=make_runner(
             loaders_of(plan, fetchers),
-            ready_program(plan),
+            ready_program(plan, strict_nulls=strict_nulls),
             workers=workers,
-            strict_nulls=strict_nulls,
             start=start,
             started=started,
             stall_timeout=pipeline.options.stall_timeout,

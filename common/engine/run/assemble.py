@@ -42,8 +42,6 @@ def assemble(
     sources: Sequence[BatchSource],
     count: int,
     arena: Arena,
-    *,
-    strict_nulls: bool,
 ) -> list[Column]:
     """Returns the columns of a batch of ``count`` items, one for each of the element's leaves.
 
@@ -51,10 +49,10 @@ def assemble(
 
     Raises:
         DecodeError, TransformError: a value failed; names file, row group and row, and often has the ``item``.
-        NullValueError: a value is null and ``strict_nulls`` is set.
+        NullValueError: a value is null, and nulls are errors (`ElementProgram.strict_nulls`).
     """
     with _timed(sources, count):
-        return leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+        return leaf_columns(_assembled(program, sources, count, arena))
 
 
 def assemble_batches(
@@ -62,8 +60,6 @@ def assemble_batches(
     sources: Sequence[BatchSource],
     bounds: Sequence[int],
     arena: Arena,
-    *,
-    strict_nulls: bool,
 ) -> list[list[Column]]:
     """Returns the columns of several batches that may differ in size, made together; see `assemble`.
 
@@ -84,7 +80,7 @@ def assemble_batches(
         begin = time.perf_counter()
         batches = apply_by_batch(steps[together:], columns, np.asarray(bounds), some)
         add_time(Count.TRANSFORM_S, begin)
-        if strict_nulls:
+        if program.strict_nulls:
             for batch, (first, last) in zip(batches, pairwise(bounds), strict=True):
                 _refuse_nulls(program, batch, some(first, last).describe)
         return [leaf_columns(batch) for batch in batches]
@@ -109,16 +105,14 @@ def _assembled(
     sources: Sequence[BatchSource],
     count: int,
     arena: Arena,
-    *,
-    strict_nulls: bool,
 ) -> list[Column]:
     """Returns the columns of a batch, one for each of the program's outputs."""
     rows = _batch_rows(sources, count)
     columns = _before_item_steps(program, sources, rows, arena)
     if program.drops:
-        return _dropping(program, columns, rows, strict_nulls=strict_nulls)
+        return _dropping(program, columns, rows)
     columns = _applied(program.item_steps, columns, rows)
-    if strict_nulls:
+    if program.strict_nulls:
         _refuse_nulls(program, columns, rows.describe)
     return columns
 
@@ -146,9 +140,7 @@ def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> l
     return columns
 
 
-def _dropping(
-    program: ElementProgram | MixedProgram, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
-) -> list[Column]:
+def _dropping(program: ElementProgram | MixedProgram, columns: list[Column], rows: BatchRows) -> list[Column]:
     """Applies steps, some of which drop rows. An extra column holds the numbers of the remaining rows."""
     kept, left, begin = np.arange(rows.count), rows, time.perf_counter()
     for step in program.item_steps:
@@ -160,7 +152,7 @@ def _dropping(
             columns = apply_step(step, columns, left)
     add_time(Count.TRANSFORM_S, begin)
     add(Count.FILTERED_ROWS, rows.count - len(kept))
-    if strict_nulls:
+    if program.strict_nulls:
         _refuse_nulls(program, columns, left.describe)
     return [*columns, Dense(kept)]
 
@@ -192,7 +184,7 @@ def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) ->
             )
             for each in own
         ]
-        made.append(_assembled(part, local, len(places), Heap(), strict_nulls=False))
+        made.append(_assembled(part, local, len(places), Heap()))
         order.append(places)
     return [reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 

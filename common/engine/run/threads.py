@@ -78,8 +78,7 @@ class ThreadedEngine:
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
         self._plan = plan
-        self._program = ready_program(plan)
-        self._strict_nulls = strict_nulls
+        self._program = ready_program(plan, strict_nulls=strict_nulls)
         most_ahead = 2 * threads + 1
         job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
         merge = plan.merged_steps(job_bytes, cursor.workers)
@@ -300,9 +299,9 @@ class ThreadedEngine:
         try:
             with reading(), self._first_job.helped(job.number):
                 if job.bounds:
-                    made = assemble_batches(self._program, sources, job.bounds, region, strict_nulls=self._strict_nulls)
+                    made = assemble_batches(self._program, sources, job.bounds, region)
                 else:
-                    made = [assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)]
+                    made = [assemble(self._program, sources, job.count, region)]
             made_bytes = sum(column_bytes(column) for columns in made for column in columns)
             add(Count.DELIVERED_BYTES, made_bytes)
             self._merging.made(job.steps, made_bytes)

@@ -66,11 +66,9 @@ class ThreadRunner:
         program: ElementProgram | MixedProgram,
         *,
         threads: int,
-        strict_nulls: bool,
     ) -> None:
         self._loaders = loaders
         self._program = program
-        self._strict_nulls = strict_nulls
         self._pool = ThreadPool(threads, "parquetry-decode")
         self._threads = threads
         self.begin(Counters(), CancelToken())
@@ -110,10 +108,10 @@ class ThreadRunner:
         """Returns the columns, elements and rows of each part of a job."""
         sources = sources_of(job, handles)
         if job.bounds:
-            made = assemble_batches(self._program, sources, job.bounds, slot.memory, strict_nulls=self._strict_nulls)
+            made = assemble_batches(self._program, sources, job.bounds, slot.memory)
             sizes = [last - first for first, last in pairwise(job.bounds)]
             return [(columns, 1, rows) for columns, rows in zip(made, sizes, strict=True)]
-        columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+        columns = assemble(self._program, sources, job.count, slot.memory)
         return [(columns, job.elements, job.count)]
 
 
@@ -133,7 +131,6 @@ def make_runner(
     program: ElementProgram | MixedProgram,
     *,
     workers: int,
-    strict_nulls: bool,
     start: Callable[[], WorkerProcess],
     started: Sequence[WorkerProcess],
     stall_timeout: float | None,
@@ -144,11 +141,10 @@ def make_runner(
             loaders,
             program,
             workers=workers,
-            strict_nulls=strict_nulls,
             start=start,
             started=started,
             stall_timeout=stall_timeout,
         )
     for process in started:
         process.end()
-    return ThreadRunner(loaders, program, threads=workers, strict_nulls=strict_nulls)
+    return ThreadRunner(loaders, program, threads=workers)

@@ -43,7 +43,6 @@ class Worker:
     def __init__(self, channel: StreamChannel) -> None:
         self._channel = channel
         self._program: ElementProgram | MixedProgram | None = None
-        self._strict_nulls = True
         self._blocks: dict[int, LoadedBlock] = {}
         self._slots: dict[int, SlotMemory] = {}
         self._called: Callable[[Any], Any] = partial(_raise, ParquetryError("worker: no function was sent."))
@@ -61,7 +60,6 @@ class Worker:
         sys.path[:] = message["sys_path"]
         try:
             self._program = pickle.loads(message["program"])
-            self._strict_nulls = message["strict_nulls"]
         except ParquetryError as error:  # a user function
             self._channel.send({"failed": error})
             return
@@ -150,10 +148,10 @@ class Worker:
         """
         assert self._program is not None
         if not self._program.has_user_code:
-            return assemble(self._program, sources, count, slot, strict_nulls=self._strict_nulls)
+            return assemble(self._program, sources, count, slot)
         region = SHARED_REGIONS.acquire()
         try:
-            return assemble(self._program, sources, count, region, strict_nulls=self._strict_nulls)
+            return assemble(self._program, sources, count, region)
         finally:
             region.end()
 

@@ -57,7 +57,6 @@ class WorkerRunner:
         program: ElementProgram | MixedProgram,
         *,
         workers: int,
-        strict_nulls: bool,
         start: Callable[[], WorkerProcess],
         started: Sequence[WorkerProcess],
         stall_timeout: float | None,
@@ -67,7 +66,6 @@ class WorkerRunner:
             "do": "open",
             "sys_path": list(sys.path),
             "program": pickle_with_files(program),
-            "strict_nulls": strict_nulls,
         }
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._numbers = iter(range(1 << 62))
