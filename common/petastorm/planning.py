@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine.read.context import ReadContext
+from ..engine.read.column_reader import ReadContext
 from ..engine.run.selecting import stored_slices
 from ..errors import PipelineError
 from ..order.permutations import permutation

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..engine.read.canonical import to_canonical
-from ..engine.read.context import ReadContext
+from ..engine.read.column_reader import ReadContext
 from ..engine.read.disk_cache import DiskCache
 from ..engine.read.fetch import Fetcher
 from ..errors import DecodeError

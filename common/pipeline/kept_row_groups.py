@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..counting.counters import Count, add_time, counters_here
-from ..engine.read.context import ReadContext
+from ..engine.read.column_reader import ReadContext
 from ..engine.read.fetch import fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.block import BlockParts, LoadedBlock, block_by_row

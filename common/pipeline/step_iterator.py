@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from ..counting.counters import SIZE_BYTES, Count, Counters
 from ..counting.loader_stats import Chain, LoaderStats, SkippedRow
 from ..counting.tally import Tally
-from ..engine.read.context import TableCache
+from ..engine.read.column_reader import TableCache
 from ..engine.run.step_run import Converter, split_columns
 from ..errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
 from ..memory.memory_file import memory_file

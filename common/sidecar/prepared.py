@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..engine.read.context import ReadContext
+from ..engine.read.column_reader import ReadContext
 from ..engine.read.fetch import Fetcher, fetchers_of
 from ..engine.run.block_loader import loaders_of
 from ..engine.run.vocabularies import ready_program

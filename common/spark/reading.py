@@ -20,7 +20,7 @@ import pyarrow as pa
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, rows_of
 from ..engine.columns.null_elements import output_memory
-from ..engine.read.context import ReadContext
+from ..engine.read.column_reader import ReadContext
 from ..engine.read.fetch import Fetcher
 from ..engine.run.block_loader import BlockLoader
 from ..layout.dataset import StoredDataset

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..counting.counters import Counters
-from ..engine.read.context import TableCache
+from ..engine.read.column_reader import TableCache
 from ..order.cursor import Cursor, SkipState
 from ..plan.options import Options
 from ..plan.plan import BasePlan

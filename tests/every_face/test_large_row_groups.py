@@ -21,7 +21,7 @@ from processes import in_own_process, unless_ended
 from s3_server import serving
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import arrow_reader, fetch
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.engine.run import selecting
 from parquetry.common.layout import temporary
@@ -322,7 +322,7 @@ def test_slices_of_one_row_select_the_same_rows(built: Built, chain: str, monkey
     expected = THREADS.elements(SELECTING[chain](built.pipeline()))
     assert expected
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", "")
-    monkeypatch.setattr(fetch, "_SLICE_BYTES", (1, 1))
+    monkeypatch.setattr(arrow_reader, "_SLICE_BYTES", (1, 1))
     monkeypatch.setattr(selecting, "_TESTED_AT_ONCE", 4)
     slices: list[int] = []
     read = Fetcher._slices

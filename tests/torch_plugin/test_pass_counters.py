@@ -16,7 +16,7 @@ from torch.utils.data import ChainDataset, DataLoader
 from parquetry import trace
 from parquetry.common.counting.counters import Count
 from parquetry.common.counting.watching import stats_of
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import kept_tables
 from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, pass_counters
 from parquetry.torch_plugin.pass_counters import PassCounters
@@ -180,13 +180,13 @@ def test_rows_read_by_hand_are_added_to_the_latest_pass(url: str) -> None:
 def test_loader_workers_with_a_cache_fetch_each_row_group_once(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = fetch.read_row_group
+    read = kept_tables.read_row_group
 
     def slow(*arguments: Any) -> Any:  # forked workers have it, too
         time.sleep(0.05)
         return read(*arguments)
 
-    monkeypatch.setattr(fetch, "read_row_group", slow)
+    monkeypatch.setattr(kept_tables, "read_row_group", slow)
     pipe = ParquetPipe(url, ["id", "x"]).cache(str(tmp_path / "kept")).batch(7)
     list(DataLoader(pipe, batch_size=None, num_workers=4, collate_fn=dict, multiprocessing_context="fork"))
     alone = ParquetPipe(url, ["id", "x"]).cache(str(tmp_path / "alone")).batch(7)

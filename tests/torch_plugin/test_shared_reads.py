@@ -19,7 +19,7 @@ from processes import open_files, settled
 from torch.utils.data import DataLoader
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.read import fetch, shared_tables
+from parquetry.common.engine.read import kept_tables, shared_tables
 from parquetry.common.engine.read.core_reader import CoreReader
 from parquetry.common.engine.read.passed_pages import PASSED_PAGES
 from parquetry.common.engine.read.shared_tables import can_share
@@ -69,7 +69,7 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], int]:
         return found
 
     by_core = CoreReader.read
-    monkeypatch.setattr(fetch, "read_row_group", noted(fetch.read_row_group))  # workers are forked
+    monkeypatch.setattr(kept_tables, "read_row_group", noted(kept_tables.read_row_group))  # workers are forked
     monkeypatch.setattr(CoreReader, "read", noted(by_core))
     return count
 

@@ -28,6 +28,7 @@ from ...process.dataclass import dataclass
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers
+from .column_reader import Columns, ReadRequest
 from .file_cells import FileCells, stays_in_file
 from .open_file import OpenFile, OpenFiles, read_values
 from .passed_pages import PASSED_PAGES, page_keys
@@ -65,10 +66,10 @@ class CellReader:
         self._numbers: dict[str, int] = {}  # each field's last known column index; most files share one schema
         self._open = OpenFiles()
 
-    def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, Cells]:
-        """Returns the values of the given rows (ascending; ``None`` = all) of one row group, by field name."""
-        found = {field.name: self._field(row_group, field, rows) for field in self._fields}
-        return {name: cells for name, cells in found.items() if cells is not None}
+    def read(self, request: ReadRequest) -> Columns:
+        """As `ColumnReader`."""
+        found = {field.name: self._field(request.row_group, field, request.rows) for field in self._fields}
+        return Columns({name: cells for name, cells in found.items() if cells is not None})
 
     def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
         """Returns the values of the given rows that can stay in their file, by field name."""

@@ -1,8 +1,7 @@
 """`CoreReader`: reads columns of local files with the compiled core, straight into canonical form.
 
-Given a row group and the wanted rows, it returns the same values that `Fetcher` would make from an Arrow table. Fields
-that are missing from the result must be read with Arrow. It reports no errors: if a file or its values are damaged,
-Arrow reports that.
+It returns the same values that `ArrowReader` would. Fields that are missing from the result must be read with Arrow. It
+reports no errors: if a file or its values are damaged, Arrow reports that.
 
 Fetching threads hold the interpreter lock for everything except decoding, and all other threads wait meanwhile. So the
 preparations for a row group are kept (`CoreColumns`), and a single call of the core opens the file, decodes, and checks
@@ -11,29 +10,29 @@ that the file is still the listed one.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import ParquetryError
-from ...layout.core_read import CoreColumns, Leaves, OrderedNumbers, Values, core_columns, leaves_of
+from ...layout.core_read import CoreColumns, Leaves, OrderedNumbers, core_columns, leaves_of
 from ...layout.file_versions import local_version
 from ...layout.nested import wide
 from ...layout.retries import is_local
 from ...layout.stores import without_subtrees
-from ...memory.arrow_views import as_arrow, is_number
+from ...memory.arrow_views import is_number
 from ...memory.recent import RecentValues
 from ...native.library import is_compiled
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField
 from .canonical import number_type, to_canonical
-from .item_order import ItemOrder
-from .stacked_columns import StackedColumns
+from .column_reader import NOTHING, Columns, ReadRequest, some_rows
+from .file_cells import Part
 
 if TYPE_CHECKING:
     from ...layout.dataset import StoredDataset
@@ -41,23 +40,6 @@ if TYPE_CHECKING:
 _MOST_FILES = 64  # of which the columns are known; those that were read last
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
 _leaves: RecentValues[str, Leaves] = RecentValues(_MOST_FILES)
-
-
-class Decoded(NamedTuple):
-    """What the core decoded of a row group.
-
-    Attributes:
-        values: by field name.
-        num_bytes: about how much memory they take.
-        stacked: the memory of the numbers that are in the order of items.
-    """
-
-    values: Mapping[str, Values]
-    num_bytes: int
-    stacked: Sequence[StackedColumns]
-
-
-NOTHING = Decoded({}, 0, ())
 
 
 class CoreReader:
@@ -78,30 +60,19 @@ class CoreReader:
         self._kinds_text = "\0".join(map(str, self._all_kinds))
         self._files: dict[int, tuple[str, str]] = {}
 
-    def read(
-        self,
-        row_group: int,
-        rows: np.ndarray | None,
-        *,
-        but: Container[str] = (),
-        room_bytes: int | None = None,
-        order: ItemOrder | None = None,
-    ) -> Decoded:
-        """Returns the values of the given rows (ascending; ``None`` = all) of one row group, by field name.
-
-        Args:
-            but: fields that are not to be read.
-            room_bytes: the memory for the columns; ``None`` = no limit.
-            order: the order that numbers are put in, if they can be; ``None`` = as stored.
-        """
-        names = tuple(name for name in self._names if name not in but) if but else self._names
-        columns = self._columns(row_group, names, frozenset() if order is None else order.names) if names else None
+    def read(self, request: ReadRequest) -> Columns:
+        """Returns the values of the columns that the core can read and that fit into their room."""
+        rows, order, room_bytes = request.rows, request.order, request.room_bytes
+        names = tuple(name for name in self._names if name not in request.done) if request.done else self._names
+        columns = (
+            self._columns(request.row_group, names, frozenset() if order is None else order.names) if names else None
+        )
         if columns is None:
             return NOTHING
         ordered_bytes = 0 if order is None else order.bytes_of(columns)
         if room_bytes is not None and columns.needed_bytes + ordered_bytes > room_bytes:
             return NOTHING
-        file = int(self._dataset.row_groups.file[row_group])
+        file = int(self._dataset.row_groups.file[request.row_group])
         version, (path, _) = self._dataset.files[file].version, self._place(file)
         try:
             stacked, targets = ([], []) if order is None else order.memory(columns)
@@ -116,20 +87,20 @@ class CoreReader:
             return NOTHING
         if version.became(local_version(version.store, version.path, status)):
             return NOTHING
-        found: dict[str, Values] = {}
+        found: dict[str, Part] = {}
         for column, each in zip(columns.columns, values, strict=True):
             if each is None:
                 continue
             if isinstance(each, OrderedNumbers):
                 found[column.name] = each if rows is None else replace(each, rows=len(rows))
                 continue
-            some = each if rows is None else _some(each, rows)
+            some = some_rows(each, rows)
             if isinstance(some, np.ndarray):
                 found[column.name] = some
                 continue
             with suppress(ParquetryError):
                 found[column.name] = to_canonical(self._fields[column.name], some)
-        return Decoded(found, columns.needed_bytes + ordered_bytes, stacked)
+        return Columns(found, columns.needed_bytes + ordered_bytes, stacked)
 
     def _place(self, file: int) -> tuple[str, str]:
         """Returns where a file is, and the key of its version."""
@@ -176,10 +147,3 @@ def _type_of(dataset: StoredDataset, field: UnischemaField) -> pa.DataType | Non
         return None
     inside = stored.value_type
     return stored if is_number(inside) and inside == pa.from_numpy_dtype(field.dtype) else None
-
-
-def _some(values: np.ndarray | pa.Array, rows: np.ndarray) -> np.ndarray | pa.Array:
-    """Returns the values of the given rows (ascending)."""
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return values[int(rows[0]) : int(rows[-1]) + 1]
-    return values[rows] if isinstance(values, np.ndarray) else values.take(as_arrow(rows))

@@ -7,24 +7,26 @@ system can drop it and read it again.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from ...counting.counters import Reading
+from ...layout.dataset import StoredDataset
 from ...layout.nested import variable
 from ...layout.temporary import forget
-from ...memory.arrow_views import as_arrow
 from ...process.dataclass import dataclass
 from ...process.forks import reading
 from ...progress import check_cancelled
 from ...schema.field import UnischemaField
 from ...selection.rows import RowNumbers, rows_between
+from ...selection.statistics import decoded_bytes
+from .arrow_reader import ArrowReader
 from .cell_reader import CellReader
+from .column_reader import some_rows
 from .file_cells import FileCells, Part, RowGroupColumns, check_length
 from .growing import GrowingArray
 
@@ -33,9 +35,6 @@ _FEW_AT_ONCE = 8  # fields that are read together, with one to four open files e
 _FILES_PER_FIELD = 16  # of the limit on open files; more than it takes, as others open files too
 _BYTES_AT_ONCE = 4 << 20
 _MOST_AT_ONCE = 256
-
-Slices = Callable[[int, Sequence[UnischemaField], int], Generator[tuple[int, pa.Table], None, None]]
-Settle = Callable[[int, UnischemaField, pa.Array, RowNumbers], pa.Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,31 +76,26 @@ class LargeReader:
     Args:
         fields: the fields to read, in order.
         cells: locates values that can stay in the dataset's files.
-        slices: reads some fields of a row group in slices, within some bytes of memory; yields each with its number of
-            rows.
-        settle: converts a stored column of rows of a row group to canonical form.
-        decoded_bytes: the decompressed bytes of some fields of a row group.
+        arrow: reads the others in slices.
+        room_bytes: the memory for reading. A very small limit may be exceeded.
     """
 
     def __init__(
         self,
+        dataset: StoredDataset,
         fields: Sequence[UnischemaField],
         cells: CellReader,
-        slices: Slices,
-        settle: Settle,
-        decoded_bytes: Callable[[int, Sequence[str]], int],
+        arrow: ArrowReader,
+        room_bytes: int,
     ) -> None:
+        self._dataset = dataset
         self._fields = fields
         self._cells = cells
-        self._slices = slices
-        self._settle = settle
-        self._decoded_bytes = decoded_bytes
+        self._arrow = arrow
+        self._room_bytes = room_bytes
 
-    def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers], room_bytes: int) -> LargeColumns:
+    def read(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> LargeColumns:
         """Reads the fields of the given rows (ascending) of the given row groups.
-
-        Args:
-            room_bytes: the memory for reading. A very small limit may be exceeded.
 
         Raises:
             DatasetError, DecodeError, SchemaError: as `Fetcher.fetch`.
@@ -111,21 +105,21 @@ class LargeReader:
         columns: dict[str, tuple[Part, ...]] = dict(self._in_files(row_groups, rows))
         maps: list[pa.Buffer] = []
         others = [field for field in self._fields if field.name not in columns]
-        at_once = self._at_once(row_groups, [field.name for field in others], room_bytes)
+        at_once = self._at_once(row_groups, [field.name for field in others])
         for first in range(0, len(others), at_once):
             fields = others[first : first + at_once]
-            grown = self._grown(partial(self._settled, row_groups, rows, fields, room_bytes), len(fields))
+            grown = self._grown(partial(self._settled, row_groups, rows, fields), len(fields))
             for field, (array, mapped) in zip(fields, grown, strict=True):
                 columns[field.name] = (array,)
                 maps += mapped
         return LargeColumns(tuple(columns[field.name] for field in self._fields), tuple(maps))
 
-    def _at_once(self, row_groups: Sequence[int], names: Sequence[str], room_bytes: int) -> int:
+    def _at_once(self, row_groups: Sequence[int], names: Sequence[str]) -> int:
         """Returns how many fields to read together. Arrow's reader takes longer to open the more columns a file has."""
-        fewest = min(max(room_bytes // _FIELD_BYTES, 1), _FEW_AT_ONCE)
+        fewest = min(max(self._room_bytes // _FIELD_BYTES, 1), _FEW_AT_ONCE)
         if len(names) <= fewest:
             return fewest
-        each = max(self._decoded_bytes(group, names) for group in row_groups) // len(names)
+        each = max(decoded_bytes(self._dataset, group, names) for group in row_groups) // len(names)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST_AT_ONCE if files == resource.RLIM_INFINITY else min(files // _FILES_PER_FIELD, _MOST_AT_ONCE)
         return max(min(_BYTES_AT_ONCE // max(each, 1), most), fewest)
@@ -159,16 +153,12 @@ class LargeReader:
             _close(growing)
 
     def _settled(
-        self,
-        row_groups: Sequence[int],
-        rows: Sequence[RowNumbers],
-        fields: Sequence[UnischemaField],
-        room_bytes: int,
+        self, row_groups: Sequence[int], rows: Sequence[RowNumbers], fields: Sequence[UnischemaField]
     ) -> Iterator[list[pa.Array]]:
         """Yields the wanted rows in slices, at least one, in canonical form."""
         for group, wanted in zip(row_groups, rows, strict=True):
             first = 0
-            with closing(self._slices(group, fields, room_bytes)) as slices:
+            with closing(self._arrow.slices(group, fields, self._room_bytes)) as slices:
                 while True:
                     check_cancelled()
                     with Reading(), reading():
@@ -176,9 +166,9 @@ class LargeReader:
                         if table is None:
                             break
                         chosen = rows_between(wanted, first, first + count)
+                        table, places = some_rows(table, chosen), chosen + first
                         arrays = [
-                            self._settle(group, field, _some(table.column(field.name), chosen), chosen + first)
-                            for field in fields
+                            self._arrow.settled(group, field, table.column(field.name), places) for field in fields
                         ]
                     yield arrays
                     first += count
@@ -186,14 +176,6 @@ class LargeReader:
 
 class _OtherTypeError(Exception):
     """Slices of a field have different types."""
-
-
-def _some(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
-    if len(rows) == len(column):
-        return column
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return column.slice(int(rows[0]), len(rows))
-    return column.take(as_arrow(rows))
 
 
 def _appended(growing: GrowingArray | None, array: pa.Array, *, plain: bool) -> GrowingArray:

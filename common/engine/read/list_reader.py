@@ -22,6 +22,7 @@ from ...memory.arena import BLOCK_REGIONS
 from ...memory.arrow_views import as_arrow, is_number
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
+from .column_reader import NOTHING, Columns, ReadRequest, some_rows
 from .stored_cells import read_bytes
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ class ListReader:
         self._columns: dict[tuple[int, str], int | None] = {}
         self._fields = [f for f in fields if dataset.table is None and _is_list(dataset.types.get(f.name), f)]
 
-    def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, pa.Array]:
-        """Returns the lists of the given rows (ascending; ``None`` = all) of one row group, by field name."""
-        lengths = self._lengths(row_group) if self._fields else None
+    def read(self, request: ReadRequest) -> Columns:
+        """As `ColumnReader`."""
+        lengths = self._lengths(request.row_group) if self._fields else None
         if lengths is None:
-            return {}
+            return NOTHING
         ends = ends_of(lengths)
-        found = {field.name: self._field(row_group, field, ends) for field in self._fields}
-        return {name: _some(lists, rows) for name, lists in found.items() if lists is not None}
+        found = {field.name: self._field(request.row_group, field, ends) for field in self._fields}
+        return Columns({name: some_rows(lists, request.rows) for name, lists in found.items() if lists is not None})
 
     def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
         file = int(self._dataset.row_groups.file[row_group])
@@ -135,14 +136,6 @@ def _plain_chunk(chunk: pq.ColumnChunkMetaData) -> pq.ColumnChunkMetaData | None
     """Returns the chunk if its numbers are PLAIN-encoded, compressed or not, and ``None`` otherwise."""
     plain = set(chunk.encodings) <= _PLAIN and not chunk.has_dictionary_page and chunk.physical_type in _STORED
     return chunk if plain and chunk.compression in ("UNCOMPRESSED", *_CODECS) else None
-
-
-def _some(lists: pa.Array, rows: np.ndarray | None) -> pa.Array:
-    if rows is None:
-        return lists
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return lists.slice(int(rows[0]), len(rows))
-    return lists.take(as_arrow(rows))
 
 
 def _joined(pages: Sequence[np.ndarray], dtype: np.dtype[Any], count: int) -> np.ndarray:

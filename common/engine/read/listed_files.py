@@ -6,6 +6,7 @@ since the folder was listed raises a `DatasetError` that names the file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ from ...memory.arrow_views import as_arrow
 from ...progress import thread_pool
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
+from .column_reader import Columns, ReadRequest
 from .file_cells import WholeFiles, unreadable
 from .stored_cells import StoredCells, read_bytes
 
@@ -64,6 +66,28 @@ def is_listed(dataset: StoredDataset, field: UnischemaField) -> bool:
     """Returns whether each value of a field is a file of its own."""
     column = dataset.columns.get(field.name)
     return column is not None and column.in_files
+
+
+class ListedReader:
+    """Reads the fields of a dataset whose values are files of their own. A `ColumnReader`.
+
+    Args:
+        later: whether each file is read only when it is decoded.
+
+    Attributes:
+        fields: the fields that it reads, all of them.
+    """
+
+    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], *, later: bool) -> None:
+        self._dataset = dataset
+        self._read = whole_files if later else read_listed
+        self.fields = [field for field in fields if is_listed(dataset, field)]
+
+    def read(self, request: ReadRequest) -> Columns:
+        """As `ColumnReader`. Raises as `read_listed`."""
+        return Columns(
+            {field.name: self._read(self._dataset, request.row_group, request.rows) for field in self.fields}
+        )
 
 
 def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> StoredCells:

@@ -117,7 +117,7 @@ def new_contents() -> int:
 class SharedTables:
     """Tables that this process shares with others. Thread-safe.
 
-    It implements `engine.read.context.TableCache`. Whatever fails counts as a missing table.
+    It implements `engine.read.column_reader.TableCache`. Whatever fails counts as a missing table.
 
     Args:
         path: the table of contents; see `new_contents`.

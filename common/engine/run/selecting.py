@@ -28,7 +28,7 @@ from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
 from ..columns.batch import Column, rows_of, to_numpy
 from ..columns.protocols import Describe
-from ..read.context import ReadContext
+from ..read.column_reader import ReadContext
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.returned_values import to_array
 from ..steps.source import BatchSource

@@ -26,7 +26,7 @@ from ...progress import warning_seconds
 from ...threads import ThreadPool
 from ..columns.batch import Column, column_bytes
 from ..columns.first_job import FirstJob
-from ..read.context import ReadContext, TableCache
+from ..read.column_reader import ReadContext, TableCache
 from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble, assemble_batches
 from .bad_rows import FailedItem

@@ -13,7 +13,7 @@ import pytest
 from builders import int96_bytes, int96_column, write_int96, write_table
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import kept_tables
 from parquetry.common.errors import DecodeError
 from parquetry.common.layout import evolution, index_format
 from parquetry.common.layout.arrow_read import read_slices
@@ -207,8 +207,10 @@ def test_columns_that_an_earlier_version_cached_are_fetched_again(
 ) -> None:
     pipeline = Pipeline(write_int96(tmp_path / "data" / "a.parquet", pa.table({"at": int96_column(FAR[:1])})))
     with monkeypatch.context() as earlier:
-        earlier.setattr(fetch.Fetcher, "_microseconds", frozenset())
-        earlier.setattr(fetch, "read_row_group", lambda *_: pa.table({"at": pa.array([7000], pa.timestamp("ns"))}))
+        earlier.setattr(kept_tables, "microsecond_fields", lambda *_: frozenset())
+        earlier.setattr(
+            kept_tables, "read_row_group", lambda *_: pa.table({"at": pa.array([7000], pa.timestamp("ns"))})
+        )
         assert [row["at"] for row in pipeline.cache(tmp_path / "cache")] == [7]
     assert [row["at"] for row in pipeline.cache(tmp_path / "cache")] == FAR[:1]
 

@@ -13,7 +13,7 @@ import pytest
 from builders import write_table
 
 from parquetry.common import Pipeline, contains, hash_split
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import kept_tables
 from parquetry.common.engine.read.core_reader import NOTHING, CoreReader
 from parquetry.common.layout.nested import (
     as_stored,
@@ -69,7 +69,7 @@ def test_rows_of_several_chunks_are_taken_in_any_order() -> None:
 @pytest.fixture
 def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads every column in chunks of two rows and, like Arrow, refuses to join chunks with 32-bit offsets."""
-    read = fetch.read_row_group
+    read = kept_tables.read_row_group
     concat = pa.concat_arrays
 
     def chunked(dataset: Any, row_group: int, fields: Any, room_bytes: int | None = None) -> pa.Table:
@@ -87,7 +87,7 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         return concat(arrays, *rest)
 
     monkeypatch.setattr(CoreReader, "read", lambda *_, **__: NOTHING)
-    monkeypatch.setattr(fetch, "read_row_group", chunked)
+    monkeypatch.setattr(kept_tables, "read_row_group", chunked)
     monkeypatch.setattr(pa, "concat_arrays", checked)
 
 

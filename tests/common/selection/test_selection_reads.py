@@ -16,7 +16,8 @@ from builders import build
 from processes import run_python
 
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import kept_tables
+from parquetry.common.engine.read.column_reader import ReadRequest
 from parquetry.common.engine.read.core_reader import CoreReader
 
 pytestmark = pytest.mark.versions
@@ -81,7 +82,7 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
     """Counts reads by columns and row group; nothing is cached from other tests."""
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
     counted: Counter[tuple[tuple[str, ...], int]] = Counter()
-    real = fetch.read_row_group
+    real = kept_tables.read_row_group
 
     def read_row_group(dataset: Any, row_group: int, fields: Any, *room: Any) -> Any:
         counted[tuple(field.name for field in fields), int(row_group)] += 1
@@ -89,13 +90,13 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
 
     by_core = CoreReader.read
 
-    def read(reader: CoreReader, row_group: int, *args: Any, **options: Any) -> Any:
-        found = by_core(reader, row_group, *args, **options)
-        if found[0]:
-            counted[tuple(found[0]), int(row_group)] += 1
+    def read(reader: CoreReader, request: ReadRequest) -> Any:
+        found = by_core(reader, request)
+        if found.values:
+            counted[tuple(found.values), int(request.row_group)] += 1
         return found
 
-    monkeypatch.setattr(fetch, "read_row_group", read_row_group)
+    monkeypatch.setattr(kept_tables, "read_row_group", read_row_group)
     monkeypatch.setattr(CoreReader, "read", read)
     return counted
 
@@ -149,7 +150,7 @@ PROGRAM = """
 import sys
 import pyarrow.compute as pc
 from parquetry.common import Pipeline
-from parquetry.common.engine.read import fetch
+from parquetry.common.engine.read import kept_tables
 from parquetry.common.engine.read.core_reader import CoreReader
 seen = []
 def noted(real):
@@ -160,7 +161,7 @@ def noted(real):
         return found
     return read
 by_core = CoreReader.read
-CoreReader.read, fetch.read_row_group = noted(by_core), noted(fetch.read_row_group)
+CoreReader.read, kept_tables.read_row_group = noted(by_core), noted(kept_tables.read_row_group)
 pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)
 print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
 """

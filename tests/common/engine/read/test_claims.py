@@ -22,7 +22,7 @@ import pytest
 from builders import build
 from processes import PATIENCE_S
 
-from parquetry.common.engine.read import claims, fetch
+from parquetry.common.engine.read import claims, kept_tables
 from parquetry.common.engine.read.claims import Claims
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere everyone fetches")
@@ -56,15 +56,15 @@ def waits(directory: Path, digest: str = DIGEST, size_bytes: int = 0) -> bool:
 
 def test_each_row_group_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: Counter[int] = Counter()
-    read, lock = fetch.read_row_group, threading.Lock()
+    read, lock = kept_tables.read_row_group, threading.Lock()
 
-    def slow(dataset: Any, row_group: int, fields: Any) -> Any:
+    def slow(dataset: Any, row_group: int, *fields: Any) -> Any:
         with lock:
             fetched[row_group] += 1
         time.sleep(0.05)
-        return read(dataset, row_group, fields)
+        return read(dataset, row_group, *fields)
 
-    monkeypatch.setattr(fetch, "read_row_group", slow)
+    monkeypatch.setattr(kept_tables, "read_row_group", slow)
     built = build(tmp_path / "data", [[20, 13], [7, 30]])
     pipeline = built.pipeline("id").cache(str(tmp_path / "kept")).batch(10)
 

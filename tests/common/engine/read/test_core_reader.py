@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.engine.read.context import ReadContext
-from parquetry.common.engine.read.core_reader import NOTHING, CoreReader
+from parquetry.common.engine.read.column_reader import NOTHING, ReadContext, ReadRequest
+from parquetry.common.engine.read.core_reader import CoreReader
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.layout.arrow_read import TooLargeError
@@ -87,12 +87,12 @@ def test_columns_are_those_that_go_through_arrow(
 def test_which_columns_are_read(path: Path) -> None:
     dataset = StoredDataset([str(path)])
     reader = CoreReader(dataset, list(dataset.schema))
-    found, used_bytes, _ = reader.read(0, None)
+    found, used_bytes, *_ = reader.read(ReadRequest(row_group=0))
     assert found.keys() == READ
     assert used_bytes > 0
     assert {name for name, values in found.items() if isinstance(values, np.ndarray)} == {"id", "real", "small"}
-    assert reader.read(0, None, but={"id", "text"})[0].keys() == READ - {"id", "text"}
-    assert reader.read(0, None, room_bytes=used_bytes - 1) == NOTHING
+    assert reader.read(ReadRequest(row_group=0, done={"id", "text"})).values.keys() == READ - {"id", "text"}
+    assert reader.read(ReadRequest(row_group=0, room_bytes=used_bytes - 1)) == NOTHING
 
 
 def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) ->
     pq.write_table(pa.table({"x": np.arange(3, dtype=np.int64), "y": ["a", "b", "c"]}), tmp_path / "b.parquet")
     dataset = StoredDataset([str(tmp_path)])
     reader = CoreReader(dataset, list(dataset.schema))
-    assert [reader.read(group, None)[0].keys() for group in (0, 1)] == [{"y"}, {"x", "y"}]
+    assert [reader.read(ReadRequest(row_group=group)).values.keys() for group in (0, 1)] == [{"y"}, {"x", "y"}]
     assert next(iter(Pipeline(tmp_path).batch(6)))["x"].tolist() == [0, 1, 2, 0, 1, 2]
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_changed_is_an_error(path: Path, change: str) -> None:
         path.unlink()
     with pytest.raises(DatasetError, match=r"x\.parquet"):
         fetcher.fetch(0, None)
-    assert CoreReader(dataset, list(dataset.schema)).read(0, None) == NOTHING
+    assert CoreReader(dataset, list(dataset.schema)).read(ReadRequest(row_group=0)) == NOTHING
 
 
 def test_long_text_in_a_dictionary_counts_as_memory(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
+from parquetry.common.engine.read.column_reader import ReadRequest
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.list_reader import ListReader
 from parquetry.common.layout.list_pages import list_numbers
@@ -36,7 +37,7 @@ def reader(path: Path, lengths: Sequence[int] | None) -> ListReader:
 
 def read(path: Path, lengths: Sequence[int] | None) -> pa.Array | None:
     """Returns the first row group's lists, if this reader reads them."""
-    return reader(path, lengths).read(0, None).get("x")
+    return reader(path, lengths).read(ReadRequest(row_group=0)).values.get("x")
 
 
 def bits(lists: pa.Array) -> bytes:
@@ -88,7 +89,7 @@ def test_lists_are_those_that_arrow_reads(
     stored = pq.read_table(path).column("x").combine_chunks().cast(pa.large_list(number))
     lists_of = reader(path, lengths)
     for some in (None, wanted, np.arange(len(rows) // 2, len(rows))):
-        found = lists_of.read(0, some)["x"]
+        found = lists_of.read(ReadRequest(row_group=0, rows=some)).values["x"]
         want = stored if some is None else stored.take(pa.array(some))
         found.validate(full=True)
         assert (found.type, bits(found)) == (stored.type, bits(want))

@@ -28,7 +28,7 @@ from parquetry.common import (
 )
 from parquetry.common.engine.read import cell_reader, fetch, file_cells, open_file
 from parquetry.common.engine.read.cell_reader import CellReader
-from parquetry.common.engine.read.context import ReadContext
+from parquetry.common.engine.read.column_reader import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of

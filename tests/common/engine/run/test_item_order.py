@@ -17,7 +17,7 @@ from oracle import examples
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.batch import to_numpy
 from parquetry.common.engine.read import item_order
-from parquetry.common.engine.read.context import ReadContext
+from parquetry.common.engine.read.column_reader import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
 from parquetry.common.engine.run.block_loader import loaders_of

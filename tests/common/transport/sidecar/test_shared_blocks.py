@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.read.context import ReadContext
+from parquetry.common.engine.read.column_reader import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.large_blocks import LargeColumns
