@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from ..engine.columns.batch import rows_of
 from ..engine.columns.block_column import block_column
+from ..engine.columns.protocols import DecodeContext
 from ..engine.read.canonical import to_canonical
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema.codecs import ListCodec
@@ -169,7 +170,8 @@ def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> p
         out = None
         if plain.is_fixed:
             out = np.empty((len(part), *(axis or 0 for axis in plain.shape)), field.dtype)
-        gathered = block_column(plain, [part], lambda row: f"row {first_row + row}").gather(np.arange(len(part)), out)
+        context = DecodeContext(describe=lambda row: f"row {first_row + row}")
+        gathered = block_column(plain, [part], context).gather(np.arange(len(part)), out)
     except DecodeError as error:
         raise EncodeError(f"rows from {first_row} on, field '{field.name}': {error}") from error
     values: np.ndarray | list[Any] | None = out

@@ -23,6 +23,7 @@ from parquetry.common import (
     UnischemaField,
 )
 from parquetry.common.engine.columns.list_column import SizeLimit
+from parquetry.common.engine.columns.protocols import DecodeContext
 from parquetry.common.errors import DatasetError, DecodeError, ParquetryError, SchemaError
 from parquetry.common.layout import row_groups, value_bounds
 from parquetry.common.layout.value_bounds import most_bytes
@@ -244,7 +245,8 @@ def test_the_limit_holds_for_columns_without_a_codec(tmp_path: Path, kind: str, 
 
 def test_texts_of_a_batch_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "MAX_VALUE_BYTES", 100)
-    limit = SizeLimit(UnischemaField("x", str), pa.array(["a" * 100, "b"], pa.large_string()), 100, "row {}".format)
+    context = DecodeContext(describe="row {}".format, max_value_bytes=100)
+    limit = SizeLimit(UnischemaField("x", str), pa.array(["a" * 100, "b"], pa.large_string()), context)
     limit.check(np.zeros(16, np.int64))
     with pytest.raises(DecodeError, match=r"row 1: .* 1600 bytes, got a batch of 17 values .* which takes 1601"):
         limit.check(np.array([1] + [0] * 16))

@@ -21,6 +21,7 @@ from ...schema.ragged import ends_of
 from ..read.canonical import to_canonical
 from .batch import Column, Compound, Dense, Ragged, Strings, as_one_array, offsets_of, values_of
 from .block_column import block_column
+from .protocols import DecodeContext
 
 
 def to_arrow(output: OutputField, column: Column) -> pa.Array:
@@ -71,7 +72,7 @@ def from_arrow(
         out = None
         if output.kind == "dense" and None not in shape:
             out = np.empty((len(part), *(axis or 0 for axis in shape)), output.dtype)
-        column = block_column(field, [part], describe).gather(rows, out)
+        column = block_column(field, [part], DecodeContext(describe=describe)).gather(rows, out)
     except DecodeError as error:
         raise TransformError(f"{who}: {error}") from error
     if column.valid is not None and not output.nullable:

@@ -24,7 +24,7 @@ from .batch import Column, Dense, Ragged, Strings
 from .jpeg_files import IntactRows, JpegFiles, can_decode
 from .list_column import strings_of
 from .plain_numbers import take_valid, validity_of
-from .protocols import Describe
+from .protocols import DecodeContext
 from .shared_rows import Places, SharedRows
 from .stored_values import StoredValues
 
@@ -39,19 +39,16 @@ class CodedColumn:
         field: UnischemaField,
         codec: Codec,
         parts: Sequence[Part],
-        describe: Describe,
-        *,
-        reuse: bool,
-        max_value_bytes: int,
+        context: DecodeContext,
         intact: Callable[[], IntactRows] | None = None,
     ) -> None:
-        self._max_bytes = max_value_bytes
+        self._max_bytes = context.max_value_bytes
         self._find_intact = intact
         self._item_bytes = 1 if is_string_like(field.dtype) else delivered_dtype(field.dtype).itemsize
         self._field = field
         self._codec = codec
-        self._describe = describe
-        self._shared_rows = SharedRows() if reuse else None
+        self._describe = context.describe
+        self._shared_rows = SharedRows() if context.reuse else None
         self._finished: dict[Hashable, SharedRows] = {}
         self._stored = StoredValues(parts)
         self._valid = validity_of(parts)

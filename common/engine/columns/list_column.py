@@ -17,7 +17,7 @@ from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
 from .arrow_take import runs_of
 from .batch import Column, Dense, Ragged, Strings
-from .protocols import Describe
+from .protocols import DecodeContext, Describe
 
 _MOST_GROWTH = 8  # bits of flags become bytes
 
@@ -29,11 +29,11 @@ class SizeLimit:
         array: all values of the block. They are measured only if one of them may be too large.
     """
 
-    def __init__(self, field: UnischemaField, array: pa.Array, max_value_bytes: int, describe: Describe) -> None:
+    def __init__(self, field: UnischemaField, array: pa.Array, context: DecodeContext) -> None:
         self._field = field
-        self._describe = describe
-        self._limit = max_value_bytes
-        self._sizes = value_bytes(array) if _MOST_GROWTH * array.nbytes > max_value_bytes else None
+        self._describe = context.describe
+        self._limit = context.max_value_bytes
+        self._sizes = value_bytes(array) if _MOST_GROWTH * array.nbytes > self._limit else None
 
     def check(self, rows: np.ndarray) -> None:
         """Raises `DecodeError` if the value of one of the rows is too large, or all of them together."""
@@ -55,20 +55,13 @@ class SizeLimit:
 
 
 class ListColumn:
-    """Strings and lists, gathered by runs of bytes where possible and by Arrow otherwise.
+    """Strings and lists, gathered by runs of bytes where possible and by Arrow otherwise."""
 
-    Args:
-        describe: describes the location of a row of the block, for error texts.
-        max_value_bytes: the size limit of a value.
-    """
-
-    def __init__(
-        self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe, max_value_bytes: int
-    ) -> None:
+    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], context: DecodeContext) -> None:
         self._field = field
-        self._describe = describe
+        self._describe = context.describe
         self._array = joined(parts)
-        self._limit = SizeLimit(field, self._array, max_value_bytes, describe)
+        self._limit = SizeLimit(field, self._array, context)
         plain = not field.shape or (len(field.shape) == 1 and not field.is_fixed)
         self._runs = runs_of(self._array) if plain else None
 

@@ -15,7 +15,7 @@ from ...schema.ragged import concat_ranges, ends_of
 from .arrow_take import take_runs
 from .batch import Compound, Ragged, Strings, take_strings
 from .list_column import SizeLimit, list_lengths, null_inside, strings_of
-from .protocols import Describe
+from .protocols import DecodeContext
 
 
 class NestedColumn:
@@ -23,16 +23,12 @@ class NestedColumn:
 
     Args:
         array: the lists of all rows.
-        describe: describes the location of a row of the block, for error texts.
-        max_value_bytes: the size limit of a value.
     """
 
-    def __init__(
-        self, field: UnischemaField, array: pa.Array, levels: int, describe: Describe, max_value_bytes: int
-    ) -> None:
+    def __init__(self, field: UnischemaField, array: pa.Array, levels: int, context: DecodeContext) -> None:
         self._field = field
-        self._limit = SizeLimit(field, array, max_value_bytes, describe)
-        self._describe = describe
+        self._limit = SizeLimit(field, array, context)
+        self._describe = context.describe
         self._valid = as_numpy(array.is_valid()) if array.null_count else None
         self._holds_null: np.ndarray | None = None
         self._inner = tuple(int(size or 0) for size in field.shape[levels:])

@@ -20,10 +20,10 @@ from ...process.forks import pc
 from ...schema.dtypes import delivered_dtype, is_string_like, is_text
 from ...schema.field import Shape, UnischemaField
 from .batch import Column, Compound, Dense, Ragged, rows_of, values_of
-from .protocols import BlockColumn, Describe
+from .protocols import BlockColumn, DecodeContext
 
 Change = Callable[[pa.Array], pa.Array]
-ColumnOf = Callable[[UnischemaField, Sequence[pa.Array], Describe], BlockColumn]
+ColumnOf = Callable[[UnischemaField, Sequence[pa.Array], DecodeContext], BlockColumn]
 
 
 def filled(array: pa.Array, shape: Shape, value: Any) -> pa.Array:
@@ -62,10 +62,10 @@ class KeptColumn:
         column_of: makes a column, as `block_column` does.
     """
 
-    def __init__(self, field: UnischemaField, array: pa.Array, describe: Describe, *, column_of: ColumnOf) -> None:
+    def __init__(self, field: UnischemaField, array: pa.Array, context: DecodeContext, *, column_of: ColumnOf) -> None:
         self._field = field
         self._array = array
-        self._describe = describe
+        self._context = context
         self._column_of = column_of
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
@@ -76,8 +76,9 @@ class KeptColumn:
 
     def _row(self, row: int) -> object:
         alone = self._array.take(as_arrow(np.array([row])))
+        context = replace(self._context, describe=lambda _: self._context.describe(row))
         try:
-            found = self._column_of(self._field, [alone], lambda _: self._describe(row)).gather(
+            found = self._column_of(self._field, [alone], context).gather(
                 np.zeros(1, np.int64), output_memory(self._field, 1)
             )
         except DecodeError:

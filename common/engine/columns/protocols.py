@@ -7,10 +7,27 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from ...layout.row_groups import MAX_VALUE_BYTES
+from ...process.dataclass import dataclass
 from .batch import Column
 
 Describe = Callable[[int], str]
 """Describes the location of a row, by its number in the block or batch, for error texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeContext:
+    """How the values of a block are decoded, for all its columns.
+
+    Attributes:
+        describe: describes the location of a row of the block.
+        max_value_bytes: the size limit of a value of variable shape.
+        reuse: whether rows are requested several times, which makes it worth keeping decoded values.
+    """
+
+    describe: Describe
+    max_value_bytes: int = MAX_VALUE_BYTES
+    reuse: bool = False
 
 
 class BlockColumn(Protocol):

@@ -24,7 +24,7 @@ from ..columns.block_column import block_column
 from ..columns.fixed_column import FixedColumn
 from ..columns.jpeg_files import IntactRows
 from ..columns.plain_numbers import numbers_of, plain_parts
-from ..columns.protocols import BlockColumn
+from ..columns.protocols import BlockColumn, DecodeContext
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..read.stacked_columns import StackedColumns, in_order
 from ..steps.pack import pack_parts, packed_bytes
@@ -63,8 +63,11 @@ class BlockParts:
         self.where = RowPlaces(places, rows, row_groups)
         self.row_groups = len(rows)
         self.fields = fields
-        self._reuse = program is not None and program.shares_rows
-        self._max_value_bytes = max_value_bytes
+        self._context = DecodeContext(
+            describe=self.where.describe,
+            max_value_bytes=max_value_bytes,
+            reuse=program is not None and program.shares_rows,
+        )
         self._intact = intact
         self.ordered: dict[int, FixedColumn] = {}
         self.stacked: list[StackedColumns] = []
@@ -95,9 +98,7 @@ class BlockParts:
         return block_column(
             self.fields[number],
             self.by_field[number],
-            self.where.describe,
-            reuse=self._reuse,
-            max_value_bytes=self._max_value_bytes,
+            self._context,
             intact=None if self._intact is None else partial(self._intact, number),
         )
 

@@ -16,6 +16,7 @@ from parquetry.common import UnischemaField
 from parquetry.common.engine.columns.arrow_take import runs_of, take_runs
 from parquetry.common.engine.columns.batch import Ragged, Strings, take_column
 from parquetry.common.engine.columns.list_column import ListColumn
+from parquetry.common.engine.columns.protocols import DecodeContext
 from parquetry.common.schema.codecs import ListCodec
 
 pytestmark = pytest.mark.versions
@@ -62,7 +63,7 @@ def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     array, rows = case
     field = UnischemaField("x", array.type.value_type.to_pandas_dtype(), (None,), ListCodec(), nullable=True)
     parts = [array.slice(0, len(array) // 2), array.slice(len(array) // 2)] if two_parts else [array]
-    fast, plain = (ListColumn(field, parts, str, 1 << 30) for _ in range(2))
+    fast, plain = (ListColumn(field, parts, DecodeContext(describe=str)) for _ in range(2))
     assert fast._runs is not None
     plain._runs = None
     one, other = fast.gather(rows, None), plain.gather(rows, None)
