@@ -8,7 +8,7 @@ If `read_group` is told how much memory it may use, it first checks whether the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError, ParquetryError
 from ..memory.recent import RecentValues
+from ..process.dataclass import dataclass
 from ..process.forks import cached_property
 from ..urls import clean_cause
 from .checksums import WRONG_CHECKSUMS, require_checksums
@@ -49,6 +50,38 @@ _RARE_ENCODINGS = frozenset({"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "
 
 class TooLargeError(Exception):
     """A row group takes more memory than there is room for, so it was not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSize:
+    """How much of a row group is read at once.
+
+    Attributes:
+        slice_bytes: about how much a slice takes; ``None`` for all rows at once.
+        room_bytes: the memory for all rows; ``None`` = no limit.
+    """
+
+    slice_bytes: int | None = None
+    room_bytes: int | None = None
+
+
+WHOLE = ReadSize()
+
+
+def read_parts(
+    dataset: StoredFiles,
+    row_group: int,
+    choose: Callable[[pa.Schema], Sequence[str]],
+    size: ReadSize,
+    *,
+    pre_buffer: bool,
+    advice: str,
+) -> Iterable[tuple[int, pa.Table]]:
+    """Reads some columns of one row group by `read_slices` or `read_group`. Yields tables and their numbers of rows."""
+    if size.slice_bytes is not None:
+        return read_slices(dataset, row_group, choose, slice_bytes=size.slice_bytes, advice=advice)
+    table = read_group(dataset, row_group, choose, pre_buffer=pre_buffer, advice=advice, room_bytes=size.room_bytes)
+    return [(int(dataset.row_groups.rows[row_group]), table)]
 
 
 def read_group(

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ..errors import DatasetError, DecodeError, SchemaError
 from ..process.forks import pc
-from .arrow_read import read_group, read_slices
+from .arrow_read import WHOLE, ReadSize, read_parts
 from .conforming import MisfitError, conform
 from .nested import child, is_bytes, wide, without_rare_types
 from .row_groups import StoredFiles, describe_row_group
@@ -88,7 +88,7 @@ def _id_of(field: pa.Field) -> int | None:
 
 def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn]) -> pa.Table:
     """Reads some columns of one row group. Raises as `column_slices`."""
-    ((_, table),) = column_slices(dataset, row_group, columns, slice_bytes=None)
+    ((_, table),) = column_slices(dataset, row_group, columns, WHOLE)
     return table
 
 
@@ -96,15 +96,9 @@ def column_slices(
     dataset: StoredFiles,
     row_group: int,
     columns: Sequence[TableColumn],
-    *,
-    slice_bytes: int | None,
-    room_bytes: int | None = None,
+    size: ReadSize,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Reads some columns of one row group, and yields slices and their numbers of rows.
-
-    Args:
-        slice_bytes: see `read_slices`; ``None`` for the whole row group at once.
-        room_bytes: see `read_group`.
 
     Raises:
         DatasetError: a file cannot be read or contradicts the table. The message names the file and row group.
@@ -132,12 +126,7 @@ def column_slices(
         return sorted(map(".".join, chosen))
 
     advice = "The file is damaged. Write it again, or use another version of the table."
-    if slice_bytes is None:
-        whole = read_group(dataset, row_group, choose, pre_buffer=True, room_bytes=room_bytes, advice=advice)
-        slices: Iterable[tuple[int, pa.Table]] = [(int(groups.rows[row_group]), whole)]
-    else:
-        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, advice=advice)
-    for rows, held in slices:
+    for rows, held in read_parts(dataset, row_group, choose, size, pre_buffer=True, advice=advice):
         for name, path in beside.items():
             _check_embedded(held, name, path, first_row, place)
         yield rows, _typed(dataset, number, columns, paths, parents, held, range(first_row, first_row + rows), place)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, ParquetryError
+from ...layout.arrow_read import WHOLE, ReadSize
 from ...layout.conforming import conform, misfit, narrower_floats
 from ...layout.dataset import StoredDataset
 from ...schema.field import UnischemaField
@@ -67,7 +68,8 @@ class ArrowReader:
         """
         row_group, done = request.row_group, request.done
         fields = [field for field in self._stored if field.name not in done]
-        table, unread_bytes = self._tables.read(row_group, fields, request.room_bytes) if fields else (_NO_COLUMNS, 0)
+        size = ReadSize(room_bytes=request.room_bytes)
+        table, unread_bytes = self._tables.read(row_group, fields, size) if fields else (_NO_COLUMNS, 0)
         rows = range(int(self._dataset.row_groups.rows[row_group])) if request.rows is None else request.rows
         stored = some_rows(table, request.rows)
         values: dict[str, Part] = dict(self._canonical_numbers(stored))
@@ -81,9 +83,9 @@ class ArrowReader:
             values[field.name] = self.settled(row_group, field, column, rows)
         return Columns(values, unread_bytes=unread_bytes)
 
-    def stored(self, row_group: int, room_bytes: int | None) -> pa.Table:
+    def stored(self, row_group: int, size: ReadSize = WHOLE) -> pa.Table:
         """Returns the columns of a row group with the types of the dataset, still encoded. Raises as `read`."""
-        table, _ = self._tables.read(row_group, self._stored, room_bytes) if self._stored else (_NO_COLUMNS, 0)
+        table, _ = self._tables.read(row_group, self._stored, size) if self._stored else (_NO_COLUMNS, 0)
         return self.typed(row_group, table, range(int(self._dataset.row_groups.rows[row_group])))
 
     def typed(self, row_group: int, table: pa.Table, rows: range) -> pa.Table:
@@ -149,7 +151,7 @@ class ArrowReader:
         stored = [field for field in fields if field.name not in self._dataset.partitions]
         slice_bytes = int(np.clip(room_bytes // _SLICES, *_SLICE_BYTES))
         keeps = max(1, int(_KEPT * room_bytes) // slice_bytes)
-        slices = row_group_slices(self._dataset, row_group, stored, slice_bytes=slice_bytes)
+        slices = row_group_slices(self._dataset, row_group, stored, ReadSize(slice_bytes=slice_bytes))
         try:
             for number, (rows, table) in enumerate(slices, 1):
                 yield rows, self._with_partitions(row_group, fields, table, rows)

@@ -62,7 +62,7 @@ class CoreReader:
 
     def read(self, request: ReadRequest) -> Columns:
         """Returns the values of the columns that the core can read and that fit into their room."""
-        rows, order, room_bytes = request.rows, request.order, request.room_bytes
+        rows, order, room = request.rows, request.order, request.room_bytes
         names = tuple(name for name in self._names if name not in request.done) if request.done else self._names
         columns = (
             self._columns(request.row_group, names, frozenset() if order is None else order.names) if names else None
@@ -70,7 +70,7 @@ class CoreReader:
         if columns is None:
             return NOTHING
         ordered_bytes = 0 if order is None else order.bytes_of(columns)
-        if room_bytes is not None and columns.needed_bytes + ordered_bytes > room_bytes:
+        if room is not None and columns.needed_bytes + ordered_bytes > room:
             return NOTHING
         file = int(self._dataset.row_groups.file[request.row_group])
         version, (path, _) = self._dataset.files[file].version, self._place(file)
@@ -79,7 +79,7 @@ class CoreReader:
             values, status = columns.read(
                 path,
                 checked=self._dataset.verify != "never",
-                room_bytes=None if room_bytes is None else room_bytes - ordered_bytes,
+                room_bytes=None if room is None else room - ordered_bytes,
                 items=order.stored_rows(rows) if order is not None and targets else None,
                 targets=targets,
             )

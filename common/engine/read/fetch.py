@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...counting.counters import Count, Reading, add
-from ...layout.arrow_read import TooLargeError
+from ...layout.arrow_read import ReadSize, TooLargeError
 from ...layout.core_read import core_compressions
 from ...layout.dataset import StoredDataset
 from ...layout.row_groups import describe_row_group
@@ -124,22 +124,22 @@ class Fetcher:
             DatasetError: a file cannot be read. The error names the file and row group.
             DecodeError, SchemaError: columns do not fit the dataset.
         """
-        return self._arrow.stored(row_group, None)
+        return self._arrow.stored(row_group)
 
     def stored_slices(self, row_group: int) -> Iterator[pa.Table]:
         """Yields what `stored` returns, in slices of a few MiB if the columns take more than their room."""
-        room_bytes = self.context.room_bytes
-        is_large = room_bytes is not None and column_bytes(self.dataset, row_group, self._names) > room_bytes
+        room = self.context.room_bytes
+        is_large = room is not None and column_bytes(self.dataset, row_group, self._names) > room
         if not is_large or self._listed.fields:
             try:
-                yield self._arrow.stored(row_group, self._room_bytes)
+                yield self._arrow.stored(row_group, ReadSize(room_bytes=self._room_bytes))
                 return
             except TooLargeError:
                 pass
-        room_bytes = MOST_ROOM_BYTES if room_bytes is None else room_bytes
+        room = MOST_ROOM_BYTES if room is None else room
         began = False
         try:
-            with closing(self._arrow.slices(row_group, self._stored, room_bytes)) as slices:
+            with closing(self._arrow.slices(row_group, self._stored, room)) as slices:
                 first = 0
                 for count, table in slices:
                     check_cancelled()
@@ -183,8 +183,8 @@ class Fetcher:
 
     def fetch_within(self, row_group: int, rows: RowNumbers, order: ItemOrder | None = None) -> RowGroupColumns:
         """Returns what `fetch` does, in temporary files if it takes more than its room."""
-        room_bytes = self.context.room_bytes
-        if room_bytes is None or decoded_bytes(self.dataset, row_group, self._names) <= room_bytes:
+        room = self.context.room_bytes
+        if room is None or decoded_bytes(self.dataset, row_group, self._names) <= room:
             with suppress(TooLargeError):  # which its footer does not say
                 return self.fetch(row_group, rows, order)
         large = self.fetch_large([row_group], [rows])

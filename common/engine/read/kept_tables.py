@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from ...counting.counters import Count, add
+from ...layout.arrow_read import WHOLE, ReadSize
 from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
 from ...schema.field import UnischemaField
@@ -25,15 +26,13 @@ class StoredTables:
     def __init__(self, dataset: StoredDataset) -> None:
         self._dataset = dataset
 
-    def read(
-        self, row_group: int, fields: Sequence[UnischemaField], room_bytes: int | None = None
-    ) -> tuple[pa.Table, float]:
+    def read(self, row_group: int, fields: Sequence[UnischemaField], size: ReadSize = WHOLE) -> tuple[pa.Table, float]:
         """Returns some columns, and how many bytes of the row group did not have to be read for them.
 
         Raises:
-            TooLargeError: they take more than ``room_bytes`` (``None`` = no limit).
+            TooLargeError: they take more than their room.
         """
-        return read_row_group(self._dataset, row_group, fields, room_bytes), 0
+        return read_row_group(self._dataset, row_group, fields, size), 0
 
 
 class KeptTables(StoredTables):
@@ -60,9 +59,7 @@ class KeptTables(StoredTables):
         self._stored_bytes = stored_bytes
         self._peers = peers
 
-    def read(
-        self, row_group: int, fields: Sequence[UnischemaField], room_bytes: int | None = None
-    ) -> tuple[pa.Table, float]:
+    def read(self, row_group: int, fields: Sequence[UnischemaField], size: ReadSize = WHOLE) -> tuple[pa.Table, float]:
         """As `StoredTables`."""
         key = table_key(self._dataset, row_group, fields, self._exact)
         table = self._kept(key, row_group, fields)

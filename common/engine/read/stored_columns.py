@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from ...errors import DecodeError, SchemaError
-from ...layout.arrow_read import read_group, read_slices
+from ...layout.arrow_read import WHOLE, ReadSize, read_parts
 from ...layout.dataset import StoredDataset
 from ...layout.nested import child, without_rare_types
 from ...layout.row_groups import describe_row_group
@@ -26,36 +26,26 @@ _ADVICE = "The file is damaged or was replaced since it was opened: write it aga
 
 
 def read_row_group(
-    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], room_bytes: int | None = None
+    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], size: ReadSize = WHOLE
 ) -> pa.Table:
     """Returns the columns of a row group as stored, named by field. Missing columns of nullable fields are null.
 
     The columns of a table format (such as Delta) already have the table's types.
     """
-    ((_, table),) = row_group_slices(dataset, row_group, fields, slice_bytes=None, room_bytes=room_bytes)
+    ((_, table),) = row_group_slices(dataset, row_group, fields, size)
     return table
 
 
 def row_group_slices(
-    dataset: StoredDataset,
-    row_group: int,
-    fields: Sequence[UnischemaField],
-    *,
-    slice_bytes: int | None,
-    room_bytes: int | None = None,
+    dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField], size: ReadSize
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the columns of a row group as `read_row_group` returns them, in slices, with the number of rows of each.
-
-    Args:
-        slice_bytes: see `layout.arrow_read.read_slices`; ``None`` for all rows at once.
-        room_bytes: see `layout.arrow_read.read_group`.
-    """
+    """Yields what `read_row_group` returns, whole or in slices, with the number of rows of each."""
     rows = int(dataset.row_groups.rows[row_group])
     if dataset.table is not None:
         inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
         held: Iterable[tuple[int, pa.Table]] = [(rows, pa.table({}))]
         if inside:
-            held = column_slices(dataset, row_group, inside, slice_bytes=slice_bytes, room_bytes=room_bytes)
+            held = column_slices(dataset, row_group, inside, size)
         for count, table in held:
             columns = [
                 listed_column(dataset, row_group) if is_listed(dataset, field) else table.column(field.name)
@@ -65,23 +55,17 @@ def row_group_slices(
         return
     footer, group = dataset.group_footer(row_group)
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
-    options = {"advice": _ADVICE}
 
     def choose(arrow: pa.Schema) -> list[str]:
         top = set(arrow.names)
         chosen = {path if path in top else _top(path, arrow) for path in paths}
         return sorted(path for path in chosen if path is not None)
 
-    slices: Iterable[tuple[int, pa.Table]]
-    if slice_bytes is None:
-        # Small columns are read together. Large ones are read one by one, which saves a copy.
-        chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
-        together = chunk_bytes < _LARGE_CHUNK_BYTES
-        slices = [(rows, read_group(dataset, row_group, choose, pre_buffer=together, room_bytes=room_bytes, **options))]
-    else:
-        slices = read_slices(dataset, row_group, choose, slice_bytes=slice_bytes, **options)
+    # Small columns are read together. Large ones are read one by one, which saves a copy.
+    chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
+    together = chunk_bytes < _LARGE_CHUNK_BYTES
     place = describe_row_group(dataset, row_group)
-    for count, table in slices:
+    for count, table in read_parts(dataset, row_group, choose, size, pre_buffer=together, advice=_ADVICE):
         if _is_plain(table, paths):
             yield count, table.select(paths)  # in one call, as there may be thousands of columns
             continue
