@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..counting.counters import Count, Counters
+from ..engine.run.bad_rows import bad_rows_of
 from ..engine.run.bucket_skipping import planner_class
 from ..engine.run.describing import describe_wait
 from ..engine.run.jobs import Job, JobPlanner, Merging, UnfinishedJobError
@@ -92,7 +93,7 @@ class Iteration:
             self._skipping = planner_class(plan)(
                 plan,
                 cursor,
-                strict_nulls=prepared.strict_nulls,
+                bad=bad_rows_of(plan, strict_nulls=prepared.program.strict_nulls),
                 max_errors=prepared.max_errors,
                 counters=counters,
                 merging=self._merging,

@@ -12,6 +12,7 @@ from ..engine.run.block_loader import loaders_of
 from ..engine.run.vocabularies import ready_program
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
+from ..plan.program import ElementProgram, MixedProgram
 from ..process.dataclass import dataclass
 from ..stages.shard import is_shard
 from ..transport.sidecar.request import check_outputs, requested_versions
@@ -28,21 +29,21 @@ class Prepared:
     Attributes:
         plan: the plan.
         versions: the versions of the datasets that were found.
+        program: how rows become elements.
         fetchers: one for each dataset.
         runner: runs the jobs; owned by the caller of `prepare`.
         workers: the number of jobs that run at once.
         memory_limit: the maximum number of bytes in flight.
-        strict_nulls: whether nulls are errors.
         max_errors: how many rows may be left out because they fail.
     """
 
     plan: BasePlan
     versions: list[str]
+    program: ElementProgram | MixedProgram
     fetchers: list[Fetcher]
     runner: Runner
     workers: int
     memory_limit: int
-    strict_nulls: bool
     max_errors: float | None
 
 
@@ -71,14 +72,15 @@ def prepare(
     workers = pipeline.options.workers or usable_processors()
     memory_limit = pipeline.options.memory_bytes
     fetchers = fetchers_of(plan, ReadContext(room_bytes=memory_limit))
-    strict_nulls = request.get("strict_nulls", True)
+    program = ready_program(plan, strict_nulls=request.get("strict_nulls", True))
     return Prepared(
         plan=plan,
         versions=pipeline.versions,
+        program=program,
         fetchers=fetchers,
         runner=make_runner(
             loaders_of(plan, fetchers),
-            ready_program(plan, strict_nulls=strict_nulls),
+            program,
             workers=workers,
             start=start,
             started=started,
@@ -86,7 +88,6 @@ def prepare(
         ),
         workers=workers,
         memory_limit=memory_limit,
-        strict_nulls=strict_nulls,
         max_errors=pipeline.options.max_errors,
     )
 

@@ -95,7 +95,7 @@ class BadRows:
     def __init__(self, plan: BasePlan, *, strict_nulls: bool) -> None:
         self.known: dict[Row, Failure] = {}
         self._plan = plan
-        self._key = _key(plan, strict_nulls=strict_nulls)
+        self._key = _key(plan, strict_nulls)
         self._causes = _kept_causes(plan)
         self._covered: dict[str, list[int]] = {}
         self._told: dict[int, list[Row]] = {}  # of each source, in the order in which they became known
@@ -256,9 +256,7 @@ def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
     """Returns the bad rows of a plan. Each plan has one object, so that later epochs of this process know them all."""
     with _LOCK:
         found: dict[bool, BadRows] = plan.__dict__.setdefault("bad_rows", {})
-        if strict_nulls not in found:
-            found[strict_nulls] = BadRows(plan, strict_nulls=strict_nulls)
-        return found[strict_nulls]
+        return found.get(strict_nulls) or found.setdefault(strict_nulls, BadRows(plan, strict_nulls=strict_nulls))
 
 
 _LOCK = ForkLock()
@@ -316,7 +314,7 @@ def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:
     return (DecodeError.__name__,) if len(plan.parts) == 1 and all(step.runs_user_code for step in behind) else ()
 
 
-def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
+def _key(plan: BasePlan, strict_nulls: bool) -> str | None:
     """Returns the key under which the rows are stored, or ``None`` if they must not be stored."""
     keys = []
     for part in plan.parts:

@@ -21,6 +21,7 @@ from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
 from ...schema.ragged import concat_ranges
+from .bad_rows import BadRows
 from .jobs import Job, JobPosition, Merging, Skip, SkipPosition
 from .skipping import SkippingPlanner
 
@@ -40,14 +41,12 @@ class BucketSkippingPlanner(SkippingPlanner):
         plan: BasePlan,
         cursor: Cursor,
         *,
-        strict_nulls: bool,
+        bad: BadRows,
         max_errors: float | None,
         counters: Counters,
         merging: Merging | None = None,
     ) -> None:
-        super().__init__(
-            plan, cursor, strict_nulls=strict_nulls, max_errors=max_errors, counters=counters, merging=merging
-        )
+        super().__init__(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, merging=merging)
         assert isinstance(plan, Plan)
         assert isinstance(plan.items, BucketItems)
         self._one_plan = plan

@@ -23,7 +23,7 @@ from ...errors import PipelineError
 from ...order.cursor import START, Cursor, SkipState
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
-from .bad_rows import FailedItem, Failure, Row, SkippedItem, bad_rows_of
+from .bad_rows import BadRows, FailedItem, Failure, Row, SkippedItem
 from .error_limit import ErrorLimit
 from .jobs import Job, JobPosition, Merging, Skip, SkipPosition
 from .part_positions import PartPositions
@@ -39,7 +39,7 @@ class SkippingPlanner:
     Args:
         plan: the plan.
         cursor: where to begin.
-        strict_nulls: whether nulls are errors.
+        bad: the rows that are known to fail.
         max_errors: see `Options.max_errors`.
         counters: where the rows left out are counted.
         merging: how many batches a job may hold; ``None`` = one.
@@ -50,7 +50,7 @@ class SkippingPlanner:
         plan: BasePlan,
         cursor: Cursor,
         *,
-        strict_nulls: bool,
+        bad: BadRows,
         max_errors: float | None,
         counters: Counters,
         merging: Merging | None = None,
@@ -58,7 +58,7 @@ class SkippingPlanner:
         self._plan = plan
         self._cursor = cursor
         self._counters = counters
-        self.bad = bad_rows_of(plan, strict_nulls=strict_nulls)
+        self.bad = bad
         self.bad.refresh()
         self._positions = PartPositions(plan, cursor)
         self._merging = merging or Merging()

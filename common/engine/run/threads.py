@@ -29,7 +29,7 @@ from ..columns.first_job import FirstJob
 from ..read.column_reader import ReadContext, TableCache
 from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble, assemble_batches
-from .bad_rows import FailedItem
+from .bad_rows import FailedItem, bad_rows_of
 from .block_loader import loaders_of
 from .block_store import BlockHandle, BlockStore, sources_of
 from .bucket_skipping import planner_class
@@ -91,7 +91,7 @@ class ThreadedEngine:
             self._skipping = planner_class(plan)(
                 plan,
                 cursor,
-                strict_nulls=strict_nulls,
+                bad=bad_rows_of(plan, strict_nulls=strict_nulls),
                 max_errors=max_errors,
                 counters=self._counters,
                 merging=self._merging,

@@ -21,7 +21,7 @@ from PIL import Image
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
 from parquetry.common.counting.counters import Count, Counters
 from parquetry.common.counting.loader_stats import SkippedRow
-from parquetry.common.engine.run.bad_rows import BadRows, FailedItem
+from parquetry.common.engine.run.bad_rows import BadRows, FailedItem, bad_rows_of
 from parquetry.common.engine.run.skipping import SkippingPlanner
 from parquetry.common.errors import DecodeError, PipelineError, StateError
 from parquetry.common.order.cursor import Cursor
@@ -497,7 +497,9 @@ def test_taking_over_counts_no_row_twice(url: str, caplog: pytest.LogCaptureFixt
     plan, counters = pipeline.plan(), Counters()
 
     def planner(cursor: Cursor) -> SkippingPlanner:
-        return SkippingPlanner(plan, cursor, strict_nulls=False, max_errors=None, counters=counters)
+        return SkippingPlanner(
+            plan, cursor, bad=bad_rows_of(plan, strict_nulls=False), max_errors=None, counters=counters
+        )
 
     died = planner(Cursor())
     jobs = list(died)
