@@ -22,7 +22,6 @@ from s3_server import serving
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import arrow_reader, fetch
-from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.engine.run import selecting
 from parquetry.common.layout import temporary
 from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer
@@ -325,14 +324,14 @@ def test_slices_of_one_row_select_the_same_rows(built: Built, chain: str, monkey
     monkeypatch.setattr(arrow_reader, "_SLICE_BYTES", (1, 1))
     monkeypatch.setattr(selecting, "_TESTED_AT_ONCE", 4)
     slices: list[int] = []
-    read = Fetcher._slices
+    read = arrow_reader.ArrowReader.slices
 
-    def counted(self: Fetcher, *args: Any) -> Any:
+    def counted(self: Any, *args: Any) -> Any:
         for each in read(self, *args):
             slices.append(each[0])
             yield each
 
-    monkeypatch.setattr(Fetcher, "_slices", counted)
+    monkeypatch.setattr(arrow_reader.ArrowReader, "slices", counted)
     assert THREADS.elements(SELECTING[chain](built.pipeline(memory_limit=1))) == expected
     assert max(slices) == 1
 

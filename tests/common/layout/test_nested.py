@@ -14,7 +14,8 @@ from builders import write_table
 
 from parquetry.common import Pipeline, contains, hash_split
 from parquetry.common.engine.read import kept_tables
-from parquetry.common.engine.read.core_reader import NOTHING, CoreReader
+from parquetry.common.engine.read.column_reader import NOTHING
+from parquetry.common.engine.read.core_reader import CoreReader
 from parquetry.common.layout.nested import (
     as_stored,
     one_array,

@@ -111,7 +111,7 @@ def test_row_groups_beyond_the_limit_give_the_same_rows_in_slices(
             assert len(sizes) == count
         return found, max(sizes)
 
-    monkeypatch.setattr("parquetry.common.engine.read.fetch._SLICE_BYTES", (1000, 1000))
+    monkeypatch.setattr("parquetry.common.engine.read.arrow_reader._SLICE_BYTES", (1000, 1000))
     whole, largest = selected(1 << 30)
     assert largest == ROWS // 2
     sliced, largest = selected(1000)

@@ -13,9 +13,11 @@ import pytest
 from faces import SIDECAR, THREADS, Face
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.read.column_reader import ReadRequest
 from parquetry.common.engine.read.disk_cache import DiskCache
 from parquetry.common.engine.read.fetch import Fetcher, fetchers_of
 from parquetry.common.engine.read.file_cells import RowGroupColumns
+from parquetry.common.engine.read.kept_tables import table_key
 from parquetry.common.engine.run.block import BlockParts
 from parquetry.common.errors import DatasetError, DecodeError
 
@@ -119,7 +121,7 @@ def test_a_cache_entry_of_another_length_counts_as_missing(source: bytes, tmp_pa
     pipeline = Pipeline(path, ["number"]).cache(str(tmp_path / "cache"))
     [fetcher] = fetchers_of(pipeline.plan())
     DiskCache(str(tmp_path / "cache"), None).put(
-        fetcher._key(0, fetcher._stored), pa.table({"number": pa.array(range(ROWS - 1))})
+        table_key(pipeline.dataset, 0, fetcher.fields, frozenset()), pa.table({"number": pa.array(range(ROWS - 1))})
     )
     assert [int(row["number"]) for row in pipeline] == list(range(ROWS))
 
@@ -131,12 +133,12 @@ def test_values_of_a_chunk_that_says_another_count_than_its_row_group_are_left_t
     write_dataset(tmp_path / "data", schema, ({"sweep": np.full((40, 40), n, np.float32)} for n in range(6)))
     pipeline = Pipeline(tmp_path / "data")
     [fetcher] = fetchers_of(pipeline.plan())
-    assert set(fetcher._cells.read(0, None)) <= {"sweep"}
+    assert set(fetcher._cells.read(ReadRequest(row_group=0)).values) <= {"sweep"}
     groups = pipeline.dataset.row_groups
     monkeypatch.setattr(
         pipeline.dataset, "row_groups", type(groups)(file=groups.file, group=groups.group, rows=groups.rows + 1)
     )
-    assert fetcher._cells.read(0, None) == {}
+    assert fetcher._cells.read(ReadRequest(row_group=0)).values == {}
     with pytest.raises(DatasetError, match="expected 7 rows of column 'sweep', as the footer says, got 6"):
         fetcher.fetch(0, None)
 
