@@ -58,16 +58,20 @@ def evaluate(
     read: ReadStored,
     test: RowPredicate,
     threads: int,
+    begin: Selection | None = None,
 ) -> Selection:
     """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
 
     A `Measure` stage must come last.
 
+    Args:
+        begin: the selection after earlier steps, none of them ``take`` or ``skip``; ``None`` means every row.
+
     Raises:
         DatasetError: timestamps are null or decrease. The message names the file and the row.
         PipelineError: an expression does not fit the columns.
     """
-    selection = every_row(dataset)
+    selection = begin or every_row(dataset)
     stored = _Stored(dataset=dataset, read=read, test=test, threads=threads)
     cut = False
     for step in steps:
