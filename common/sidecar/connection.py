@@ -79,26 +79,26 @@ class SlotPool:
         """The memory of all slots."""
         return sum(slot.memory.num_bytes for slot in (*self._slots.values(), *self._private))
 
-    def take(self, most: int) -> Slot | None:
-        """Returns a free slot, a new one if there are fewer than ``most``, or ``None``. Call with `changed` held."""
-        if self._free:
-            return self._free.popleft()
-        if len(self._slots) >= most:
-            return None
-        number = next(number for number in count() if number not in self._slots)
-        slot = self._slots[number] = Slot(number, SlotMemory(memory_file("slot")))
-        memory = slot.memory
-        self._client.send(
-            Message(type=MessageType.SLOT, a=slot.number, b=memory.num_bytes, descriptor=memory.descriptor)
-        )
-        return slot
+    def has_room(self, most: int) -> bool:
+        """Whether a slot is free, or there are fewer than ``most``."""
+        return bool(self._free) or len(self._slots) < most
 
-    def take_private(self) -> Slot:
-        """Returns a slot that the client never sees, for rows that are grouped later. Call with `changed` held."""
-        if self._private:
-            return self._private.popleft()
-        self._private_made += 1
-        return Slot(_FIRST_PRIVATE + self._private_made, SlotMemory(memory_file("rows")))
+    def take(self, *, is_private: bool = False) -> Slot:
+        """Returns a free slot or a new one. A private one is never seen by the client."""
+        with self.changed:
+            free = self._private if is_private else self._free
+            if free:
+                return free.popleft()
+            if is_private:
+                self._private_made += 1
+                return Slot(_FIRST_PRIVATE + self._private_made, SlotMemory(memory_file("rows")))
+            number = next(number for number in count() if number not in self._slots)
+            slot = self._slots[number] = Slot(number, SlotMemory(memory_file("slot")))
+            memory = slot.memory
+            self._client.send(
+                Message(type=MessageType.SLOT, a=slot.number, b=memory.num_bytes, descriptor=memory.descriptor)
+            )
+            return slot
 
     def give(self, slot: Slot) -> None:
         """Takes back a slot that was not sent to the client."""

@@ -19,7 +19,7 @@ from processes import PATIENCE_S, run_python
 
 from parquetry.common import Pipeline, progress
 from parquetry.common.engine.read.claims import Claims
-from parquetry.common.engine.run import threads
+from parquetry.common.engine.run import loop
 from parquetry.common.engine.run.threads import ThreadedEngine
 from parquetry.common.errors import PipelineError
 from parquetry.common.layout import hedged_reads, retries
@@ -210,8 +210,8 @@ def test_a_thread_that_waits_for_a_step_that_no_thread_has_begun_is_told(
     plan = Pipeline(tmp_path / "rows.parquet").batch(3).plan()
     source = ThreadedEngine(plan, Cursor(iteration=0), threads=1, memory_limit=1 << 30, strict_nulls=False)
     leave, waits, errors = threading.Event(), threading.Event(), []
-    source._pool.submit(leave.wait, PATIENCE_S)
-    monkeypatch.setattr(threads, "describe_wait", lambda *_: waits.set())
+    source._loop._maker._pool.submit(leave.wait, PATIENCE_S)
+    monkeypatch.setattr(loop, "describe_wait", lambda *_: waits.set())
     monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0")
 
     def consume() -> None:

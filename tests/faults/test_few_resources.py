@@ -30,8 +30,8 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.engine.run import threads
-from parquetry.common.engine.run.threads import ThreadedEngine
+from parquetry.common.engine.run import decode_threads
+from parquetry.common.engine.run.loop import JobLoop
 from parquetry.common.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
 from parquetry.common.layout import hedged_reads
 from parquetry.common.layout.footers import remedy
@@ -182,7 +182,7 @@ def test_an_iterator_that_meets_a_limit_says_which(
         raise error
 
     pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
-    monkeypatch.setattr(ThreadedEngine, "_top_up", fail)
+    monkeypatch.setattr(JobLoop, "_top_up", fail)
     with pytest.raises(ResourceError, match=r"batch: .*(RLIMIT_NOFILE|RLIMIT_AS)"):
         next(iter(pipeline))
 
@@ -214,7 +214,7 @@ def test_an_odd_error_of_a_job_is_not_hidden_by_closing(tmp_path: Path, monkeypa
         raise RuntimeError("an odd error")
 
     pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
-    monkeypatch.setattr(threads, "assemble", fail)
+    monkeypatch.setattr(decode_threads, "assemble", fail)
     with pytest.raises(RuntimeError, match="an odd error"):
         next(iter(pipeline))
 
@@ -224,7 +224,7 @@ def test_an_interrupt_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     iterator = iter(build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads"))
-    monkeypatch.setattr(ThreadedEngine, "_top_up", interrupt)
+    monkeypatch.setattr(JobLoop, "_top_up", interrupt)
     try:
         raise MemoryError
     except MemoryError:

@@ -21,8 +21,8 @@ from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan, Plan
 from ...schema.ragged import concat_ranges
-from .bad_rows import BadRows
-from .jobs import Job, JobPosition, Merging, Skip, SkipPosition
+from .bad_rows import BadRows, bad_rows_of
+from .jobs import Job, JobPlanner, JobPosition, Merging, Planner, Skip, SkipPosition
 from .skipping import SkippingPlanner
 
 _FEWEST_SCANNED, _MOST_SCANNED = 16, 256
@@ -75,7 +75,15 @@ class BucketSkippingPlanner(SkippingPlanner):
             place += 1
             if len(draw.items):
                 after = JobPosition(begin=begin, end=place, skips=tuple(skips), left_out=left_out)
-                return Job(number=self._number, steps=1, count=len(draw.items), elements=1, draws=(draw,), place=after)
+                return Job(
+                    number=self._number,
+                    steps=1,
+                    count=len(draw.items),
+                    elements=1,
+                    draws=(draw,),
+                    first=begin.elements,
+                    place=after,
+                )
             barren += 1
             if skips:
                 self._check_some_do_not_fail(barren, skips)
@@ -176,7 +184,19 @@ class BucketSkippingPlanner(SkippingPlanner):
         return places, np.cumsum(count) - count, concat_ranges(first, count)
 
 
-def planner_class(plan: BasePlan) -> type[SkippingPlanner]:
-    """Returns the class that plans an iteration of a plan without the rows that fail."""
+def planner_of(
+    plan: BasePlan,
+    cursor: Cursor,
+    *,
+    strict_nulls: bool,
+    max_errors: float | None,
+    counters: Counters,
+    merging: Merging,
+) -> Planner:
+    """Returns the planner of an iteration. ``strict_nulls`` says whether nulls are errors; see `SkippingPlanner`."""
+    if not plan.skips:
+        return JobPlanner(plan, plan.steps(cursor), cursor.iteration, start=cursor.start, merging=merging)
     fills_batches = isinstance(plan, Plan) and isinstance(plan.items, BucketItems)
-    return BucketSkippingPlanner if fills_batches else SkippingPlanner
+    kind = BucketSkippingPlanner if fills_batches else SkippingPlanner
+    bad = bad_rows_of(plan, strict_nulls=strict_nulls)
+    return kind(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, merging=merging)

@@ -1,13 +1,14 @@
 """Plans the jobs of an iteration.
 
-`JobPlanner` returns the jobs in order, and `Merging` decides how many small steps each of them makes at once.
-`block_store` loads the blocks that they draw from.
+A `Planner` returns the jobs in order, and `Merging` decides how many small steps each of them makes at once.
+`block_store` loads the blocks that they draw from, and `loop` runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from ...order.positions import BatchView, consecutive
 from ...plan.draws import Draw
 from ...plan.plan import BasePlan
 from ...process.dataclass import dataclass
-from .bad_rows import SkippedItem
+from .bad_rows import FailedItem, SkippedItem
 
 _MOST_BLOCKS = 8
 _GROWTH = 2
@@ -86,6 +87,7 @@ class Job:
         count: the number of rows of all steps.
         elements: the number of elements: batches, or the rows of a chunk.
         draws: which items to take from which block.
+        first: the number of elements before it, as a state counts them.
         place: the position of the job, if rows that fail are left out.
         bounds: if the steps may differ in size, the row at which each begins, and ``count``.
         is_suspect: whether it is a part of a job that ended several workers.
@@ -97,6 +99,7 @@ class Job:
     count: int
     elements: int
     draws: tuple[Draw, ...]
+    first: int = 0
     place: JobPosition | None = None
     bounds: tuple[int, ...] = ()
     is_suspect: bool = False
@@ -106,6 +109,11 @@ class Job:
     def has_halves(self) -> bool:
         """Whether the job can be repeated in halves."""
         return (self.count if self.is_trial else self.elements) > 1
+
+    @property
+    def rows_of_parts(self) -> list[int]:
+        """The number of rows of each part that is made apart: of each step if they may differ in size, or of all."""
+        return [last - first for first, last in pairwise(self.bounds)] if self.bounds else [self.count]
 
     def halves(self) -> list[tuple[Job, list[int]]]:
         """Returns the `part` with each half of the elements, in order."""
@@ -129,6 +137,7 @@ class Job:
             count=end - begin,
             elements=elements,
             draws=tuple(draw for _, draw in kept),
+            first=self.first + first,
             place=None if self.place is None else self.place.part(first, last, self.elements, rows),
             bounds=tuple(bound - begin for bound in self.bounds[first : last + 1]),
         )
@@ -143,24 +152,29 @@ class Merging:
     called in any thread.
 
     Args:
-        most: the maximum number of steps.
+        most: the maximum number of steps; also an attribute.
         most_bytes: what the steps of a job may take in memory.
     """
 
     def __init__(self, most: int = 1, most_bytes: int = 0) -> None:
-        self._most = most
+        self.most = most
         self._most_bytes = most_bytes
         self._by_size = 1
         self._by_blocks = most
 
+    @classmethod
+    def of(cls, plan: BasePlan, job_bytes: int, workers: int) -> Merging:
+        """Returns the merging of a plan whose jobs may take ``job_bytes``; see `BasePlan.merged_steps`."""
+        return cls(plan.merged_steps(job_bytes, workers), plan.merged_bytes(job_bytes, workers))
+
     @property
     def steps(self) -> int:
         """How many steps the next job may hold."""
-        return max(min(self._most, self._by_size, self._by_blocks), 1)
+        return max(min(self.most, self._by_size, self._by_blocks), 1)
 
     def planned(self, steps: int, blocks: int) -> None:
         """Notes from how many blocks a job takes its rows."""
-        self._by_blocks = self._most if blocks <= 1 else max(_MOST_BLOCKS * steps // blocks, 1)
+        self._by_blocks = self.most if blocks <= 1 else max(_MOST_BLOCKS * steps // blocks, 1)
 
     def made(self, steps: int, num_bytes: int) -> None:
         """Notes how many bytes the steps of a job take."""
@@ -168,33 +182,74 @@ class Merging:
             self._by_size = min(_GROWTH * steps, self._most_bytes * steps // max(num_bytes, 1))
 
 
-class JobPlanner:
-    """The jobs of one iteration, in order.
+class Planner:
+    """Plans the jobs of one iteration, in order, and decides what becomes of rows that fail. Here, they are errors.
 
-    Args:
-        merging: how many steps a job may hold; ``None`` = one. It merges full batches, and those that differ in size.
+    Attributes:
+        merging: how many steps a job may hold.
     """
 
-    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merging: Merging | None = None) -> None:
-        self._plan = plan
-        self._steps = steps
-        self._length = steps.length
-        self._iteration = iteration
-        self._merging = merging or Merging()
-        self._next_step = 0
-        self._number = 0
+    merging: Merging
 
     def __iter__(self) -> Iterator[Job]:
         return self
 
     def __next__(self) -> Job:
+        """Returns the next job."""
+        raise NotImplementedError
+
+    def plan_again(self, job: Job, find: Callable[[], list[FailedItem]]) -> bool:
+        """Plans a failed job, or a part of one, and the jobs after it again without the rows that fail.
+
+        Args:
+            find: finds the items that fail alone, in this job and in those after it.
+
+        Returns:
+            Whether they are planned again. Otherwise, the errors of the job's elements belong to the consumer.
+        """
+        return False
+
+    def passed(self, job: Job) -> Sequence[tuple[int, SkipState]]:
+        """Counts the rows that a job left out. Call it when the job, or its error, is delivered.
+
+        Returns:
+            The elements of the job at which the left-out rows change, each with the new state.
+        """
+        return ()
+
+    def finish(self) -> None:
+        """Ends the iteration, after its last job."""
+
+
+class JobPlanner(Planner):
+    """The jobs of one iteration, in order.
+
+    Args:
+        start: the number of elements before the first job.
+        merging: how many steps a job may hold; ``None`` = one. It merges full batches, and those that differ in size.
+    """
+
+    def __init__(
+        self, plan: BasePlan, steps: BatchView, iteration: int, *, start: int = 0, merging: Merging | None = None
+    ) -> None:
+        self._plan = plan
+        self._steps = steps
+        self._length = steps.length
+        self._iteration = iteration
+        self.merging = merging or Merging()
+        self._next_step = 0
+        self._number = 0
+        self._first = start
+
+    def __next__(self) -> Job:
         if self._length is not None and self._next_step >= self._length:
             raise StopIteration
-        steps = min(self._merging.steps, self._steps.run(self._next_step))
+        steps = min(self.merging.steps, self._steps.run(self._next_step))
         job = self._of_consecutive_rows(steps) or self._of_any_rows(steps)
-        self._merging.planned(steps, len(job.draws))
+        self.merging.planned(steps, len(job.draws))
         self._next_step += steps
         self._number += 1
+        self._first += job.elements
         return job
 
     def _of_consecutive_rows(self, steps: int) -> Job | None:
@@ -206,16 +261,25 @@ class JobPlanner:
         if rows is None or draws is None:
             return None
         count = rows.last - rows.first
-        elements = count if self._plan.batch_view is None else steps
-        return Job(number=self._number, steps=steps, count=count, elements=elements, draws=tuple(draws))
+        return self._job(steps, count, count, draws)
 
     def _of_any_rows(self, steps: int) -> Job:
         passes, index = self._steps.rows(self._next_step, steps)
-        draws = tuple(self._plan.draws(self._iteration, passes, index))
-        elements = len(index) if self._plan.batch_view is None else steps
-        count = self._plan.rows_drawn(draws, len(index))
+        draws = self._plan.draws(self._iteration, passes, index)
         bounds: tuple[int, ...] = ()
         if steps > 1 and self._plan.has_uneven_batches:
             sizes = self._plan.item_rows(self._iteration, passes, index).reshape(steps, -1).sum(axis=1)
             bounds = (0, *np.cumsum(sizes).tolist())
-        return Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws, bounds=bounds)
+        return self._job(steps, len(index), self._plan.rows_drawn(draws, len(index)), draws, bounds)
+
+    def _job(self, steps: int, items: int, count: int, draws: Sequence[Draw], bounds: tuple[int, ...] = ()) -> Job:
+        elements = items if self._plan.batch_view is None else steps
+        return Job(
+            number=self._number,
+            steps=steps,
+            count=count,
+            elements=elements,
+            draws=tuple(draws),
+            first=self._first,
+            bounds=bounds,
+        )

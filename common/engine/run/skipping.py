@@ -12,7 +12,7 @@ are treated like rows. If a function drops rows, elements are the rows that it g
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
@@ -25,7 +25,7 @@ from ...plan.draws import Draw
 from ...plan.plan import BasePlan
 from .bad_rows import BadRows, FailedItem, Failure, Row, SkippedItem
 from .error_limit import ErrorLimit
-from .jobs import Job, JobPosition, Merging, Skip, SkipPosition
+from .jobs import Job, JobPosition, Merging, Planner, Skip, SkipPosition
 from .part_positions import PartPositions
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _MOST_SEARCHED = 4096  # positions among which to look for a row that does not f
 _BARREN_PASSES = 16  # a part may have other rows in each pass
 
 
-class SkippingPlanner:
+class SkippingPlanner(Planner):
     """The jobs of one iteration, in order, like those of `JobPlanner`, but each with its `JobPosition`.
 
     Args:
@@ -61,7 +61,7 @@ class SkippingPlanner:
         self.bad = bad
         self.bad.refresh()
         self._positions = PartPositions(plan, cursor)
-        self._merging = merging or Merging()
+        self.merging = merging or Merging()
         self._chunk_rows = plan.chunk_rows
         self._begin = self._first_place(cursor)
         self._over: list[SkippedItem] = []  # after the last job, up to the one that `max_errors` does not allow
@@ -79,9 +79,6 @@ class SkippingPlanner:
         self._number = 0
         self._finished = False
 
-    def __iter__(self) -> SkippingPlanner:
-        return self
-
     def __next__(self) -> Job:
         if self._uncounted and self._limit.exceeded(0, 1):
             self._over, self._uncounted = self._uncounted[: self._limit.rows + 1], []
@@ -97,18 +94,17 @@ class SkippingPlanner:
     def _chunk(self) -> int:
         """The most rows of the next job."""
         size = self._positions.batch_size
-        return self._chunk_rows if size is None else size * self._merging.steps
+        return self._chunk_rows if size is None else size * self.merging.steps
 
-    def rewind(self, job: Job) -> None:
-        """Goes back to this job, so that it and the jobs after it are planned again."""
-        assert job.place is not None
-        self._begin = job.place.begin
-        self._over = []
-
-    def add(self, failed: Sequence[FailedItem]) -> None:
-        """Notes the items that failed."""
+    def plan_again(self, job: Job, find: Callable[[], list[FailedItem]]) -> bool:
+        failed = find()
         for each in failed:
             self.bad.add(each)
+        if failed:
+            assert job.place is not None
+            self._begin = job.place.begin
+            self._over = []
+        return bool(failed)
 
     def skipped_after(self, job: Job, element: int) -> SkipState:
         """Returns what was left out up to the ``element``-th element of a job."""
@@ -117,18 +113,13 @@ class SkippingPlanner:
         end = job.place.end_of(element, job.elements, self._positions.batch_size or 1)
         return SkipState(rows=max(0, end - rows))  # a last, shorter batch counts as a full one
 
-    def changes(self, job: Job) -> list[tuple[int, SkipState]]:
-        """Returns the elements of a job at which the left-out rows change, each with the new state."""
+    def passed(self, job: Job) -> list[tuple[int, SkipState]]:
         assert job.place is not None
+        self._count([row for _, row in job.place.skips])
         if not job.place.ends:
             return [(1, self.skipped_after(job, job.elements))]
         each = [(element, self.skipped_after(job, element)) for element in range(1, job.elements + 1)]
         return [each[0], *(after for before, after in pairwise(each) if after[1] != before[1])]
-
-    def passed(self, job: Job) -> None:
-        """Counts the rows that a job left out. Call it when the job is returned to the consumer, or its error."""
-        if job.place is not None:
-            self._count([row for _, row in job.place.skips])
 
     def finish(self) -> None:
         """Ends the iteration: saves and logs the rows that were left out.
@@ -289,7 +280,7 @@ class SkippingPlanner:
     def _job(self, begin: SkipPosition, positions: np.ndarray, skips: Sequence[Skip], steps: int) -> Job:
         passes, index = self._positions.resolve(positions)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
-        self._merging.planned(steps, len(draws))
+        self.merging.planned(steps, len(draws))
         end, count = int(positions[-1]) + 1, len(positions)
         rows = count // steps
         apart = steps > 1 and end - int(positions[0]) > count
@@ -299,6 +290,7 @@ class SkippingPlanner:
             count=count,
             elements=count if self._positions.batch_size is None else steps,
             draws=draws,
+            first=begin.elements,
             place=JobPosition(
                 begin=begin,
                 end=end,

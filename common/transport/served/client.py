@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.columns.batch import Column, leading
+from ...engine.columns.batch import leading
+from ...engine.run.step_run import Converter
 from ...errors import ParquetryError, SidecarError, error_class
 from ...order.cursor import NOTHING, Cursor
 from ...stages.base import Stage
@@ -153,7 +154,8 @@ class ServedSource:
 
     skipped, ready = NOTHING, 0
 
-    def __init__(self, wanted: StepRequest, address: ServerAddress) -> None:
+    def __init__(self, wanted: StepRequest, address: ServerAddress, converter: Converter) -> None:
+        self._converter = converter
         cursor = wanted.cursor
         self.position = cursor.start
         self._connection: Connection | None = open_stream(
@@ -170,7 +172,7 @@ class ServedSource:
         self._leaves = wanted.plan.element.leaves
         self._reader: Any = None
 
-    def __next__(self) -> tuple[int, list[Column]]:
+    def __next__(self) -> tuple[int, Any]:
         connection = self._connection
         if connection is None or connection.pid != os.getpid():
             raise StopIteration
@@ -196,7 +198,8 @@ class ServedSource:
         self._ask_for_one()
         columns = decode_rows(self._leaves, batch, known)
         self.position = int(known[POSITION_KEY])
-        return leading(columns[0]), columns
+        [step] = self._converter(columns, 1)
+        return leading(columns[0]), step
 
     def _ask_for_one(self) -> None:
         """Requests one more batch of a shared epoch.

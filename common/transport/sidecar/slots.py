@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -250,3 +250,15 @@ class Slot:
     def __init__(self, number: int, memory: SlotMemory) -> None:
         self.number = number
         self.memory = memory
+
+
+class MadeSlot(NamedTuple):
+    """A slot with the batches that a job has made in it."""
+
+    slot: Slot
+    headers: list[BatchHeader]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the batches."""
+        return self.headers[-1].table_offset

@@ -28,7 +28,7 @@ from ..children import how_it_ended, killed_for_memory
 from ..processes import start_vital
 from .protocol import BatchHeader
 from .shared_blocks import ExportedBlock, export_block
-from .slots import Slot
+from .slots import MadeSlot, Slot
 from .stalls import StallWatch
 from .stream import StreamChannel
 from .worker_process import WorkerProcess
@@ -99,9 +99,9 @@ class WorkerRunner:
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         return self._killed_for_memory != before
 
-    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> Future[list[BatchHeader]]:
-        future: Future[list[BatchHeader]] = Future()
-        self._jobs.put((future, job, handles, slot, first))
+    def submit(self, job: Job, handles: list[BlockHandle], slot: Slot) -> Future[MadeSlot]:
+        future: Future[MadeSlot] = Future()
+        self._jobs.put((future, job, handles, slot))
         return future
 
     def close(self) -> None:
@@ -126,26 +126,26 @@ class WorkerRunner:
             except BaseException as error:
                 future.set_exception(error)
 
-    def _make(self, worker: _Worker, job: Job, handles: list[BlockHandle], slot: Slot, first: int) -> list[BatchHeader]:
+    def _make(self, worker: _Worker, job: Job, handles: list[BlockHandle], slot: Slot) -> MadeSlot:
         self._counters.bind()
         blocks: list[ExportedBlock] = all_loaded(handles)
         held = [block for block in blocks if block.hold()]
         try:
             if len(held) < len(blocks):
                 raise PipelineError("iteration was closed.")
-            return [self._run(worker, job, blocks, slot, first)]
+            return MadeSlot(slot, [self._run(worker, job, blocks, slot)])
         finally:
             for block in held:
                 block.release()
                 if block.closed:
                     worker.stale.append(block.number)  # it may have been sent after it was discarded
 
-    def _run(self, worker: _Worker, job: Job, blocks: Sequence[ExportedBlock], slot: Slot, first: int) -> BatchHeader:
+    def _run(self, worker: _Worker, job: Job, blocks: Sequence[ExportedBlock], slot: Slot) -> BatchHeader:
         message = {
             "do": "job",
             "slot": slot.number,
             "count": job.count,
-            "first_element": first,
+            "first_element": job.first,
             "num_elements": job.elements,
             "sources": [
                 {

@@ -12,9 +12,8 @@ from builders import Built, built_once
 from processes import PATIENCE_S
 
 from parquetry.common.engine.read.fetch import Fetcher
-from parquetry.common.engine.run import threads
-from parquetry.common.engine.run.jobs import Job
-from parquetry.common.engine.run.threads import ThreadedEngine
+from parquetry.common.engine.run import loop
+from parquetry.common.engine.run.loop import JobLoop
 from parquetry.common.transport import open as opening
 
 built = built_once([[20, 13]], names=("id",))
@@ -28,21 +27,21 @@ class Hang:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._told = threading.Event(), threading.Event()
-        warn, warn_of_wait = threads._LOGGER.warning, ThreadedEngine._warn_of_long_wait
+        warn, wait = loop._LOGGER.warning, JobLoop._wait
 
         def told(*args: Any) -> None:
             warn(*args)
             self._told.set()
 
-        def watched(engine: ThreadedEngine, future: Any, handles: Any, job: Job) -> None:
-            meets_it = any(draw.key.block == 1 for draw in job.draws) and not self._told.is_set()
+        def watched(jobs: JobLoop[Any], started: Any) -> None:
+            meets_it = any(draw.key.block == 1 for draw in started.job.draws) and not self._told.is_set()
             if meets_it:
                 assert self._begun.wait(PATIENCE_S)
             monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0.05" if meets_it else str(PATIENCE_S))
-            warn_of_wait(engine, future, handles, job)
+            wait(jobs, started)
 
-        monkeypatch.setattr(threads._LOGGER, "warning", told)
-        monkeypatch.setattr(ThreadedEngine, "_warn_of_long_wait", watched)
+        monkeypatch.setattr(loop._LOGGER, "warning", told)
+        monkeypatch.setattr(JobLoop, "_wait", watched)
 
     def __call__(self) -> None:
         self._begun.set()

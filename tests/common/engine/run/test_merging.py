@@ -98,7 +98,7 @@ def test_fewer_jobs_are_ready_if_they_are_large(tmp_path: Path, fields: int, ahe
     plan = Pipeline(tmp_path / "x.parquet").batch(1024).repeat().plan()
     engine = ThreadedEngine(plan, Cursor(iteration=0), threads=2, memory_limit=1 << 30, strict_nulls=False)
     next(engine)
-    assert len(engine._pending) + 1 == ahead
+    assert len(engine._loop._jobs) + 1 == ahead
     engine.close()
 
 
@@ -112,5 +112,5 @@ def test_jobs_that_are_ready_and_the_current_one_take_half_of_the_memory(tmp_pat
     ) as engine:
         for _ in range(200):  # until jobs are as large as they may be
             next(engine)
-        taken = (len(engine._pending) + 1) * engine._job_bytes
+        taken = engine._loop._maker.held_bytes(len(engine._loop._jobs) + 1)
     assert limit // 5 < taken <= limit // 2

@@ -51,16 +51,16 @@ def images(url: str, **options: Any) -> Pipeline:
 
 def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every search for failing rows."""
-    from parquetry.common.engine.run import threads
+    from parquetry.common.engine.run import loop
 
     searched: list[int] = []
-    real = threads.failing_items
+    real = loop.failing_items
 
     def counted(job: Any, *rest: Any) -> Any:
         searched.append(job.count)
         return real(job, *rest)
 
-    monkeypatch.setattr(threads, "failing_items", counted)
+    monkeypatch.setattr(loop, "failing_items", counted)
     return searched
 
 
