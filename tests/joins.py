@@ -30,7 +30,7 @@ def copying(way: str) -> Iterator[None]:
     """Copies pieces of token lists in one of the `WAYS`."""
     with ExitStack() as patches:
         if way != WAYS[0]:
-            patches.enter_context(patch.object(join, "copy_pieces", gather._copy_by_numpy))
+            patches.enter_context(patch.object(join, "copy_pieces", gather.copy_pieces_by_numpy))
             patches.enter_context(patch.object(gather, "_LONG_PIECE", 0 if way == WAYS[1] else 1 << 62))
         yield
 

@@ -35,7 +35,8 @@ from parquetry.common.engine.columns.batch import (
     split_array,
     split_column,
 )
-from parquetry.common.native.dlpack import TensorRun, exchange_of, is_exchanged
+from parquetry.common.native.dlpack import TensorRun, is_exchanged
+from parquetry.common.native.kernels import exchange_of
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
 

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from ..memory.arena import ALIGNMENT, SCRATCH, block_memory
 from ..memory.arrow_views import as_arrow, is_number, number_dtype
 from ..memory.recent import RecentValues
-from ..native.library import address_of, is_compiled
-from ..native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus, decode_chunks
+from ..native.kernels import CHUNK_COMPRESSIONS, decode_chunks
+from ..native.library import address_of
+from ..native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus
 from ..native.zstd import has_zstd
 from ..process.dataclass import dataclass
 from .nested import has_extensions, wide
@@ -30,7 +31,6 @@ _STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BIT_PACKED"}
 """Encodings that chunks may name. Many writers name the last one for levels that flat columns do not have."""
-_COMPRESSED = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 2}  # `Compression` in pages.cc
 _PREFIX = 4  # bytes that each stored string has for its length
 _SHORT_TEXT = 8  # bytes of a string in a dictionary, on average; more are allocated if they are needed
 _READ_BYTES = 1 << 20  # chunks that follow each other are read together, as long as they stay in the processor's cache
@@ -320,9 +320,7 @@ _known: RecentValues[tuple[str, tuple[str, ...], frozenset[str]], CoreColumns] =
 
 def core_compressions() -> frozenset[str]:
     """Returns the compressions of column chunks that the core can read; empty if it is not compiled."""
-    if not is_compiled():
-        return frozenset()
-    return frozenset(_COMPRESSED) if has_zstd() else frozenset(_COMPRESSED) - {"ZSTD"}
+    return frozenset(name for name in CHUNK_COMPRESSIONS if name != "ZSTD" or has_zstd())
 
 
 def read_by_core(
@@ -389,15 +387,13 @@ def core_columns(
     known = _known.get((key, names, ordered))
     if known is not None:
         return known
-    found = []
-    if is_compiled():
-        here, wanted = leaves(), repeat(None) if kinds is None else kinds
-        found = [
-            _column(footer, group, *here[name], wanted=kind)
-            for name, kind in zip(names, wanted, strict=False)
-            if name in here
-        ]
-    columns = tuple(sorted((column for column in found if column is not None), key=lambda column: column.begin))
+    here, wanted = leaves(), repeat(None) if kinds is None else kinds
+    possible = [
+        _column(footer, group, *here[name], wanted=kind)
+        for name, kind in zip(names, wanted, strict=False)
+        if name in here
+    ]
+    columns = tuple(sorted((column for column in possible if column is not None), key=lambda column: column.begin))
     made = CoreColumns(columns, footer.row_group(group).num_rows, ordered)
     _known.keep((key, names, ordered), made)
     return made
@@ -438,7 +434,7 @@ def _column(
     levels, chunk = footer.schema.column(leaf), footer.row_group(group).column(leaf)
     kind, rows = field.type, footer.row_group(group).num_rows
     compression = chunk.compression
-    if not {*chunk.encodings} <= _ENCODINGS or compression not in _COMPRESSED:
+    if not {*chunk.encodings} <= _ENCODINGS or compression not in CHUNK_COMPRESSIONS:
         return None
     if compression == "ZSTD" and not has_zstd():
         return None
@@ -469,7 +465,7 @@ def _column(
     if wanted is not None and offset_bytes:
         offset_bytes = _WIDE_BYTES
     most = max(_MOST_RATIO * size, _LEAST_BYTES)
-    compressed = _COMPRESSED[compression]
+    compressed = CHUNK_COMPRESSIONS[compression]
     if min(begin, size - 1, count, unpacked) < 0 or max(needed, unpacked, offset_bytes * rows) > most:
         return None
     if size > _MOST_CHUNK_BYTES or not (lists or chunk.num_values == rows):

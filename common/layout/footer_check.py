@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..native.parquet import passes
+from ..native.kernels import passes
 from .thrift import PLACE, Wanted, parse_struct
 
 # The field numbers in parquet.thrift of the fields that are checked.

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..memory.recent import RecentValues
-from ..native.parquet import passes, row_group_places
+from ..native.kernels import passes, row_group_places
 from .files import DataFile
 from .footers import footer_tail, from_footer, is_signed, kept_footer, naming_file, read_footer
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..native.parquet import longest_value
+from ..native.kernels import longest_value
 from ..process.dataclass import dataclass
 from ..process.forks import pc
 from .chunk_ranges import PADDING_BYTES

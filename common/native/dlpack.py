@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .library import address_of, library
+from .library import CORE, address_of
 
 _FUNCTIONS = (
     "PyList_New",
@@ -41,7 +41,7 @@ DTYPES = frozenset(map(np.dtype, _NAMES))
 def exchange_of(tensor_class: type) -> int | None:
     """Returns the address of the function that makes a library's tensors.
 
-    Returns ``None`` if the library has none that we know, or without the compiled core.
+    Returns ``None`` if the library has none that we know.
 
     Args:
         tensor_class: the class of its tensors, such as `torch.Tensor`.
@@ -51,7 +51,7 @@ def exchange_of(tensor_class: type) -> int | None:
     is_valid, pointer = python["PyCapsule_IsValid"], python["PyCapsule_GetPointer"]
     is_valid.argtypes = pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     pointer.restype = c_void_p
-    if library() is None or not is_valid(capsule, _CAPSULE):
+    if not is_valid(capsule, _CAPSULE):
         return None
     interface = pointer(capsule, _CAPSULE)
     if ctypes.c_uint32.from_address(interface).value != _MAJOR:
@@ -85,7 +85,7 @@ class TensorLayout:
             owners: objects that hold the memory, and have to exist when the function is called. Each is then kept until
                 the last of its tensors is freed.
         """
-        make, python = _maker(library())
+        make, python = _maker()
         held = (c_void_p * len(owners))(*map(id, owners))
         return partial(make, python, exchange, held, len(owners), self._words, self.count)
 
@@ -162,9 +162,9 @@ def _numbers(values: Sequence[int]) -> ctypes.Array[c_int64]:
 
 
 @lru_cache(maxsize=1)
-def _maker(core: ctypes.CDLL) -> tuple[Any, Any]:
+def _maker() -> tuple[Any, Any]:
     """Returns the core's function, which is called with the interpreter lock, and Python's functions for it."""
-    make = ctypes.PyDLL(core._name).parquetry_tensors
+    make = ctypes.PyDLL(CORE._name).parquetry_tensors
     described, memory = (c_void_p, c_int64), (c_void_p, c_int64)
     make.restype = ctypes.py_object
     make.argtypes = (c_void_p, c_void_p, c_void_p, c_int64, *described, *memory, c_void_p, c_void_p, c_int64)

@@ -1,4 +1,4 @@
-"""Copies rows by number, from fixed-width columns or runs of bytes, with the compiled core or with numpy.
+"""Kernels that copy rows by number, from fixed-width columns or runs of bytes: compiled, and by numpy or Arrow.
 
 Row numbers are int64, in any order, and may repeat. The rows are written to the caller's arrays or to new ones. Both
 implementations write the same bytes. A row number that is out of range raises an `IndexError` before anything is
@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
-from .library import address_of, library
+from ..memory.arrow_views import as_arrow
+from .library import CORE, address_of
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 _FEW_ROWS = 1 << 31
@@ -40,25 +42,21 @@ def gather(
     """
     if not sources:
         return
-    source_rows, target_rows = len(sources[0]), len(targets[0])
-    for what, columns, count in (("columns", sources, source_rows), ("targets", targets, target_rows)):
-        if (found := {*map(len, columns)}) != {count}:
-            raise IndexError(f"gather: expected {what} of one length, got {sorted(found)}.")
-    core = library()
-    if core is None or not all(map(_is_plain, sources, targets)):
-        _gather_by_numpy(sources, rows, targets, places)
+    if not all(map(_is_plain, sources, targets)):
+        gather_by_numpy(sources, rows, targets, places)
         return
+    source_rows, target_rows = _lengths(sources, targets)
     numbers = np.ascontiguousarray(rows, np.int32 if rows.dtype == np.int32 else np.int64)
     if len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and numbers.dtype == np.int64:
         wide, numbers = numbers, np.empty(len(numbers), np.int32)
-        wrong = core.parquetry_narrow(address_of(wide), len(wide), source_rows, address_of(numbers))
+        wrong = CORE.parquetry_narrow(address_of(wide), len(wide), source_rows, address_of(numbers))
         if wrong >= 0:
             raise _outside(int(wide[wrong]), source_rows)
     to = None if places is None else np.ascontiguousarray(places, np.int64)
     if to is None and target_rows < len(numbers):
         raise IndexError(f"gather: expected targets of {len(numbers)} rows, got {target_rows}.")
     described = np.array([_described(*pair) for pair in zip(sources, targets, strict=True)], np.int64)
-    wrong = core.parquetry_gather(
+    wrong = CORE.parquetry_gather(
         address_of(described),
         len(described),
         source_rows,
@@ -79,27 +77,23 @@ def gather_runs(
     data: _Array,
     rows: _Array,
     allocate: Callable[[int], _Array] | None = None,
-) -> tuple[_Array, _Array] | None:
-    """Copies runs of ``data`` end to end. Returns their ends (int64 ``[N + 1]``, beginning with 0) and bytes, or
-    ``None`` if there is no compiled core.
+) -> tuple[_Array, _Array]:
+    """Copies runs of ``data`` end to end. Returns their ends (int64 ``[N + 1]``, beginning with 0) and bytes.
 
     Args:
         offsets: int64 ``[S + 1]``; run ``r`` is ``data[offsets[r] : offsets[r + 1]]``.
         data: uint8, contiguous.
-        allocate: returns memory for the given number of bytes (uint8); ``None`` to use a new array.
+        allocate: may be called for memory of the given number of bytes (uint8); ``None`` to use a new array.
 
     Raises:
         IndexError: a row is out of range, or a run does not lie in ``data``.
     """
-    core = library()
-    if core is None:
-        return None
     numbers = np.ascontiguousarray(rows, np.int64)
     offsets = np.ascontiguousarray(offsets, np.int64)
     data = np.ascontiguousarray(data)
     ends = np.empty(len(numbers) + 1, np.int64)
-    begins, values, wanted, found = (address_of(each) for each in (offsets, data, numbers, ends))
-    wrong = core.parquetry_run_ends(begins, len(offsets) - 1, len(data), wanted, len(numbers), found)
+    begins, values, chosen, bounds = (address_of(each) for each in (offsets, data, numbers, ends))
+    wrong = CORE.parquetry_run_ends(begins, len(offsets) - 1, len(data), chosen, len(numbers), bounds)
     if wrong >= 0:
         row = int(numbers[wrong])
         if not 0 <= row < len(offsets) - 1:
@@ -107,8 +101,25 @@ def gather_runs(
         raise IndexError(f"gather: expected run {row} in {len(data)} bytes, got {offsets[row]} to {offsets[row + 1]}.")
     size = int(ends[-1])
     taken = np.empty(size, np.uint8) if allocate is None else allocate(size)
-    core.parquetry_runs(begins, values, len(data), wanted, len(numbers), found, address_of(taken))
+    CORE.parquetry_runs(begins, values, len(data), chosen, len(numbers), bounds, address_of(taken))
     return ends, taken
+
+
+def gather_runs_by_arrow(
+    offsets: _Array,
+    data: _Array,
+    rows: _Array,
+    allocate: Callable[[int], _Array] | None = None,
+) -> tuple[_Array, _Array]:
+    """Does what `gather_runs` does, in Arrow's memory. Runs that do not lie in ``data`` are not noticed."""
+    buffers = [None, *(pa.py_buffer(np.ascontiguousarray(each)) for each in (offsets, data))]
+    taken = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(as_arrow(rows))
+    if len(taken) == 0:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    ends = np.frombuffer(taken.buffers()[1], np.int64, len(taken) + 1, taken.offset * 8)
+    stored = taken.buffers()[2]
+    values = np.frombuffer(b"" if stored is None else stored, np.uint8)[ends[0] : ends[-1]]
+    return (ends if ends[0] == 0 else ends - ends[0]), values
 
 
 def copy_pieces(values: _Array, begins: _Array, counts: _Array, out: _Array, places: _Array) -> None:
@@ -122,12 +133,12 @@ def copy_pieces(values: _Array, begins: _Array, counts: _Array, out: _Array, pla
     Raises:
         IndexError: a piece does not lie in ``values`` or ``out``.
     """
-    core, plain = library(), values.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable
-    if core is None or not plain or values.dtype != out.dtype or values.dtype.hasobject:
-        _copy_by_numpy(values, begins, counts, out, places)
+    plain = values.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable
+    if not plain or values.dtype != out.dtype or values.dtype.hasobject:
+        copy_pieces_by_numpy(values, begins, counts, out, places)
         return
     begins, counts, places = (np.ascontiguousarray(each, np.int64) for each in (begins, counts, places))
-    wrong = core.parquetry_pieces(
+    wrong = CORE.parquetry_pieces(
         address_of(begins),
         address_of(counts),
         address_of(places),
@@ -142,7 +153,8 @@ def copy_pieces(values: _Array, begins: _Array, counts: _Array, out: _Array, pla
         raise _misplaced_piece(wrong, begins, counts, places, values, out)
 
 
-def _copy_by_numpy(values: _Array, begins: _Array, counts: _Array, out: _Array, places: _Array) -> None:
+def copy_pieces_by_numpy(values: _Array, begins: _Array, counts: _Array, out: _Array, places: _Array) -> None:
+    """Does what `copy_pieces` does."""
     wrong = (counts < 0) | (begins < 0) | (begins > len(values) - counts) | (places < 0) | (places > len(out) - counts)
     if wrong.any():
         raise _misplaced_piece(int(np.argmax(wrong)), begins, counts, places, values, out)
@@ -174,19 +186,17 @@ def pad_runs(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]
     Raises:
         IndexError: a run is longer than the rows of its batch, or does not lie in ``values``.
     """
-    core, item_bytes = library(), values.itemsize
-    ends = np.ascontiguousarray(ends, np.int64)
-    if len(ends) != 1 + sum(map(len, outs)):
-        raise IndexError(f"pad: expected a row for each of {len(ends) - 1} runs, got {sum(map(len, outs))}.")
+    item_bytes = values.itemsize
     fits = all(out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable for out in outs)
-    if core is None or not fits or item_bytes not in (1, 2, 4, 8):
-        _pad_by_numpy(ends, values, value, outs)
+    if not fits or item_bytes not in (1, 2, 4, 8):
+        pad_runs_by_numpy(ends, values, value, outs)
         return
+    ends = _run_ends(ends, outs)
     values, filling = np.ascontiguousarray(values), np.full(1, value, values.dtype)
     bounds = np.cumsum([0, *map(len, outs)], dtype=np.int64)
     widths = np.array([out.shape[1] for out in outs], np.int64)
     targets = np.array([address_of(out) for out in outs], np.int64)
-    wrong = core.parquetry_pad(
+    wrong = CORE.parquetry_pad(
         address_of(ends),
         address_of(bounds),
         address_of(widths),
@@ -201,7 +211,9 @@ def pad_runs(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]
         raise _misplaced(ends, wrong, len(values), int(widths[np.searchsorted(bounds, wrong, side="right") - 1]))
 
 
-def _pad_by_numpy(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]) -> None:
+def pad_runs_by_numpy(ends: _Array, values: _Array, value: object, outs: Sequence[_Array]) -> None:
+    """Does what `pad_runs` does."""
+    ends = _run_ends(ends, outs)
     lengths = np.diff(ends)
     most = np.repeat([out.shape[1] for out in outs], [len(out) for out in outs])
     wrong = (lengths < 0) | (lengths > most) | (ends[:-1] < 0) | (ends[1:] > len(values))
@@ -215,6 +227,12 @@ def _pad_by_numpy(ends: _Array, values: _Array, value: object, outs: Sequence[_A
         mask = np.arange(out.shape[1]) < lengths[first:last, None]
         out[mask] = values[ends[first] : ends[last]]  # a mask is filled in row order
         first = last
+
+
+def _run_ends(ends: _Array, outs: Sequence[_Array]) -> _Array:
+    if len(ends) != 1 + sum(map(len, outs)):
+        raise IndexError(f"pad: expected a row for each of {len(ends) - 1} runs, got {sum(map(len, outs))}.")
+    return np.ascontiguousarray(ends, np.int64)
 
 
 def _misplaced(ends: _Array, run: int, items: int, most: int) -> IndexError:
@@ -244,20 +262,33 @@ def _described(source: _Array, target: _Array) -> tuple[int, int, int, int, int]
     return address_of(source), address_of(target), row_bytes, source.strides[0], target.strides[0]
 
 
-def _gather_by_numpy(
+def gather_by_numpy(
     sources: Sequence[_Array],
     rows: _Array,
     targets: Sequence[_Array],
-    places: _Array | None,
+    places: _Array | None = None,
 ) -> None:
-    _check(rows, len(sources[0]))
+    """Does what `gather` does, for rows of any layout."""
+    if not sources:
+        return
+    source_rows, target_rows = _lengths(sources, targets)
+    _check(rows, source_rows)
     if places is not None:
-        _check(places, len(targets[0]))
+        _check(places, target_rows)
     for source, target in zip(sources, targets, strict=True):
         if places is not None:
             target[places] = source[rows]
         elif len(rows):
             source.take(rows, 0, target, "wrap")  # the fastest mode; the numbers have been checked
+
+
+def _lengths(sources: Sequence[_Array], targets: Sequence[_Array]) -> tuple[int, int]:
+    """Returns how many rows the sources have, and the targets."""
+    counts = len(sources[0]), len(targets[0])
+    for what, columns, count in zip(("columns", "targets"), (sources, targets), counts, strict=True):
+        if (lengths := {*map(len, columns)}) != {count}:
+            raise IndexError(f"gather: expected {what} of one length, got {sorted(lengths)}.")
+    return counts
 
 
 def _check(numbers: _Array, limit: int) -> None:

@@ -7,7 +7,6 @@ Trials confirm that when libjpeg-turbo is loaded, from Pillow's wheel or else fr
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ import numpy as np
 
 from ..process.dataclass import dataclass
 from ..process.forks import cached_property, importing
-from .library import address_of, library
+from .library import CORE, address_of
 
 Box = tuple[int, int, int, int]
 """``(top, left, height, width)`` in pixels."""
@@ -132,7 +131,7 @@ def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, 
     return bool(decode_parts(parts, out.reshape(1, *out.shape[:2], -1))[0])
 
 
-def is_usable() -> bool:
+def decodes_parts() -> bool:
     """Returns whether parts of JPEG images can be decoded here."""
     return _loaded() is not None
 
@@ -140,8 +139,7 @@ def is_usable() -> bool:
 class _Loaded:
     """libjpeg-turbo, as the compiled core uses it."""
 
-    def __init__(self, core: ctypes.CDLL, address: int) -> None:
-        self._core = core
+    def __init__(self, address: int) -> None:
         self._address = address
 
     @cached_property
@@ -153,7 +151,7 @@ class _Loaded:
     def run(self, parts: np.ndarray, multiply: np.ndarray | None, subtract: np.ndarray | None) -> None:
         """Decodes parts (`_PART`)."""
         pointers = [None if array is None else address_of(array) for array in (multiply, subtract)]
-        self._core.parquetry_jpeg_parts(self._address, address_of(parts), len(parts), *pointers)
+        CORE.parquetry_jpeg_parts(self._address, address_of(parts), len(parts), *pointers)
 
 
 @lru_cache(maxsize=1)
@@ -164,14 +162,11 @@ def _loaded() -> _Loaded | None:
 
 @lru_cache(maxsize=1)  # a thread that waited for another one's trials does not repeat them
 def _first_exact() -> _Loaded | None:
-    core = library()
-    if core is None:
-        return None
     for path in _libraries():
-        address = core.parquetry_jpeg_library(os.fsencode(path))
+        address = CORE.parquetry_jpeg_library(os.fsencode(path))
         if address is None:
             continue
-        loaded = _Loaded(core, address)
+        loaded = _Loaded(address)
         if _is_exact(loaded):
             return loaded
     return None

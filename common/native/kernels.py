@@ -1,80 +1,71 @@
-"""Small kernels of the compiled core: copies large values, sorts random words, and normalizes pixels."""
+"""The table of kernels: the compiled function of each, and the one that does its work without the compiled core.
+
+Which of the two a process uses is decided here, once, at import. So other rooms import kernels from this module alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from .library import address_of, library
+from . import dlpack, jpeg, parquet, values
+from . import gather as rows
+from .library import is_compiled
 
-_LARGE_BYTES = 1 << 16  # smaller values may still be in the cache when they are read
-_MOST_WORDS = 1 << 20  # of more words, two are too likely to differ only in the bits that hold a word's number
-_MOST_BITS = 18  # more counters do not fit into the processor's cache
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-def copy_value(value: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> None:
-    """Copies ``value`` into some rows of ``out``, as ``out[rows] = value`` does. The two must not overlap.
+class Kernel(NamedTuple):
+    """Two functions of the same arguments.
 
-    Copies of a large value bypass the cache, which is up to twice as fast: batches of such values do not fit into the
-    cache anyway.
-
-    Args:
-        rows: numbers of rows, at least 0 and less than ``len(out)``.
+    Attributes:
+        compiled: the one of the compiled core.
+        other: the one of numpy, Arrow or Python, with the same results; if there is none, a function that leaves all
+            its work to the caller, as ``compiled`` does with what it does not know.
     """
-    core = library() if value.nbytes >= _LARGE_BYTES else None
-    same = value.dtype == out.dtype and value.shape == out.shape[1:] and not out.dtype.hasobject
-    if core is None or not (same and value.flags.c_contiguous and out.flags.c_contiguous and out.flags.writeable):
-        for row in rows:
-            out[row, ...] = value
-        return
-    numbers = np.array(rows, np.int64)
-    core.parquetry_copy_to_rows(address_of(out), address_of(value), value.nbytes, address_of(numbers), len(numbers))
+
+    compiled: Callable[..., Any]
+    other: Callable[..., Any]
 
 
-def word_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Returns the ``argsort`` (int64) of uniform random words, or ``None`` if the core cannot tell.
-
-    It cannot tell without the library, for more than a million words, for words that are not uniform, and if two words
-    are equal except for their lowest bits.
-
-    Args:
-        words: uint64, one axis.
-    """
-    core = library() if len(words) <= _MOST_WORDS else None
-    if core is None:
-        return None
-    words = np.ascontiguousarray(words, np.uint64)
-    bits = min(max((len(words) - 1).bit_length(), 1), _MOST_BITS)
-    ends, numbered = np.empty(1 << bits, np.uint32), np.empty(len(words), np.uint64)
-    pointers = address_of(words), len(words), bits, address_of(ends), address_of(numbered)
-    return numbered.view(np.int64) if core.parquetry_word_order(*pointers) else None
+KERNELS: dict[str, Kernel] = {}
+"""Every kernel, by name."""
 
 
-def normalize(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> bool:
-    """Writes ``float32(image) * multiply - subtract`` into ``out``, each step rounded to float32.
+def _kernel(compiled: Callable[_P, _T], other: Callable[_P, _T]) -> Callable[_P, _T]:
+    KERNELS[compiled.__name__] = Kernel(compiled, other)
+    return compiled if is_compiled() else other
 
-    Args:
-        image: uint8 ``[H, W, C]``.
-        out: float32 ``[H, W, C]``; the channels may come first in memory.
-        multiply: float32 ``[C]``.
-        subtract: float32 ``[C]``.
 
-    Returns:
-        False if nothing was written: there is no compiled core, or it does not know these dtypes, or the pixels of
-        ``image`` do not lie next to each other.
-    """
-    core = library()
-    fits = image.dtype == np.uint8 and out.dtype == np.float32 and image.shape == out.shape and out.flags.writeable
-    factors = multiply.dtype == subtract.dtype == np.float32 and len(multiply) == len(subtract) == image.shape[2]
-    contiguous = multiply.flags.c_contiguous and subtract.flags.c_contiguous
-    steps, places = image.strides, out.strides
-    if core is None or not (fits and factors and contiguous) or steps[1:] != (image.shape[2], 1):
-        return False
-    if any(stride % 4 for stride in places) or not out.flags.aligned:
-        return False
-    strides = (steps[0], *(stride // 4 for stride in places))
-    described = np.array((address_of(image), address_of(out), *image.shape, *strides), np.int64)  # `Image` in pixels.cc
-    core.parquetry_normalize(address_of(described), address_of(multiply), address_of(subtract))
-    return True
+def _only_compiled(compiled: Callable[_P, _T], leaving: _T) -> Callable[_P, _T]:
+    """Returns ``compiled``, or without the core a function that always returns ``leaving``."""
+    return _kernel(compiled, lambda *_, **__: leaving)
+
+
+gather = _kernel(rows.gather, rows.gather_by_numpy)
+gather_runs = _kernel(rows.gather_runs, rows.gather_runs_by_arrow)
+copy_pieces = _kernel(rows.copy_pieces, rows.copy_pieces_by_numpy)
+pad_runs = _kernel(rows.pad_runs, rows.pad_runs_by_numpy)
+copy_value = _kernel(values.copy_value, values.copy_value_by_numpy)
+word_order = _kernel(values.word_order, values.word_order_by_numpy)
+normalize = _kernel(values.normalize, values.normalize_by_numpy)
+objects = _kernel(values.objects, values.objects_by_arrow)
+longest_value = _kernel(parquet.longest_value, parquet.longest_value_by_python)
+
+# Without the core, their callers do the work.
+passes = _only_compiled(parquet.passes, False)
+row_group_places = _only_compiled(parquet.row_group_places, None)
+read_cells = _only_compiled(parquet.read_cells, (None, parquet.NO_FILE))
+read_pages = _kernel(parquet.read_pages, lambda _, pages, *__: [None] * len(pages))
+decode_chunks = _only_compiled(parquet.decode_chunks, parquet.NO_FILE)
+decode_part = _only_compiled(jpeg.decode_part, False)
+decode_parts = _kernel(jpeg.decode_parts, lambda parts, *_, **__: np.zeros(len(parts.data), bool))
+exchange_of = _only_compiled(dlpack.exchange_of, None)
+
+decodes_parts: Callable[[], bool] = jpeg.decodes_parts if is_compiled() else bool  # that is False
+"""Returns whether `decode_parts` can decode JPEG images here."""
+CHUNK_COMPRESSIONS: Mapping[str, int] = parquet.COMPRESSIONS if is_compiled() else {}
+"""The compressions of the column chunks that `decode_chunks` knows, with their codes."""

@@ -1,11 +1,10 @@
-"""Loads the library of the compiled core, declares its functions, and finds the addresses of arrays."""
+"""Loads the library of the compiled core once, at import, declares its functions, and finds addresses of arrays."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 from ctypes import c_char_p, c_int64, c_void_p
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,8 @@ _FUNCTIONS = {
 _logger = logging.getLogger(__name__)
 
 
-@lru_cache(maxsize=1)
-def library() -> ctypes.CDLL | None:
-    """Returns the library, loaded once per process, or ``None`` if it is missing, disabled, or cannot be loaded."""
+def _load() -> Any:
+    """Returns the library, or ``None`` if it is missing, disabled, or cannot be loaded."""
     path = library_path()
     if not is_wanted() or not has_content(path):
         return None
@@ -57,9 +55,13 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
+CORE = _load()
+"""The library, as a `ctypes.CDLL`; ``None`` without it. `kernels` chooses what works without it."""
+
+
 def is_compiled() -> bool:
     """Returns whether the compiled core is used."""
-    return library() is not None
+    return CORE is not None
 
 
 def address_of(array: np.ndarray[Any, Any] | memoryview) -> int:

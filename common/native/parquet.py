@@ -1,17 +1,18 @@
-"""Checks Parquet footers, finds their row groups, measures dictionaries and decodes column chunks in the compiled core.
+"""Kernels that check Parquet footers, find their row groups, measure dictionaries and decode column chunks.
 
-Each function takes bytes as stored, which may be damaged. Without the core, the callers do the same work in Python.
+Each function takes bytes as stored, which may be damaged. Most are only compiled: they leave some bytes to their
+callers, and without the core all of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .library import address_of, library
+from .library import CORE, address_of
 from .zstd import zstd_functions
 
 CHUNK = np.dtype(
@@ -27,6 +28,8 @@ CHUNK = np.dtype(
 SLACK = 8
 """How many bytes after a chunk, and after a page, may be read."""
 _NOTHING = np.zeros(SLACK, np.uint8)
+COMPRESSIONS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 2}
+"""The compressions of column chunks that can be decoded, ``Compression`` in pages.cc; ``ZSTD`` with `zstd` alone."""
 ENTRY_BYTES = 16
 """What each byte string of a dictionary takes beside its bytes."""
 
@@ -38,20 +41,16 @@ def passes(footer: bytes, columns: int, limit: int) -> bool:
         columns: the number of leaf columns.
         limit: the number of bytes before the footer.
     """
-    core = library()
-    return core is not None and bool(core.parquetry_check_footer(footer, len(footer), columns, limit))
+    return bool(CORE.parquetry_check_footer(footer, len(footer), columns, limit))
 
 
 def row_group_places(footer: bytes, groups: int) -> np.ndarray | None:
     """Returns where the list of row groups begins, where each row group begins, and where the last one ends.
 
-    Returns ``None`` without the core, and for a footer that does not have this many row groups.
+    Returns ``None`` for a footer that does not have this many row groups.
     """
-    core = library()
-    if core is None:
-        return None
     places = np.empty(groups + 2, np.int64)
-    return places if core.parquetry_row_groups(footer, len(footer), groups, address_of(places)) else None
+    return places if CORE.parquetry_row_groups(footer, len(footer), groups, address_of(places)) else None
 
 
 def longest_value(values: bytes) -> int:
@@ -60,19 +59,25 @@ def longest_value(values: bytes) -> int:
     Raises:
         ValueError: the values do not account for all bytes.
     """
-    core = library()
-    longest = _longest(values) if core is None else int(core.parquetry_longest_value(values, len(values)))
+    longest = int(CORE.parquetry_longest_value(values, len(values)))
     if longest < 0:
-        raise ValueError("expected values that each follow their length")
+        raise _misplaced_length()
     return longest
 
 
-def _longest(values: bytes) -> int:
+def longest_value_by_python(values: bytes) -> int:
+    """Does what `longest_value` does."""
     at = longest = 0
     while at < len(values):
         length = int.from_bytes(values[at : at + 4], "little")
         longest, at = max(longest, length), at + 4 + length
-    return longest if at == len(values) else -1
+    if at != len(values):
+        raise _misplaced_length()
+    return longest
+
+
+def _misplaced_length() -> ValueError:
+    return ValueError("expected values that each follow their length")
 
 
 class FileStatus(NamedTuple):
@@ -122,17 +127,13 @@ def decode_chunks(
     Returns:
         The status of the file at the path after it was read.
     """
-    core = library()
-    if core is None:
-        chunks["found"] = -1
-        return NO_FILE
     parts = ((_NOTHING if chunk is None else chunk, SLACK), (page, SLACK), (dictionary, 0))
     memory = [number for each, slack in parts for number in (address_of(each), len(each) - slack)]
     for part in (column, items):
         memory += (0, 0) if part is None else (address_of(part), len(part))
     scratch = np.array([*memory, *zstd_functions()], np.int64)  # `Scratch` in pages.cc
     status = np.zeros(len(NO_FILE), np.int64)
-    core.parquetry_decode_chunks(
+    CORE.parquetry_decode_chunks(
         address_of(chunks),
         len(chunks),
         rows,
@@ -145,33 +146,39 @@ def decode_chunks(
 
 
 def read_cells(
-    path: str, begin: int, data: np.ndarray, count: int, *, width: int | None, nullable: bool, verify: str
-) -> tuple[tuple[np.ndarray, np.ndarray] | None, FileStatus]:
+    path: str,
+    begin: int,
+    size: int,
+    count: int,
+    allocate: Callable[[int], np.ndarray],
+    *,
+    width: int | None,
+    nullable: bool,
+    verify: str,
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray] | None, FileStatus]:
     """Reads a column chunk of byte strings from a file, and finds each value in it.
 
     Args:
-        path, begin: the file, and where the chunk is.
-        data: memory for the chunk, uint8, as long as the chunk.
+        path, begin, size: the file, where the chunk is, and its number of bytes.
         count: the number of values.
+        allocate: returns memory for the chunk (uint8).
         width: the width of values of one length; ``None`` for values that carry their length.
         nullable: whether a value may be null, so that pages begin with definition levels.
         verify: as in `layout.checksums`.
 
     Returns:
-        The offsets in the chunk of each value's first byte and of the byte after its last (int64 each), or ``None`` if
-        the file ends early or the pages are not of this kind, contain a null, do not account for all bytes and values,
-        or fail their checksums. Also the status of the file at the path after it was read.
+        The offsets in the chunk of each value's first byte and of the byte after its last (int64 each), and the chunk;
+        or ``None`` if the file ends early or the pages are not of this kind, contain a null, do not account for all
+        bytes and values, or fail their checksums. Also the status of the file at the path after it was read.
     """
-    core = library()
-    if core is None:
-        return None, NO_FILE
+    data = allocate(size)
     places, status = np.empty((2, count), np.int64), np.zeros(len(NO_FILE), np.int64)
     address = address_of(places)
     numbers = (address_of(data), begin, len(data), count, -1 if width is None else width, int(nullable))
     checks = (int(verify != "never"), int(verify == "always"))
     cells = np.array([*numbers, *checks, address, address + places.strides[0]], np.int64)  # `Cells` in cells.cc
-    found = core.parquetry_find_cells(address_of(cells), os.fsencode(path), address_of(status))
-    return (places[0], places[1]) if found else None, FileStatus(*status.tolist())
+    is_plain = CORE.parquetry_find_cells(address_of(cells), os.fsencode(path), address_of(status))
+    return (places[0], places[1], data) if is_plain else None, FileStatus(*status.tolist())
 
 
 class WantedPage(NamedTuple):
@@ -193,14 +200,11 @@ def read_pages(descriptor: int, pages: Sequence[WantedPage], spare: np.ndarray) 
     Args:
         spare: memory for the bytes around the values, uint8. No more than this is read at a time.
     """
-    core = library()
-    if core is None:
-        return [None] * len(pages)
     described = [(page.begin, page.end, len(page.places), -1) for page in pages]
     table = np.array(described, np.int64).reshape(-1, 4)  # `WantedPage` in cells.cc
     values = [(begin, len(memory), address_of(memory)) for page in pages for begin, memory in page.places]
     places = np.array(values, np.int64)  # `Place` there
-    core.parquetry_read_pages(
+    CORE.parquetry_read_pages(
         descriptor, address_of(table), len(table), address_of(places), address_of(spare), len(spare)
     )
-    return [None if found < 0 else found for found in table[:, 3].tolist()]
+    return [None if checksum < 0 else checksum for checksum in table[:, 3].tolist()]

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..layout.temporary import NoRoomError
+from ..native.kernels import word_order
 from ..process.forks import importing
-from .sorting import sorted_numbers, sorted_on_disk
+from .sorting import sorted_on_disk
 
 if TYPE_CHECKING:
     from numpy.random import Generator, Philox
@@ -91,7 +92,7 @@ def permutation(count: int, *key: int) -> np.ndarray:
         with suppress(NoRoomError):
             return sorted_on_disk(_pieces(count, *key), count)
     words = raw_words(count, *key)
-    order = sorted_numbers(words) if count <= _FEW else None
+    order = word_order(words) if count <= _FEW else None
     return np.argsort(words) if order is None else order  # two words are equal with a probability of count^2 / 2^65
 
 

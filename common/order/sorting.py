@@ -1,7 +1,4 @@
-"""Sorts uniform random 64-bit words: `sorted_numbers` in memory, `sorted_on_disk` those that do not fit into memory.
-
-They take the words and return the numbers of the words in the order of their values, the same as numpy's ``argsort``.
-"""
+"""`sorted_on_disk` sorts random 64-bit words that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -17,24 +14,6 @@ from ..schema.ragged import ends_of
 _WORD_BITS = 64
 _RANGE_BITS = 17  # each range has about as many words as sort fastest
 _MOST_BITS = 16  # numpy sorts 16-bit numbers in linear time
-
-
-def sorted_numbers(words: np.ndarray) -> np.ndarray | None:
-    """Returns the ``argsort`` of 64-bit words in a fraction of its time, or ``None`` if words are too similar.
-
-    The lowest bits of each word are replaced by its index, so sorting the words also sorts the indices.
-    """
-    order = word_order(words)
-    if order is not None:
-        return order
-    low = np.uint64((1 << (len(words) - 1).bit_length()) - 1)
-    numbered = words & ~low
-    numbered |= np.arange(len(words), dtype=np.uint64)
-    numbered.sort()
-    if ((numbered[1:] ^ numbered[:-1]) <= low).any():  # the replaced bits might decide the order
-        return None
-    numbered &= low
-    return numbered.view(np.int64)
 
 
 def sorted_on_disk(pieces: Iterable[np.ndarray], count: int) -> np.ndarray:
@@ -61,7 +40,7 @@ def sorted_on_disk(pieces: Iterable[np.ndarray], count: int) -> np.ndarray:
                     for part, first in zip(parts, bounds[:, 0].tolist(), strict=True)
                 ]
             )
-            order = sorted_numbers(mine)
+            order = word_order(mine)
             result.append(numbers[np.argsort(mine, kind="stable") if order is None else order].tobytes())
         return np.frombuffer(result.mapped() or b"", np.int64)
     finally:

@@ -24,9 +24,9 @@ import platformdirs
 from ..errors import SidecarError
 from ..layout.kept_directories import cache_root
 from ..memory.memory_file import has_memfd, memory_file
-from ..native import jpeg
 from ..native.build import is_wanted, library_path
 from ..native.compiler import find_compiler
+from ..native.kernels import decodes_parts
 from ..native.library import is_compiled
 from ..process.dataclass import dataclass
 from ..transport.processes import python_command
@@ -152,7 +152,7 @@ def _limit(number: int) -> str:
 def _core() -> Check:
     """Checks whether the compiled core copies rows, or numpy does."""
     if is_compiled():
-        parts = "" if jpeg.is_usable() else "; decodes whole JPEG images, even for a crop: built without libjpeg-turbo"
+        parts = "" if decodes_parts() else "; decodes whole JPEG images, even for a crop: built without libjpeg-turbo"
         return Check(name="compiled core", level="fine", found=f"loaded: {library_path()}{parts}")
     if not is_wanted():
         found, remedy = "switched off: numpy and Arrow are used instead", "Unset PARQUETRY_NATIVE to use it."

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import SchemaError
-from ..native.jpeg import Box, decode_part
+from ..native.jpeg import Box
+from ..native.kernels import decode_part
 from ..process.dataclass import dataclass
 from .codec import Codec, CodedField
 from .dtypes import dtype_to_json

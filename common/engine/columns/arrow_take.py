@@ -1,4 +1,4 @@
-"""Takes rows of Arrow arrays by number with few copies: with the compiled core, or else with Arrow as byte strings.
+"""Takes rows of Arrow arrays by number with few copies.
 
 Given row numbers and an array of strings or lists of numbers, it returns the flat numpy values of these rows, equal to
 the result of Arrow's own ``take``.
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...memory.arena import run_memory
-from ...memory.arrow_views import as_arrow, as_numpy
-from ...native.gather import gather_runs
+from ...memory.arrow_views import as_numpy
+from ...native.kernels import gather_runs
 from ...schema.arrow_types import scalar_dtype
 from ...schema.ragged import ends_of
 
@@ -21,11 +21,7 @@ def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.
 
     Returns the ends of the taken runs (int64, beginning with 0) and their bytes.
     """
-    taken = gather_runs(ends, data, rows, run_memory)
-    if taken is not None:
-        return taken
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(ends)), pa.py_buffer(np.ascontiguousarray(data))]
-    return _runs(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers).take(as_arrow(rows)))
+    return gather_runs(ends, data, rows, run_memory)
 
 
 class Runs:
@@ -70,12 +66,3 @@ def runs_of(array: pa.Array) -> Runs | None:
     numbers = array.values
     plain = pa.types.is_integer(numbers.type) or pa.types.is_floating(numbers.type)
     return Runs(array) if plain and numbers.null_count == 0 else None
-
-
-def _runs(taken: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    if len(taken) == 0:
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    ends = np.frombuffer(taken.buffers()[1], np.int64, len(taken) + 1, taken.offset * 8)
-    data = taken.buffers()[2]
-    raw = np.frombuffer(b"" if data is None else data, np.uint8)[ends[0] : ends[-1]]
-    return (ends if ends[0] == 0 else ends - ends[0]), raw

@@ -14,10 +14,8 @@ from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from ...memory.arrow_views import as_numpy
-from ...native.objects import objects
+from ...native.kernels import objects
 from ...process.dataclass import dataclass
 from ...schema.element import Element, OutputField
 from ...schema.ragged import NestedArray, RaggedArray, concat_ranges, ends_of
@@ -59,17 +57,7 @@ class Strings:
         if self.valid is not None:  # of the leading axes
             rest = (1,) * (len(self.shape) - self.valid.ndim)
             valid = np.broadcast_to(self.valid.reshape(*self.valid.shape, *rest), self.shape).reshape(-1)
-        found = objects(self.offsets, self.data, valid, text=text)
-        if found is not None:
-            return found
-        parts = [self.offsets, self.data]
-        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in parts)]
-        array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), len(self.offsets) - 1, buffers)
-        values = as_numpy(array).astype(object)
-        if valid is not None:
-            values[~valid] = None
-        result: list[Any] = values.tolist()
-        return result
+        return objects(self.offsets, self.data, valid, text=text)
 
 
 @dataclass(frozen=True, slots=True)

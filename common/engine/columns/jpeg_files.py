@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...native import jpeg
+from ...native import kernels
+from ...native.jpeg import Parts
 from ...process.dataclass import dataclass
 from ...schema.codec import Codec
 from ...schema.field import UnischemaField
@@ -119,8 +120,8 @@ class JpegFiles:
 
         def decode(some: slice) -> None:
             data, lengths = self._stored.places(rows[some])
-            parts = jpeg.Parts(data, lengths, sizes[some], reductions[some], boxes[some], flips[some], reads_all[some])
-            decoded[some] = jpeg.decode_parts(parts, out, factors, places=places[some])
+            parts = Parts(data, lengths, sizes[some], reductions[some], boxes[some], flips[some], reads_all[some])
+            decoded[some] = kernels.decode_parts(parts, out, factors, places=places[some])
 
         if self._stored.in_memory:
             pixels = max(int(sizes.prod(axis=1).sum()), 1)
@@ -143,5 +144,5 @@ def can_decode(field: UnischemaField, codec: Codec) -> bool:
         and codec.convert is not False
         and field.dtype == np.uint8
         and channel_count(field.shape) in (1, 3)
-        and jpeg.is_usable()
+        and kernels.decodes_parts()
     )

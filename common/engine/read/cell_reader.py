@@ -22,8 +22,7 @@ from ...layout.files import DataFile
 from ...layout.pages import FileBytes, MemoryBytes, find_values
 from ...layout.row_groups import describe_row_group
 from ...memory.arena import block_memory
-from ...native.library import is_compiled
-from ...native.parquet import read_cells
+from ...native.kernels import read_cells
 from ...process.dataclass import dataclass
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
@@ -190,13 +189,18 @@ def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: Unisch
 def _in_memory(file: DataFile, chunk: _Chunk, verify: Verify) -> StoredCells | None:
     """Reads all values. Returns ``None`` if the file is unreadable or too short, or its pages are of another kind."""
     version = file.version
-    if is_compiled():
-        data = block_memory(chunk.size_bytes)
-        places, status = read_cells(
-            version.path, chunk.begin, data, chunk.values, width=chunk.width, nullable=chunk.nullable, verify=verify
-        )
-        if not version.became(local_version(version.store, version.path, status)):
-            return None if places is None else StoredCells(*places, data)
+    cells, status = read_cells(
+        version.path,
+        chunk.begin,
+        chunk.size_bytes,
+        chunk.values,
+        block_memory,
+        width=chunk.width,
+        nullable=chunk.nullable,
+        verify=verify,
+    )
+    if not version.became(local_version(version.store, version.path, status)):
+        return None if cells is None else StoredCells(*cells)
     check = page_check(verify)
     try:
         opened = OpenFile(file.version)

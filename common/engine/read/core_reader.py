@@ -26,7 +26,6 @@ from ...layout.retries import is_local
 from ...layout.stores import without_subtrees
 from ...memory.arrow_views import is_number
 from ...memory.recent import RecentValues
-from ...native.library import is_compiled
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField
@@ -51,7 +50,7 @@ class CoreReader:
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField]) -> None:
         self._dataset = dataset
-        here = dataset.table is None and is_local(dataset.filesystem) and dataset.verify != "always" and is_compiled()
+        here = dataset.table is None and is_local(dataset.filesystem) and dataset.verify != "always"
         found = {field.name: (field, _type_of(dataset, field)) for field in fields} if here else {}
         self._fields = {name: field for name, (field, kind) in found.items() if kind is not None}
         self._kinds = {name: kind for name, (_, kind) in found.items() if kind is not None}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...memory.arena import ALIGNMENT, SMALL_BYTES, Arena
-from ...native.gather import gather as gather_rows
+from ...native.kernels import gather as gather_rows
 from ...process.dataclass import dataclass
 
 

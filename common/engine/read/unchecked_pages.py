@@ -13,7 +13,8 @@ import numpy as np
 from ...errors import DatasetError
 from ...layout.checksums import WRONG_CHECKSUMS, StoredPage, crc32
 from ...memory.arena import SCRATCH
-from ...native.parquet import WantedPage, read_pages
+from ...native.kernels import read_pages
+from ...native.parquet import WantedPage
 from .open_file import OpenFile, read_values
 from .passed_pages import PassedPages
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...memory.arena import Arena
-from ...native.gather import gather as gather_rows
+from ...native.kernels import gather as gather_rows
 from ...plan.draws import slice_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField

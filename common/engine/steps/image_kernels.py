@@ -113,21 +113,8 @@ def normalize_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, sub
     """
     if image.ndim == 2:
         image, out = image[..., None], out[..., None]
-    if normalize(image, out, multiply, subtract):
-        return
-    if out.dtype == np.float16:
-        _normalize_to_half(image, out, multiply, subtract)
-    elif not (image[0].flags.c_contiguous and out[0].flags.c_contiguous):
-        for channel, plane in enumerate(_planes(image)):
-            place = out[..., channel]
-            np.multiply(plane, multiply[channel], out=place, dtype=np.float32, casting="unsafe")
-            place -= subtract[channel]
-    else:
-        height, width, channels = image.shape
-        place = out.reshape(height, width * channels)
-        whole = image.reshape(height, width * channels)
-        np.multiply(whole, np.tile(multiply, width), out=place, dtype=np.float32, casting="unsafe")
-        place -= np.tile(subtract, width)
+    to = _normalize_to_half if out.dtype == np.float16 else normalize
+    to(image, out, multiply, subtract)
 
 
 def _normalize_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
@@ -139,7 +126,7 @@ def _normalize_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray,
             np.copyto(out[..., channel], tables[channel].take(plane))
         return
     single = np.empty(image.shape, np.float32)
-    normalize_into(image, single, multiply, subtract)
+    normalize(image, single, multiply, subtract)
     with np.errstate(over="ignore"):
         np.copyto(out, single, casting="same_kind")
 

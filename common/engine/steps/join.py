@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...memory.arena import Arena
-from ...native.gather import copy_pieces
+from ...native.kernels import copy_pieces
 from ...process.dataclass import dataclass
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField

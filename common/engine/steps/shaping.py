@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import DecodeError, NullValueError, PipelineError
 from ...memory.arena import run_memory
-from ...native.gather import pad_runs
+from ...native.kernels import pad_runs
 from ...schema.element import OutputField
 from ...schema.ragged import concat_ranges, ends_of
 from ...stages.nulls import NullStep

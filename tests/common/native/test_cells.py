@@ -64,11 +64,6 @@ def test_pages_that_cannot_be_read_have_no_checksum(descriptor: int, page: Wante
     assert good.places[0][1] == CONTENT[10:14]
 
 
-@pytest.mark.usefixtures("by_numpy")
-def test_there_are_no_checksums_without_the_core(descriptor: int) -> None:
-    assert read_pages(descriptor, [wanted(0, 50, [])], np.empty(64, np.uint8)) == [None]
-
-
 def test_unreadable_files_have_no_checksums(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     assert read_pages(folder, [wanted(0, 50, [(1, 2)])], np.empty(64, np.uint8)) == [None]

@@ -18,7 +18,7 @@ from oracle import examples
 from parquetry.common.layout.core_read import _column
 from parquetry.common.layout.page_header import data_page
 from parquetry.common.memory.arrow_views import as_arrow
-from parquetry.common.native.library import library
+from parquetry.common.native.library import CORE
 from parquetry.common.native.parquet import CHUNK, SLACK, decode_chunks
 from parquetry.common.native.zstd import has_zstd
 
@@ -293,17 +293,13 @@ def test_nulls_of_lists_are_left_to_arrow(
 @examples(100)
 @given(data=st.binary(max_size=5000), skipped=st.integers(0, 70))
 def test_checksums_match_zlib(data: bytes, skipped: int) -> None:
-    core = library()
-    assert core is not None
     for each in (data, data[skipped:], data[:skipped]):
-        assert core.parquetry_checksum(each, len(each)) == zlib.crc32(each)
+        assert CORE.parquetry_checksum(each, len(each)) == zlib.crc32(each)
 
 
 def test_checksums_of_long_data() -> None:
-    core = library()
-    assert core is not None
     data = np.random.default_rng(0).bytes(1 << 20)
-    assert core.parquetry_checksum(data, len(data)) == zlib.crc32(data)
+    assert CORE.parquetry_checksum(data, len(data)) == zlib.crc32(data)
 
 
 def varint(number: int) -> bytes:
