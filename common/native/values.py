@@ -156,7 +156,11 @@ def objects_by_arrow(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | 
     """Does what `objects` does."""
     buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in (offsets, data))]
     kind = pa.large_string() if text else pa.large_binary()
-    values = as_numpy(pa.Array.from_buffers(kind, len(offsets) - 1, buffers)).astype(object)
+    try:
+        values = as_numpy(pa.Array.from_buffers(kind, len(offsets) - 1, buffers)).astype(object)
+    except pa.ArrowException:  # a run that is not UTF-8, maybe of a null
+        stored = objects_by_arrow(offsets, data, valid, text=False)
+        return [None if value is None else value.decode() for value in stored]
     if valid is not None:
         values[~valid] = None
     return values.tolist()  # type: ignore[no-any-return]  # of numpy

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parquetry.common.engine.columns.batch import Strings
-from parquetry.common.native.values import objects
+from parquetry.common.native.values import objects, objects_by_arrow
 
 pytestmark = pytest.mark.versions
 
@@ -31,11 +33,13 @@ def test_nulls_of_rows_with_several_values_are_none_in_all_of_them(shape: tuple[
     assert found.to_objects(text=True).tolist() == found.to_list(text=True) == wanted.tolist()
 
 
-def test_bytes_that_are_not_utf_8_are_an_error() -> None:
+@pytest.mark.parametrize("function", [objects, objects_by_arrow])
+def test_bytes_that_are_not_utf_8_are_an_error(function: Callable[..., list[Any]]) -> None:
     offsets, data, valid = runs_of([b"a", b"\xff", None])
     with pytest.raises(UnicodeDecodeError, match="position 0"):
-        objects(offsets, data, valid, text=True)
-    assert objects(offsets, data, valid, text=False) == [b"a", b"\xff", None]
+        function(offsets, data, valid, text=True)
+    assert function(offsets, data, np.array([True, False, False]), text=True) == ["a", None, None]
+    assert function(offsets, data, valid, text=False) == [b"a", b"\xff", None]
 
 
 def test_nothing_is_kept() -> None:
