@@ -45,7 +45,7 @@ def gather(
     if not all(map(_is_plain, sources, targets)):
         gather_by_numpy(sources, rows, targets, places)
         return
-    source_rows, target_rows = _lengths(sources, targets)
+    source_rows, target_rows = _length("columns", sources), _length("targets", targets)
     numbers = np.ascontiguousarray(rows, np.int32 if rows.dtype == np.int32 else np.int64)
     if len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and numbers.dtype == np.int64:
         wide, numbers = numbers, np.empty(len(numbers), np.int32)
@@ -271,7 +271,7 @@ def gather_by_numpy(
     """Does what `gather` does, for rows of any layout."""
     if not sources:
         return
-    source_rows, target_rows = _lengths(sources, targets)
+    source_rows, target_rows = _length("columns", sources), _length("targets", targets)
     _check(rows, source_rows)
     if places is not None:
         _check(places, target_rows)
@@ -282,13 +282,11 @@ def gather_by_numpy(
             source.take(rows, 0, target, "wrap")  # the fastest mode; the numbers have been checked
 
 
-def _lengths(sources: Sequence[_Array], targets: Sequence[_Array]) -> tuple[int, int]:
-    """Returns how many rows the sources have, and the targets."""
-    counts = len(sources[0]), len(targets[0])
-    for what, columns, count in zip(("columns", "targets"), (sources, targets), counts, strict=True):
-        if (lengths := {*map(len, columns)}) != {count}:
-            raise IndexError(f"gather: expected {what} of one length, got {sorted(lengths)}.")
-    return counts
+def _length(what: str, columns: Sequence[_Array]) -> int:
+    lengths = {*map(len, columns)}
+    if len(lengths) != 1:
+        raise IndexError(f"gather: expected {what} of one length, got {sorted(lengths)}.")
+    return lengths.pop()
 
 
 def _check(numbers: _Array, limit: int) -> None:
