@@ -82,10 +82,10 @@ def numbered(form: Form, outputs: Sequence[OutputField]) -> Form:
             if kind == "tuple":
                 return (kind, *map(replaced, parts))
             return (kind, *((key, replaced(inner)) for key, inner in parts))
-        found = by_last.get(part) or by_name.get(part)
-        if not found:
+        matches = by_last.get(part) or by_name.get(part)
+        if not matches:
             raise FieldNotFoundError(f"as_tuple: {no_such_field(part, dict.fromkeys(map(str, by_last)))}")
-        return found[0] if len(found) == 1 else ("dict", *((outputs[number].path[0], number) for number in found))
+        return matches[0] if len(matches) == 1 else ("dict", *((outputs[number].path[0], number) for number in matches))
 
     return replaced(form)
 

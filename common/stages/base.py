@@ -409,12 +409,12 @@ def required_names(verb: str, fields: FieldNames | Iterable[FieldNames]) -> tupl
 def numeric_dtype(called: str, dtype: DTypeLike) -> str:
     """The name of a numeric or bool dtype; raises `PipelineError` for anything else."""
     try:
-        found = None if dtype is None else np.dtype(dtype)
+        result = None if dtype is None else np.dtype(dtype)
     except NO_DTYPE:
-        found = None
-    if found is None or found.kind not in "biuf":
+        result = None
+    if result is None or result.kind not in "biuf":
         raise PipelineError(f"{called}: expected a numeric dtype, got {dtype!r}.")
-    return str(found.name)
+    return str(result.name)
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:

@@ -47,12 +47,12 @@ class RowLengths(Measure):
 
     def refusals(self, table: pa.Table) -> list[Refusal]:
         column = table.column(0)
-        found = _nulls(self.field, column) if column.null_count else []
-        if found and self.leaves_out is None:
-            return found
+        refusals = _nulls(self.field, column) if column.null_count else []
+        if refusals and self.leaves_out is None:
+            return refusals
         lengths = _lengths(self.field, column)
         if len(lengths) and lengths.min() < 0:
-            found.append(
+            refusals.append(
                 Refusal(
                     error=DecodeError,
                     field=self.field,
@@ -62,7 +62,7 @@ class RowLengths(Measure):
                 )
             )
         if self.most is not None and len(lengths) and lengths.max() > self.most:
-            found.append(
+            refusals.append(
                 Refusal(
                     error=DecodeError,
                     field=self.field,
@@ -71,7 +71,7 @@ class RowLengths(Measure):
                     remedy="Increase max_tokens, or leave such rows out with where().",
                 )
             )
-        return found
+        return refusals
 
 
 @dataclass(frozen=True)

@@ -88,22 +88,22 @@ class Cast(Stage):
             raise PipelineError(
                 f"cast: field '{output.name}': expected a type that converts to {self.dtype}, got {what}."
             )
-        wanted = self.dtype if np.datetime_data(self.dtype)[0] != "generic" else f"{self.dtype}[{unit}]"
+        target = self.dtype if np.datetime_data(self.dtype)[0] != "generic" else f"{self.dtype}[{unit}]"
         whole = np.dtype(np.int64)
-        if output.dtype != whole or (counted is not None and counted != wanted):
-            time = None if counted is None else wanted
+        if output.dtype != whole or (counted is not None and counted != target):
+            time = None if counted is None else target
             columns.steps.append(CastStep(number=number, dtype=whole, field=output, time=time))
-        columns.outputs[number] = replace(output, dtype=whole, time=wanted, as_time=True)
+        columns.outputs[number] = replace(output, dtype=whole, time=target, as_time=True)
 
 
 def _dtype_of(dtype: DTypeLike) -> str:
     """The name of a numeric, bool or time dtype; raises `PipelineError` for anything else."""
     try:
-        found = None if dtype is None else np.dtype(dtype)
+        result = None if dtype is None else np.dtype(dtype)
     except NO_DTYPE:
-        found = None
-    if found is None or found.kind not in "mM":
+        result = None
+    if result is None or result.kind not in "mM":
         return numeric_dtype("cast", dtype)
-    if np.datetime_data(str(found))[0] != "generic" and not has_fixed_unit(found):
-        raise PipelineError(f"cast: expected one of the units {', '.join(UNITS_NS)}, got {found}.")
-    return str(found)
+    if np.datetime_data(str(result))[0] != "generic" and not has_fixed_unit(result):
+        raise PipelineError(f"cast: expected one of the units {', '.join(UNITS_NS)}, got {result}.")
+    return str(result)

@@ -84,30 +84,30 @@ class Columns:
         """
         if not self.fields or self.join is not None:
             return [None] * len(self.outputs)
-        found: list[int | None] = list(range(len(self.fields)))
+        sources: list[int | None] = list(range(len(self.fields)))
         for step in self.row_steps:
-            found = step.untouched(found)
+            sources = step.untouched(sources)
         if self.window is not None:
-            found = [found[number] for _, number, _ in self.window.leaves]
+            sources = [sources[number] for _, number, _ in self.window.leaves]
         for step in self.item_steps:
-            found = step.untouched(found)
-        return found
+            sources = step.untouched(sources)
+        return sources
 
     @property
     def made(self) -> list[tuple[list[Step], int, int] | None]:
         """For each column, the last step that made or changed it: the list that holds the step, its index there, and
         the column's number among the step's outputs. ``None`` if the column is as stored, or was joined from rows.
         """
-        found: list[tuple[list[Step], int, int] | None] = [None] * (self.mixed or len(self.fields or ()))
+        origins: list[tuple[list[Step], int, int] | None] = [None] * (self.mixed or len(self.fields or ()))
         for steps in (self.row_steps, self.item_steps):
             if steps is self.item_steps and self.join is not None:
-                found = [None] * (len(self.join.padding) + 2 * self.join.positions)
+                origins = [None] * (len(self.join.padding) + 2 * self.join.positions)
             elif steps is self.item_steps and self.window is not None:
-                found = [found[number] for _, number, _ in self.window.leaves]
+                origins = [origins[number] for _, number, _ in self.window.leaves]
             for place, step in enumerate(steps):
-                before = step.untouched(range(len(found)))
-                found = [(steps, place, number) if own is None else found[own] for number, own in enumerate(before)]
-        return found
+                before = step.untouched(range(len(origins)))
+                origins = [(steps, place, number) if own is None else origins[own] for number, own in enumerate(before)]
+        return origins
 
     @property
     def names(self) -> KeysView[str]:

@@ -111,10 +111,10 @@ class Encode(Stage):
             raise PipelineError(
                 f"encode: field '{output.name}': expected strings, bytes or integers, got {output.dtype}."
             )
-        wanted = int if number else str if output.kind == "text" else bytes
-        if self.vocabulary is not None and type(self.vocabulary[0]) is not wanted:
+        value_type = int if number else str if output.kind == "text" else bytes
+        if self.vocabulary is not None and type(self.vocabulary[0]) is not value_type:
             raise PipelineError(
-                f"encode: field '{output.name}': expected a vocabulary of {wanted.__name__} values, got "
+                f"encode: field '{output.name}': expected a vocabulary of {value_type.__name__} values, got "
                 f"{self.vocabulary[0]!r}."
             )
 

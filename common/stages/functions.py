@@ -371,11 +371,11 @@ def _is_empty(cell: Any) -> bool:
 
 def _globals_of(function: FunctionType) -> dict[str, Any]:
     """The globals that a function refers to: plain values, and functions defined in the same module."""
-    found = _referenced(function)
-    own = {name for name, value in found.items() if getattr(value, "__module__", None) == function.__module__}
+    references = _referenced(function)
+    own = {name for name, value in references.items() if getattr(value, "__module__", None) == function.__module__}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in references.items()
         if isinstance(value, _EXACT | tuple | frozenset) or (name in own and isinstance(value, FunctionType))
     }
 

@@ -67,8 +67,8 @@ class NewNames:
         changed = {}
         for name, mark in _marks(stage):
             value = getattr(stage, name)
-            found = [mark.before(each, self) for each in _each(value)]
-            changed[name] = tuple(found) if isinstance(value, tuple) else found[0] if found else None
+            names = [mark.before(each, self) for each in _each(value)]
+            changed[name] = tuple(names) if isinstance(value, tuple) else names[0] if names else None
         return replace(stage, **changed)  # type: ignore[type-var]  # stages are dataclasses
 
 

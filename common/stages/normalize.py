@@ -71,8 +71,8 @@ def as_numbers(name: str, values: object) -> tuple[float, ...]:
     Raises:
         PipelineError: ``values`` holds anything else.
     """
-    given = plain(values)
-    listed = given if isinstance(given, tuple) else (given,)
+    plain_values = plain(values)
+    listed = plain_values if isinstance(plain_values, tuple) else (plain_values,)
     if not all(is_number(value) for value in listed):
         raise PipelineError(f"normalize: expected {name} to be a number or a sequence of numbers, got {values!r}.")
     return tuple(float(value) for value in listed)

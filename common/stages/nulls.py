@@ -109,9 +109,9 @@ class Nulls(Stage):
         fields = columns.open()
         if stored is None or not fields[stored].is_list:
             if self.elements:
-                found = "the output of an earlier stage" if stored is None else str(fields[stored].storage)
+                origin = "the output of an earlier stage" if stored is None else str(fields[stored].storage)
                 raise PipelineError(
-                    f"nulls: field '{output.name}': expected stored lists for elements=True, got {found}. "
+                    f"nulls: field '{output.name}': expected stored lists for elements=True, got {origin}. "
                     "Call it earlier, or leave elements out."
                 )
             return
@@ -133,16 +133,16 @@ def fill_value(output: OutputField, value: object, shape: Shape = ()) -> Any:
     Raises:
         PipelineError: the column cannot hold the value.
     """
-    wanted: Any = {"text": str, "bytes": bytes}.get(output.kind)
-    if wanted is not None:
-        if isinstance(value, wanted):
+    kind: Any = {"text": str, "bytes": bytes}.get(output.kind)
+    if kind is not None:
+        if isinstance(value, kind):
             return value
-        raise PipelineError(f"field '{output.name}': expected a fill value of type {wanted.__name__}, got {value!r}.")
+        raise PipelineError(f"field '{output.name}': expected a fill value of type {kind.__name__}, got {value!r}.")
     try:
-        given = np.asarray(value)
+        array = np.asarray(value)
         with np.errstate(over="ignore", invalid="ignore"):  # NaN as an integer
-            result = given.astype(output.dtype)
-        exact = bool(np.all(result == given)) if output.dtype.kind != "f" else not _overflows(given, result)
+            result = array.astype(output.dtype)
+        exact = bool(np.all(result == array)) if output.dtype.kind != "f" else not _overflows(array, result)
     except (TypeError, ValueError, OverflowError):
         exact = False
     if not exact:

@@ -75,8 +75,8 @@ class Pack(Stage):
     @classmethod
     def of(cls, name: str, fields: FieldNames, dtype: DTypeLike | None, *, keep: bool) -> Pack:
         """Creates the stage; ``dtype`` is anything numpy accepts as a dtype."""
-        wanted = None if dtype is None else numeric_dtype(f"pack '{name}'", dtype)
-        return cls(name, required_names("pack", fields), wanted, keep)
+        target = None if dtype is None else numeric_dtype(f"pack '{name}'", dtype)
+        return cls(name, required_names("pack", fields), target, keep)
 
     def check(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -50,9 +50,9 @@ class Select(Stage):
     @classmethod
     def of(cls, fields: FieldNames | Iterable[FieldNames]) -> Select:
         """Creates the stage from names, regexes and fields."""
-        given = listed("select", fields)
-        declared = tuple(item for item in given if isinstance(item, UnischemaField))
-        return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
+        items = listed("select", fields)
+        declared = tuple(item for item in items if isinstance(item, UnischemaField))
+        return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in items), declared)
 
     def check(self) -> None:
         if not self.patterns or not all(isinstance(name, str) for name in self.patterns):
@@ -71,11 +71,14 @@ class Select(Stage):
 
 def _check_made(columns: Columns, item: UnischemaField) -> None:
     """Raises `PipelineError` if an earlier stage makes values of another dtype or shape than the field declares."""
-    wanted = output_of(item)
+    target = output_of(item)
     for number in columns.matching((item.name,)):
         output = columns.outputs[number]
-        if not fits_shape(output.shape, wanted.shape) or (wanted.kind, wanted.dtype) != (output.kind, output.dtype):
+        if not fits_shape(output.shape, target.shape) or (target.kind, target.dtype) != (
+            output.kind,
+            output.dtype,
+        ):
             raise PipelineError(
-                f"select: field '{output.name}': expected {wanted.dtype} of shape {wanted.shape}, got {output.dtype} "
+                f"select: field '{output.name}': expected {target.dtype} of shape {target.shape}, got {output.dtype} "
                 f"of shape {output.shape} from earlier stages. Give only the name, or convert it with cast() or pad()."
             )

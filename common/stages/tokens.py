@@ -50,18 +50,18 @@ class TokenLengths(Measure):
 
     def refusals(self, table: pa.Table) -> list[Refusal]:
         columns = dict(zip(self.fields, table.columns, strict=True))
-        found = [refusal for name, column in columns.items() for refusal in null_lists(name, column)]
-        if found and self.leaves_out is None:
-            return found
-        found += [null for name in self.leaves_out or () for null in _nulls_inside(name, columns[name])]
+        refusals = [refusal for name, column in columns.items() for refusal in null_lists(name, column)]
+        if refusals and self.leaves_out is None:
+            return refusals
+        refusals += [null for name in self.leaves_out or () for null in _nulls_inside(name, columns[name])]
         first, *others = (list_lengths(column) for column in columns.values())
         for name, lengths in zip(self.fields[1:], others, strict=True):
             wrong = np.flatnonzero(lengths != first)
             if len(wrong):
-                found.append(self._unequal(name, wrong, first, lengths))
+                refusals.append(self._unequal(name, wrong, first, lengths))
         long = np.flatnonzero(first > self.most) if self.most is not None else ()
         if len(long):
-            found.append(
+            refusals.append(
                 Refusal(
                     error=DecodeError,
                     field=self.fields[0],
@@ -70,7 +70,7 @@ class TokenLengths(Measure):
                     remedy="Choose overlong='cut' or 'drop', or a larger length.",
                 )
             )
-        return found
+        return refusals
 
     def _unequal(self, name: str, rows: np.ndarray, first: np.ndarray, lengths: np.ndarray) -> Refusal:
         return Refusal(
