@@ -178,8 +178,8 @@ def _check_time(field: UnischemaField, value: object) -> Any:
 
 
 def _moment(field: UnischemaField, value: object) -> Any:
-    wanted = field.dtype.kind
-    if isinstance(value, np.generic) and value.dtype.kind == wanted:
+    kind = field.dtype.kind
+    if isinstance(value, np.generic) and value.dtype.kind == kind:
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "iu":
         value = value.item()
@@ -187,11 +187,11 @@ def _moment(field: UnischemaField, value: object) -> Any:
         if not -(2**63) <= value < 2**63:
             raise EncodeError(f"field '{field.name}': expected a 64-bit count of {field.dtype}, got {value}.")
         return np.int64(value).astype(field.dtype)
-    if wanted == "M" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
+    if kind == "M" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
         value = value.astimezone(datetime.UTC).replace(tzinfo=None)  # numpy's timestamps are UTC
-    if wanted == "M" and isinstance(value, datetime.date):
+    if kind == "M" and isinstance(value, datetime.date):
         return _numpy_of(value, "to_datetime64", np.datetime64)
-    if wanted == "m" and isinstance(value, datetime.timedelta):
+    if kind == "m" and isinstance(value, datetime.timedelta):
         return _numpy_of(value, "to_timedelta64", np.timedelta64)
     if type(value).__name__ == "NaTType":  # the missing time of pandas, which counts as a date
         return np.array("NaT", dtype=field.dtype)[()]
@@ -225,20 +225,20 @@ def _check_array(field: UnischemaField, value: object) -> np.ndarray:
 
 def _check_string_array(field: UnischemaField, value: object) -> np.ndarray:
     """Returns objects for plain list columns (Arrow keeps every byte) and fixed-width strings for ``.npy`` bytes."""
-    wanted = "S" if is_bytes(field.dtype) else "U"
-    if isinstance(value, np.ndarray) and value.dtype.kind == wanted and field.dtype is not decimal.Decimal:
+    kind = "S" if is_bytes(field.dtype) else "U"
+    if isinstance(value, np.ndarray) and value.dtype.kind == kind and field.dtype is not decimal.Decimal:
         return value if field.storage.coded else value.astype(object)
     array = _object_array(field, value)
     if field.dtype is decimal.Decimal:
         items: list[Any] = [_check_decimal(field, item) for item in array.flat]
-    elif all(isinstance(item, bytes if wanted == "S" else str) for item in array.flat):
+    elif all(isinstance(item, bytes if kind == "S" else str) for item in array.flat):
         items = list(array.flat)
     else:
         raise wrong_type(field, value)
     if not field.storage.coded:
         return object_array(items).reshape(array.shape)
-    texts: list[Any] = [_stored_whole(field, str(item) if wanted == "U" else item) for item in items]
-    return np.array(texts, dtype=wanted).reshape(array.shape)
+    texts: list[Any] = [_stored_whole(field, str(item) if kind == "U" else item) for item in items]
+    return np.array(texts, dtype=kind).reshape(array.shape)
 
 
 def _may_hold_rounded_integers(field: UnischemaField, found: np.ndarray) -> bool:
@@ -249,27 +249,27 @@ def _may_hold_rounded_integers(field: UnischemaField, found: np.ndarray) -> bool
 
 def _array_from_list(field: UnischemaField, value: object) -> np.ndarray:
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise wrong_type(field, value) from error
     kind = field.dtype.kind
-    if found.size == 0:
-        return found.astype(field.dtype)
+    if array.size == 0:
+        return array.astype(field.dtype)
     if kind in "mM":
         items = [_check_time(field, item) for item in _object_array(field, value).flat]
-        return np.array(items, dtype=field.dtype).reshape(found.shape)
-    if kind in "iu" and found.dtype.kind in "iu":
-        _check_range(field, int(found.min()), int(found.max()))
-        return found.astype(field.dtype)
-    if kind == "f" and found.dtype.kind == "f" and not _may_hold_rounded_integers(field, found):
-        return _round_floats(field, found)
-    if kind == "b" and found.dtype.kind == "b":
-        return found
-    if found.dtype.kind not in "biufO" or found.dtype.kind == "b":
+        return np.array(items, dtype=field.dtype).reshape(array.shape)
+    if kind in "iu" and array.dtype.kind in "iu":
+        _check_range(field, int(array.min()), int(array.max()))
+        return array.astype(field.dtype)
+    if kind == "f" and array.dtype.kind == "f" and not _may_hold_rounded_integers(field, array):
+        return _round_floats(field, array)
+    if kind == "b" and array.dtype.kind == "b":
+        return array
+    if array.dtype.kind not in "biufO" or array.dtype.kind == "b":
         raise wrong_type(field, value)
     # Integers beyond 64 bits and large integers in a float field are rare, so they are checked one by one.
     items = [_check_number(field, item) for item in _object_array(field, value).flat]
-    return np.array(items, dtype=field.dtype).reshape(found.shape)
+    return np.array(items, dtype=field.dtype).reshape(array.shape)
 
 
 def _round_floats(field: UnischemaField, found: np.ndarray) -> np.ndarray:

@@ -161,17 +161,17 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """
     if array.type == kind:
         return array
-    found = array.cast(kind)
+    result = array.cast(kind)
     if pa.types.is_floating(array.type) and pa.types.is_floating(kind):
-        changed = pc.and_(pc.is_finite(array), pc.is_inf(found.cast(array.type)))
+        changed = pc.and_(pc.is_finite(array), pc.is_inf(result.cast(array.type)))
     elif pa.types.is_decimal(kind) or pa.types.is_nested(kind):
-        return found
+        return result
     else:
-        changed = pc.not_equal(found.cast(array.type), array)
+        changed = pc.not_equal(result.cast(array.type), array)
     if pc.any(changed).as_py():
         first = pc.index(changed, True).as_py()
-        raise pa.ArrowInvalid(f"{array[first]} becomes {found[first]}")
-    return found
+        raise pa.ArrowInvalid(f"{array[first]} becomes {result[first]}")
+    return result
 
 
 def _encode_plain_scalars(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:

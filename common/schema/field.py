@@ -200,11 +200,11 @@ class Unischema:
         Raises:
             FieldNotFoundError: a pattern matches nothing.
         """
-        wanted: set[str] = set()
+        matches: set[str] = set()
         for pattern in patterns:
             text = pattern.name if isinstance(pattern, UnischemaField) else pattern
-            wanted.update(match_names(text, self._fields))
-        return [name for name in self._fields if name in wanted]
+            matches.update(match_names(text, self._fields))
+        return [name for name in self._fields if name in matches]
 
     def view(self, patterns: Iterable[str | UnischemaField]) -> Unischema:
         """Returns a schema of the selected fields, in this schema's order."""
@@ -251,10 +251,10 @@ def match_names(pattern: str, names: Collection[str]) -> list[str]:
         raise FieldNotFoundError(
             f"field pattern '{pattern}': not a name, and not a regular expression ({error})."
         ) from error
-    found = [name for name in names if regex.fullmatch(name)]
-    if not found:
+    matches = [name for name in names if regex.fullmatch(name)]
+    if not matches:
         raise FieldNotFoundError(no_such_field(pattern, names))
-    return found
+    return matches
 
 
 def no_such_field(pattern: str, names: Iterable[str]) -> str:
@@ -270,8 +270,8 @@ def no_such_field(pattern: str, names: Iterable[str]) -> str:
 
 
 def _canonical_shape(shape: object, name: str) -> Shape:
-    given = () if shape is None else plain(shape)
-    axes = given if isinstance(given, tuple) else (given,)
+    value = () if shape is None else plain(shape)
+    axes = value if isinstance(value, tuple) else (value,)
     if any(axis is not None and integer(axis, least=0) is None for axis in axes):
         hint = (
             " Write None for an axis of any length."

@@ -68,13 +68,13 @@ def wanted_mode(dtype: np.dtype[Any], channels: int) -> str:
 
 def check_mode(header: ImageHeader, dtype: np.dtype[Any], channels: int, convert: bool | None) -> None:
     """Raises ``ValueError`` if the image's mode must not be converted; see `CompressedImageCodec`."""
-    wanted = wanted_mode(dtype, channels)
-    if convert or header.mode == wanted or (convert is None and header.is_same_picture(wanted)):
+    mode = wanted_mode(dtype, channels)
+    if convert or header.mode == mode or (convert is None and header.is_same_picture(mode)):
         return
-    if wanted == "L;16":
+    if mode == "L;16":
         expected = f"expected a 16-bit grayscale image, got mode {header.mode}"
     else:
-        expected = f"expected an image of mode {wanted} ({channels} channels), got {header.mode}"
+        expected = f"expected an image of mode {mode} ({channels} channels), got {header.mode}"
     raise ValueError(f"{expected}. Declare the field with convert=True in its codec to convert such images")
 
 

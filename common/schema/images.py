@@ -149,13 +149,13 @@ class CompressedImageCodec(Codec):
             if self.convert is False:
                 check_mode(self._header(field, data), out.dtype, channels, self.convert)
             try:
-                found = simplejpeg.decode_jpeg(data, _JPEG_COLORS[channels], buffer=out).shape[:2]
+                size = simplejpeg.decode_jpeg(data, _JPEG_COLORS[channels], buffer=out).shape[:2]
             except ValueError:  # damaged, or too large for the buffer
-                found = simplejpeg.decode_jpeg_header(data)[:2]
-                if found == out.shape[:2]:
+                size = simplejpeg.decode_jpeg_header(data)[:2]
+                if size == out.shape[:2]:
                     raise
-            if found != out.shape[:2]:
-                raise ValueError(f"expected an image of shape {out.shape}, got {(*found, *out.shape[2:])}")
+            if size != out.shape[:2]:
+                raise ValueError(f"expected an image of shape {out.shape}, got {(*size, *out.shape[2:])}")
             return
         image = pixels(field, data, out.shape, out.dtype, channels, self.convert)
         if image.dtype != out.dtype:

@@ -94,10 +94,10 @@ class Machine:
     def find(self, module: object, name: object) -> None:
         """Pushes a name if it is on the list of allowed names."""
         home, called = self.typed(module, str), self.typed(name, str)
-        found = Global(RENAMED_MODULES.get(home, home), called)
-        if not (found in CLASSES or found in SYMBOLS or found in self.calls):
+        symbol = Global(RENAMED_MODULES.get(home, home), called)
+        if not (symbol in CLASSES or symbol in SYMBOLS or symbol in self.calls):
             raise self.refuse("names of Petastorm's own metadata", f"the global {describe(f'{module}.{name}')}")
-        self.push(found)
+        self.push(symbol)
 
     def call(self) -> None:
         """Pops a name and its arguments, and pushes the data that they stand for."""

@@ -111,8 +111,8 @@ def _string_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.Opcod
         raise machine.refuse("a quoted string", describe(text))
 
     def unescape(match: re.Match[bytes]) -> bytes:
-        found = match[1]
-        return bytes([int(found[1:], 16)]) if len(found) == 3 else _ESCAPES[found]
+        escape = match[1]
+        return bytes([int(escape[1:], 16)]) if len(escape) == 3 else _ESCAPES[escape]
 
     return re.sub(rb"\\(x[0-9a-fA-F]{2}|.?)", unescape, text[1:-1], flags=re.DOTALL).decode("latin1")
 

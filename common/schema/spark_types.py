@@ -96,12 +96,12 @@ def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
         return pa.int64()  # counts of the field's own unit
     if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
         return pa.decimal128(kind.precision, kind.scale)
-    found = _WIDER.get(kind, kind)
-    if found not in SPARK_TYPES and not pa.types.is_decimal(found):
+    wider = _WIDER.get(kind, kind)
+    if wider not in SPARK_TYPES and not pa.types.is_decimal(wider):
         raise SchemaError(
             f"field '{field}': expected a type that Spark supports, got {kind}. Choose another dtype or codec."
         )
-    return found
+    return wider
 
 
 def spark_type(kind: pa.DataType, types: ModuleType) -> Any:
@@ -119,11 +119,11 @@ def to_spark(array: pa.Array, *, field: str) -> pa.Array:
     Raises:
         EncodeError: that type cannot hold a value, such as a timestamp with nanoseconds.
     """
-    wanted = as_spark_takes_it(array.type, field=field)
+    target = as_spark_takes_it(array.type, field=field)
     try:
-        return _converted(array, wanted)
+        return _converted(array, target)
     except pa.ArrowInvalid as error:
-        raise EncodeError(f"field '{field}': expected values that fit Spark's {wanted}: {error}.") from error
+        raise EncodeError(f"field '{field}': expected values that fit Spark's {target}: {error}.") from error
 
 
 def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
