@@ -115,15 +115,15 @@ class Contains(ColumnPredicate):
         result = np.full(len(column), self.every)
         for value in self.values:
             try:
-                wanted = _as_member(value, kind)
+                member = _as_member(value, kind)
             except (ValueError, pa.ArrowNotImplementedError) as error:
                 raise PipelineError(
                     f"contains('{self.field}'): expected values of type {kind}, got {value!r}."
                 ) from error
-            hits = as_numpy(pc.fill_null(pc.equal(flat, wanted), False))
-            found = np.zeros(len(column), dtype=bool)
-            found[owner[hits]] = True
-            result = result & found if self.every else result | found
+            hits = as_numpy(pc.fill_null(pc.equal(flat, member), False))
+            contains = np.zeros(len(column), dtype=bool)
+            contains[owner[hits]] = True
+            result = result & contains if self.every else result | contains
         return result
 
 

@@ -73,8 +73,8 @@ def _predicate(value: Any) -> pc.Expression:
     name, op, operand = value
     try:
         if op in ("in", "not in"):
-            found = pc.field(name).isin(_members(operand, refuse))
-            return found if op == "in" else ~found
+            is_member = pc.field(name).isin(_members(operand, refuse))
+            return is_member if op == "in" else ~is_member
         if op not in _COMPARE:
             raise refuse("expected one of the operators == != < > <= >= in, not in")
         if operand is None:

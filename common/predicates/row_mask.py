@@ -45,8 +45,8 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
         PipelineError: Arrow refuses the expression for these column types, or the expression is not a condition.
     """
     parts = [table.slice(first, _ROWS_AT_ONCE) for first in range(0, max(table.num_rows, 1), _ROWS_AT_ONCE)]
-    found = (row_values(part, expression, condition=True).fill_null(False) for part in parts)
-    return np.concatenate([np.asarray(as_numpy(values), dtype=np.bool_) for values in found])
+    masks = (row_values(part, expression, condition=True).fill_null(False) for part in parts)
+    return np.concatenate([np.asarray(as_numpy(values), dtype=np.bool_) for values in masks])
 
 
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
@@ -65,16 +65,16 @@ def _row_values(table: pa.Table, expression: pc.Expression, condition: bool) -> 
     source = table if isinstance(node, Opaque) else _nested_columns(table, node)
     try:
         try:
-            found = _evaluate_unsigned(source, expression)
+            values = _evaluate_unsigned(source, expression)
         except pa.ArrowNotImplementedError:  # comparisons take dictionaries, but few other functions do
             usual, other = _with_usual_types(table), _with_literals(expression, _usual_type)
             if usual is table and other is expression:
                 raise
             source = usual if isinstance(node, Opaque) else _nested_columns(usual, node)
-            found = _evaluate_unsigned(source, other)
-        if condition and not pa.types.is_boolean(found.type):
-            raise pa.ArrowTypeError(f"a value of type {found.type}, not a condition")
-        return found
+            values = _evaluate_unsigned(source, other)
+        if condition and not pa.types.is_boolean(values.type):
+            raise pa.ArrowTypeError(f"a value of type {values.type}, not a condition")
+        return values
     except pa.ArrowMemoryError:
         raise
     except pa.ArrowException as error:
@@ -125,15 +125,15 @@ def _as_stored(table: pa.Table, *, flags: set[str]) -> pa.Table:
 
 def _compared_with_numbers(node: Node) -> set[str]:
     """Returns the columns that an expression compares with numbers, also in sets of values."""
-    found = set[str]()
+    names = set[str]()
     for each in walk(node):
         if isinstance(each, Call):
             members = each.option("value_set")
             kinds = [arg.value.type for arg in each.args if isinstance(arg, Literal)]
             kinds += [] if members is None else [members.type.value_type]
             if any(map(pa.types.is_integer, kinds)) or any(map(pa.types.is_floating, kinds)):
-                found.update(arg.name for arg in each.args if isinstance(arg, FieldRef))
-    return found
+                names.update(arg.name for arg in each.args if isinstance(arg, FieldRef))
+    return names
 
 
 def _with_stored_literals(expression: pc.Expression) -> pc.Expression:
