@@ -153,8 +153,8 @@ class Counters:
             OSError: there is no file.
         """
         descriptor = -1
-        found = os.stat(path)
-        if stat.S_ISREG(found.st_mode) and found.st_size == SIZE_BYTES:
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode) and status.st_size == SIZE_BYTES:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             header = os.pread(descriptor, _TOKEN.stop, 0) if descriptor >= 0 else b""
@@ -183,8 +183,8 @@ class Counters:
 
     def row(self) -> memoryview[float]:
         """Returns this thread's row."""
-        found = self._rows.get(threading.get_ident())
-        return self._take_row() if found is None else found
+        row = self._rows.get(threading.get_ident())
+        return self._take_row() if row is None else row
 
     def begin(self) -> None:
         """Begins an epoch: `totals` counts from here."""
@@ -240,8 +240,8 @@ class Counters:
         """Returns a part's latest numbers in this epoch, from any process, since a part may restart in another one."""
         rows = self._table()
         counts = (rows[:, _NOTE_TIME] == 0) & (rows[:, _LEFT_OUT] > 0)
-        mine = rows[counts & (rows[:, _PART] == part).all(axis=1)]
-        return (int(mine[0, _LEFT_BEFORE]), int(mine[:, _LEFT_OUT].max())) if len(mine) else None
+        own_rows = rows[counts & (rows[:, _PART] == part).all(axis=1)]
+        return (int(own_rows[0, _LEFT_BEFORE]), int(own_rows[:, _LEFT_OUT].max())) if len(own_rows) else None
 
     def noted(self) -> list[SkippedRowRecord]:
         """Returns the first rows that were left out since the epoch began."""

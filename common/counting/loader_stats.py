@@ -336,12 +336,12 @@ def advice(bound: str, chain: Chain) -> list[str]:
     if bound == PARQUET:
         return ["Read fewer columns (select), and run parquetry lint to check row groups and compression."]
     if bound == DECODE:
-        found = ["Most of this is copying: read fewer columns (select), or make larger batches."]
+        lines = ["Most of this is copying: read fewer columns (select), or make larger batches."]
         if chain.costly:
-            found = ["Decode fewer or smaller values: store images at the size that you train on."]
+            lines = ["Decode fewer or smaller values: store images at the size that you train on."]
         if chain.resizes:
-            found.append('With interpolation="area", JPEGs are decoded no larger than needed.')
-        return found
+            lines.append('With interpolation="area", JPEGs are decoded no larger than needed.')
+        return lines
     if bound == UNEXPLAINED:
         return ["A server, a busy processor or Python's GIL may delay batches. Compare with parquetry bench."]
     if bound == HAND_OVER:

@@ -31,14 +31,14 @@ class Watched(Generic[_Element]):
                 f"{type(self._loader).__name__}."
             )
         with _Line() as line:
-            shown, given = time.perf_counter(), False
+            shown, has_elements = time.perf_counter(), False
             for element in iterator:
                 yield element
-                given = True
+                has_elements = True
                 if line.seen and time.perf_counter() - shown > _EVERY_S:
                     line.show(stats().line())
                     shown = time.perf_counter()
-            if given and line.seen:
+            if has_elements and line.seen:
                 line.show(stats().line())
 
     def __len__(self) -> int:
@@ -73,8 +73,8 @@ def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
             continue
         seen[id(value)] = value
         if type(value).__module__.startswith("parquetry.") and callable(getattr(type(value), "stats", None)):
-            found: Callable[[], LoaderStats] = value.stats
-            return found
+            stats: Callable[[], LoaderStats] = value.stats
+            return stats
         inputs = getattr(type(value), "_inputs", None)  # tf.data datasets have this
         waiting.extend(inputs(value) if inputs is not None else [])
         parts = value[:_SEARCHED] if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
