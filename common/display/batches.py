@@ -98,14 +98,14 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
         raise PipelineError(f"plot: expected an integer rows >= 1, got {rows!r}.")
     if not isinstance(fields, Iterable | None):
         raise PipelineError(f"plot: expected the names of fields, or None, got {fields!r}.")
-    wanted = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
-    found = dict(_leaves(batch))
-    missing = [name for name in wanted or () if not isinstance(name, str) or name not in found]
+    names = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
+    columns = dict(_leaves(batch))
+    missing = [name for name in names or () if not isinstance(name, str) or name not in columns]
     if missing:
-        raise PipelineError(f"plot: expected fields among {', '.join(found)}, got {missing[0]!r}.")
-    drawings = {name: _drawing(found[name], count) for name in wanted or found}
+        raise PipelineError(f"plot: expected fields among {', '.join(columns)}, got {missing[0]!r}.")
+    drawings = {name: _drawing(columns[name], count) for name in names or columns}
     drawn = {name: drawing for name, drawing in drawings.items() if drawing is not None}
-    if not drawn or (wanted is not None and len(drawn) < len(drawings)):
+    if not drawn or (names is not None and len(drawn) < len(drawings)):
         refused = ", ".join(name for name in drawings if name not in drawn) or "none"
         raise PipelineError(
             f"plot: expected a batch of images, numbers, or lists of numbers, got fields that cannot be drawn: "
@@ -314,5 +314,5 @@ def _as_array(value: Any) -> np.ndarray | None:
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # numpy has no bfloat16
     numpy = getattr(value, "numpy", None)
-    found = np.asarray(numpy() if callable(numpy) else value)
-    return found if found.dtype != object else None
+    array = np.asarray(numpy() if callable(numpy) else value)
+    return array if array.dtype != object else None

@@ -59,9 +59,9 @@ def fitted(image: np.ndarray, size: int) -> np.ndarray:
 
     height, width = image.shape[:2]
     scale = size / max(height, width, 1)
-    wanted = max(1, round(width * scale)), max(1, round(height * scale))
+    new_size = max(1, round(width * scale)), max(1, round(height * scale))
     method = Image.Resampling.NEAREST if scale >= 2 else Image.Resampling.BILINEAR
-    small = np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize(wanted, method))
+    small = np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize(new_size, method))
     result = np.full((size, size, 3), _GREY, np.uint8)
     top, left = (size - small.shape[0]) // 2, (size - small.shape[1]) // 2
     result[top : top + small.shape[0], left : left + small.shape[1]] = small
