@@ -165,9 +165,9 @@ def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _compiled_init(cls: type[Any]) -> FunctionType:
     """Compiles the ``__init__`` of a class from its fields."""
-    given = [each for each in fields(cls) if each.init]
-    by_place = [_parameter(each) for each in given if not each.kw_only]
-    by_name = [_parameter(each) for each in given if each.kw_only]
+    init_fields = [each for each in fields(cls) if each.init]
+    by_place = [_parameter(each) for each in init_fields if not each.kw_only]
+    by_name = [_parameter(each) for each in init_fields if each.kw_only]
     parameters = ["self", *by_place, *(["*", *by_name] if by_name else [])]
     values: dict[str, Any] = {"__set": object.__setattr__, "__from_factory": _FROM_FACTORY}
     lines = []
@@ -183,7 +183,7 @@ def _compiled_init(cls: type[Any]) -> FunctionType:
     exec(text, {"__name__": cls.__module__} if module is None else module.__dict__, made)
     init: FunctionType = made["make"](**values)
     init.__qualname__ = f"{cls.__qualname__}.__init__"
-    init.__annotations__ = {each.name: each.type for each in given} | {"return": None}
+    init.__annotations__ = {each.name: each.type for each in init_fields} | {"return": None}
     return init
 
 

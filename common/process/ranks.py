@@ -71,22 +71,22 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
     """
     if (num_shards is None) != (index is None):
         raise PipelineError(f"shard: expected num_shards and index together, got {num_shards!r} and {index!r}.")
-    found = rank_from_environment()
+    rank = rank_from_environment()
     if num_shards is None or index is None:
-        if found is None:
+        if rank is None:
             raise PipelineError(
                 "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; got "
                 + _what_is_missing(os.environ)
             )
-        return found.size, found.index
-    if found is not None and not _agree(found, num_shards, index, os.environ):
+        return rank.size, rank.index
+    if rank is not None and not _agree(rank, num_shards, index, os.environ):
         _LOGGER.warning(
             "shard: got shard %s of %s, but %s say %s of %s. Using the shard that was given.",
             index,
             num_shards,
-            found.source,
-            found.index,
-            found.size,
+            rank.source,
+            rank.index,
+            rank.size,
         )
     return num_shards, index
 
