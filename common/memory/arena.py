@@ -118,11 +118,11 @@ class Region:
         Args:
             size_bytes: the minimum size of the batch, if known.
         """
-        wanted = max(self._wanted, size_bytes + self.head_bytes)
-        if wanted > len(self._memory):
+        needed_bytes = max(self._wanted, size_bytes + self.head_bytes)
+        if needed_bytes > len(self._memory):
             # Grow by whole huge pages. Otherwise every slightly larger batch would replace the mapping.
-            step = mmap.PAGESIZE if wanted < _HUGE_PAGE else _HUGE_PAGE
-            self._memory = self.map_memory(-(-wanted // step) * step)
+            step = mmap.PAGESIZE if needed_bytes < _HUGE_PAGE else _HUGE_PAGE
+            self._memory = self.map_memory(-(-needed_bytes // step) * step)
             if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= _HUGE_PAGE:
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._used = self.head_bytes
