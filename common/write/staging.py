@@ -128,10 +128,10 @@ class Staging:
         if info.type == pafs.FileType.NotFound:
             return
         entries = self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
-        found = sorted(name for name in map(_name, entries) if _is_data(name))
-        if found:
+        names = sorted(name for name in map(_name, entries) if _is_data(name))
+        if names:
             raise DatasetError(
-                f"dataset '{self._root}': expected an empty directory, got {len(found)} entries such as '{found[0]}'. "
+                f"dataset '{self._root}': expected an empty directory, got {len(names)} entries such as '{names[0]}'. "
                 "Choose an empty directory or delete it first."
             )
 

@@ -269,9 +269,9 @@ class DatasetWriter:
         """Returns the columns of all fields, in the types that are stored."""
         if not isinstance(table, pa.Table):
             raise EncodeError(f"write_stored: expected a pyarrow.Table, got {type(table).__name__}.")
-        wanted, found = self._all_columns.names, table.column_names
-        if sorted(found) != sorted(wanted):
-            raise EncodeError(f"write_stored: expected one column for each of the fields {wanted}, got {found}.")
+        fields, names = self._all_columns.names, table.column_names
+        if sorted(names) != sorted(fields):
+            raise EncodeError(f"write_stored: expected one column for each of the fields {fields}, got {names}.")
         columns = []
         for field in self._all_columns:
             column = table.column(field.name)
