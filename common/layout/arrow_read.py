@@ -126,7 +126,7 @@ def _read_table(dataset: StoredFiles, opened: _OpenGroup, place: str) -> pa.Tabl
 
     What the core reads is never much larger than in the file.
     """
-    found = read_by_core(
+    columns = read_by_core(
         opened.source,
         opened.footer,
         opened.group,
@@ -136,13 +136,13 @@ def _read_table(dataset: StoredFiles, opened: _OpenGroup, place: str) -> pa.Tabl
         key=opened.key,
         checked=dataset.verify != "never",
     )
-    others = [name for name in opened.columns if name not in found]
+    others = [name for name in opened.columns if name not in columns]
     if others:
         _check_size(dataset, opened, others, place)
-    if not found:
+    if not columns:
         return opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
-    fields = [opened.schema.field(name) for name in found]
-    arrays = list(found.values())
+    fields = [opened.schema.field(name) for name in columns]
+    arrays = list(columns.values())
     if others:
         table = opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
         fields, arrays = [*fields, *table.schema], [*arrays, *table.columns]
@@ -167,7 +167,7 @@ def read_slices(
         DatasetError: as for `read_group`.
         NoRoomError: there is no room for a temporary file.
     """
-    rows, found = int(dataset.row_groups.rows[row_group]), 0
+    rows, end = int(dataset.row_groups.rows[row_group]), 0
     local = is_local(dataset.filesystem)
     options |= {"pre_buffer": False, "buffer_size": _SLICE_BUFFER_BYTES if local else 0}
     with _opened_group(dataset, row_group, choose, advice, options, on_disk=not local) as opened:
@@ -181,15 +181,15 @@ def read_slices(
         count = slice_rows(opened.source, reader, group, leaves, slice_bytes=slice_bytes)
         most, size = most_bytes_of_many(dataset.max_value_bytes), 0
         for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
-            found += batch.num_rows
+            end += batch.num_rows
             size += sum(map(expanded_bytes, batch.columns))
             if size > most and size > (most := _most_grown(opened, wanted, most)):
                 raise _grown(place, most)
-            yield batch.num_rows, _as_described(opened, pa.Table.from_batches([batch]), place, found - batch.num_rows)
-        if found != rows:  # Arrow stops at the end of the shortest column
+            yield batch.num_rows, _as_described(opened, pa.Table.from_batches([batch]), place, end - batch.num_rows)
+        if end != rows:  # Arrow stops at the end of the shortest column
             counts = {name: _count(reader, group, name) for name in wanted}
             name = next((name for name in wanted if counts[name] != rows), wanted[0])
-            raise _short(place, name, rows, min(found, counts[name]))
+            raise _short(place, name, rows, min(end, counts[name]))
 
 
 def _as_described(opened: _OpenGroup, table: pa.Table, place: str, first_row: int = 0) -> pa.Table:
@@ -309,7 +309,7 @@ def _opened_group(
     place = describe_row_group(dataset, row_group)
     footer, group = dataset.group_footer(row_group)
     options = {"page_checksum_verification": dataset.verify != "never", **options}
-    wanted: Sequence[str] = ()
+    names: Sequence[str] = ()
     stored: dict[str, Any] = {}
     try:
         with ExitStack() as stack:
@@ -324,19 +324,19 @@ def _opened_group(
                 group_in_file=int(dataset.row_groups.group[row_group]),
                 options=options,
             )
-            wanted = opened.columns = with_whole_extensions(choose(opened.stored), opened.schema)
+            names = opened.columns = with_whole_extensions(choose(opened.stored), opened.schema)
             if chunks is not None:
                 fetch = _download_chunks if on_disk else _fetch_chunks
-                fetch(dataset, row_group, wanted, chunks)
+                fetch(dataset, row_group, names, chunks)
             if dataset.verify == "always":
-                require_checksums(source, footer, group, _leaves(footer, wanted), place)
+                require_checksums(source, footer, group, _leaves(footer, names), place)
             try:
                 yield opened
             except (ParquetryError, TooLargeError):
                 raise
             except DAMAGE:
-                wanted = [_damaged(opened.reader, group, wanted)]
-                stored = _storage(footer, group, wanted)
+                names = [_damaged(opened.reader, group, names)]
+                stored = _storage(footer, group, names)
                 raise
     except (ParquetryError, TooLargeError):
         raise
@@ -346,7 +346,7 @@ def _opened_group(
         cleaned = "" if dataset.table is None or dataset.table.is_manifest else CLEANED
         raise DatasetError(f"{place}: the file {REMOVED}{cleaned}.") from clean_cause(error)
     except DAMAGE as error:
-        expected = f"readable columns {list(wanted)}" if wanted else "a readable file"
+        expected = f"readable columns {list(names)}" if names else "a readable file"
         if "CRC" in str(error):
             advice = f"{advice} {WRONG_CHECKSUMS}"
         raise DatasetError(
@@ -470,8 +470,8 @@ def _short(place: str, column: str, rows: int, found: int) -> DatasetError:
 
 def _leaves(footer: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
     """The numbers of the leaf columns that make up the given columns."""
-    wanted, schema = tuple(f"{name}." for name in columns), footer.schema
-    return [number for number in range(len(schema)) if f"{schema.column(number).path}.".startswith(wanted)]
+    prefixes, schema = tuple(f"{name}." for name in columns), footer.schema
+    return [number for number in range(len(schema)) if f"{schema.column(number).path}.".startswith(prefixes)]
 
 
 def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:

@@ -109,10 +109,10 @@ def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ra
 
     def fetch(source: pa.NativeFile, wanted: Range) -> bytes:
         first, end = wanted
-        found: bytes = source.read_at(end - first, first)
-        if len(found) != end - first:
-            raise OSError(f"expected {end - first} bytes at {first}, but got {len(found)}")
-        return found
+        data: bytes = source.read_at(end - first, first)
+        if len(data) != end - first:
+            raise OSError(f"expected {end - first} bytes at {first}, but got {len(data)}")
+        return data
 
     held = held_here()
 
@@ -129,11 +129,11 @@ def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ra
         if not isinstance(source, pa.PythonFile):
             with thread_pool(1 + others, "parquetry-ranges") as pool:
                 return list(pool.map(partial(fetch, source), ranges))
-        mine = ranges[:: 1 + others]
+        own_ranges = ranges[:: 1 + others]
         with thread_pool(others, "parquetry-ranges") as pool:
-            apart = {wanted: pool.submit(fetch_apart, wanted) for wanted in ranges if wanted not in mine}
-            found = {wanted: fetch(source, wanted) for wanted in mine}
-            return [found[wanted] if wanted in found else apart[wanted].result() for wanted in ranges]
+            apart = {wanted: pool.submit(fetch_apart, wanted) for wanted in ranges if wanted not in own_ranges}
+            contents = {wanted: fetch(source, wanted) for wanted in own_ranges}
+            return [contents[wanted] if wanted in contents else apart[wanted].result() for wanted in ranges]
 
 
 class SizedFile:
@@ -197,8 +197,8 @@ class ChunkFile(SizedFile):
         offset = self._position - self._begins[number] if number >= 0 else 0
         if end > self._position and (number < 0 or offset + end - self._position > len(self._views[number])):
             raise OSError(f"bytes {self._position} to {end} lie outside of the column chunks that the footer names")
-        found = self._views[number][offset : offset + end - self._position] if number >= 0 else memoryview(b"")
+        view = self._views[number][offset : offset + end - self._position] if number >= 0 else memoryview(b"")
         self._position = end
-        return found
+        return view
 
     read_buffer = read

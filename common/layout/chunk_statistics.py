@@ -76,14 +76,14 @@ def footer_statistics(
 
 def bounds_in(values: list[Any], types: Sequence[pa.DataType | None], wanted: pa.DataType | None) -> pa.Array | None:
     """Converts the bounds of row groups to one type. ``types`` is the column's stored type in each row group."""
-    found = None
+    bounds = None
     kinds = dict.fromkeys(types)
     for kind in kinds:
         same = values if len(kinds) == 1 else [v if t == kind else None for v, t in zip(values, types, strict=True)]
         part = convert_bounds(to_bounds(same, kind), wanted)
         if part is not None:
-            found = part if found is None else pc.coalesce(found, part)
-    return found
+            bounds = part if bounds is None else pc.coalesce(bounds, part)
+    return bounds
 
 
 def convert_bounds(bounds: pa.Array | None, wanted: pa.DataType | None) -> pa.Array | None:

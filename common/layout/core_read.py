@@ -172,10 +172,10 @@ class CoreColumns:
         self._parts: list[tuple[np.ndarray, int]] = []
         self._part_of: list[int] = [0] * len(columns)
         for kind in set(kinds.tolist()):
-            mine = np.flatnonzero(kinds == kind)
-            ends = np.cumsum(room[mine].reshape(-1))
-            places[mine] = ends.reshape(-1, 3) - room[mine]
-            for number in mine.tolist():
+            members = np.flatnonzero(kinds == kind)
+            ends = np.cumsum(room[members].reshape(-1))
+            places[members] = ends.reshape(-1, 3) - room[members]
+            for number in members.tolist():
                 self._part_of[number] = len(self._parts)
             self._parts.append(((kinds == kind).astype(np.int64), int(ends[-1])))
         for number, name in enumerate(_ADDRESSES):
@@ -239,16 +239,16 @@ class CoreColumns:
                 status = decode_chunks(chunk, self.rows, checked=checked, **memory, **place)
                 if chunk["found"][0] > size:  # the file has changed in between
                     chunk["found"] = -1
-        found, nulls = chunks["found"], chunks["nulls"]
+        counts, nulls = chunks["found"], chunks["nulls"]
         if items is None:
-            return self._values(blocks, found, nulls, longer), status
-        values: list[Values | None] = [None] * len(found)
-        if len(self._ordered) < len(found):
-            others = found.copy()
+            return self._values(blocks, counts, nulls, longer), status
+        values: list[Values | None] = [None] * len(counts)
+        if len(self._ordered) < len(counts):
+            others = counts.copy()
             others[self._ordered] = -1
             values = self._values(blocks, others, nulls, longer)
         for number, target in zip(self._ordered, targets, strict=True):
-            if found[number] == self.rows:
+            if counts[number] == self.rows:
                 valid = self._is_valid(blocks, number)[items] if nulls[number] else None
                 values[number] = OrderedNumbers(target, valid, self.rows)
         return values, status

@@ -120,8 +120,8 @@ class StoredDataset:
                     "Call from_image_folder() again to list the folder as it is now."
                 )
         if listing is not None:
-            found = table_filesystem(urls[0], table, filesystem=filesystem, storage_options=options)
-            self._listing = replace(listing, filesystem=found)
+            store = table_filesystem(urls[0], table, filesystem=filesystem, storage_options=options)
+            self._listing = replace(listing, filesystem=store)
         elif table is None:
             self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
             if len(urls) == 1:
@@ -221,8 +221,8 @@ class StoredDataset:
         The name of such a struct selects a field that is declared with a codec. It is not a field of the schema.
         """
         fields = self.schema.fields
-        found = [name.removesuffix(".bytes") for name, field in fields.items() if is_bytes(field.dtype)]
-        return {name: f"{name}.bytes" for name in found if f"{name}.path" in fields and name not in fields}
+        names = [name.removesuffix(".bytes") for name, field in fields.items() if is_bytes(field.dtype)]
+        return {name: f"{name}.bytes" for name in names if f"{name}.path" in fields and name not in fields}
 
     @cached_property
     def _unified(self) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
@@ -287,8 +287,8 @@ class StoredDataset:
         """The fields of the schema that files store in different types, with the files that have each type."""
         if self.table is not None:
             return {}
-        found = differing_columns(self._schemas)
-        return {name: types for name, types in found.items() if name in self.schema and name not in self.partitions}
+        columns = differing_columns(self._schemas)
+        return {name: types for name, types in columns.items() if name in self.schema and name not in self.partitions}
 
     @property
     def stored_names(self) -> frozenset[str]:
@@ -342,8 +342,8 @@ class StoredDataset:
         file, group = int(groups.file[row_group]), int(groups.group[row_group])
         if self.has_footers:
             return self.footers[file], group
-        wanted = np.array([file, file + 1], groups.file.dtype)  # of another dtype, numpy would convert all files first
-        first, end = np.searchsorted(groups.file, wanted)
+        bounds = np.array([file, file + 1], groups.file.dtype)  # of another dtype, numpy would convert all files first
+        first, end = np.searchsorted(groups.file, bounds)
         return read_group_footer(self.filesystem, self.files[file], group, int(end - first))
 
     @contextmanager
@@ -516,21 +516,21 @@ class StoredDataset:
                 raise SchemaError(f"{places}: expected files with columns, got none. Write them again with columns.")
             return list(self.schema.fields)
         names = dict.fromkeys([*self.schema.fields, *self.refused])
-        wanted: set[str] = set()
+        selection: set[str] = set()
         for pattern in patterns:
             if isinstance(pattern, str) and pattern in self.refused:
                 raise SchemaError(self.refused[pattern])
             if isinstance(pattern, str) and pattern in self.image_bytes:
-                wanted.add(pattern)
+                selection.add(pattern)
                 continue
-            found = match_names(pattern, names)
-            usable = [name for name in found if name not in self.refused]
+            matches = match_names(pattern, names)
+            usable = [name for name in matches if name not in self.refused]
             if not usable:
-                raise SchemaError(self.refused[found[0]])
-            wanted.update(usable)
-        structs = {stored: name for name, stored in self.image_bytes.items() if name in wanted}
+                raise SchemaError(self.refused[matches[0]])
+            selection.update(usable)
+        structs = {stored: name for name, stored in self.image_bytes.items() if name in selection}
         ordered = [part for name in self.schema.fields for part in (structs.get(name, name), name)]
-        return [name for name in dict.fromkeys(ordered) if name in wanted]
+        return [name for name in dict.fromkeys(ordered) if name in selection]
 
     def describe_row(self, row_group: int, row: int) -> str:
         """Describes the position of a row, for messages."""

@@ -56,11 +56,11 @@ def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
     if table is None or not any(file.deletes for file in table.files):
         return {}
     reader = _DeleteReader(dataset, table)
-    found: dict[int, list[np.ndarray]] = defaultdict(list)
+    deletes: dict[int, list[np.ndarray]] = defaultdict(list)
     with thread_pool(_THREADS, "parquetry-deletes") as pool:
         for row_group, rows in chain(reader.by_position(pool), reader.by_value(pool)):
-            found[row_group].append(rows)
-    return {row_group: _union(found[row_group]) for row_group in sorted(found)}
+            deletes[row_group].append(rows)
+    return {row_group: _union(deletes[row_group]) for row_group in sorted(deletes)}
 
 
 def _union(parts: list[np.ndarray]) -> np.ndarray:
@@ -109,8 +109,8 @@ class _DeleteReader:
             size_bytes += sum(held[place].nbytes for place in some)
             if size_bytes >= _VALUES_BYTES or first + _THREADS >= len(places):
                 row_groups = self._row_groups_of(held)
-                found = pool.map(partial(self._rows_with_values, held), row_groups)
-                yield from (pair for pair in zip(row_groups, found, strict=True) if len(pair[1]))
+                matches = pool.map(partial(self._rows_with_values, held), row_groups)
+                yield from (pair for pair in zip(row_groups, matches, strict=True) if len(pair[1]))
                 held, size_bytes = {}, 0
 
     def _places(self, kind: str) -> list[int]:
@@ -172,8 +172,8 @@ class _DeleteReader:
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
         names = {name: number for number, name in enumerate(encoded.dictionary.to_pylist())}
-        found = [(number, names.get(self._table.files[number].location)) for number in self._files_of[place]]
-        return [(number, positions[order[bounds[n] : bounds[n + 1]]]) for number, n in found if n is not None]
+        files = [(number, names.get(self._table.files[number].location)) for number in self._files_of[place]]
+        return [(number, positions[order[bounds[n] : bounds[n + 1]]]) for number, n in files if n is not None]
 
     def _read_values(self, place: int) -> pa.Table:
         """Reads the values of an equality delete, in the types of its columns."""

@@ -87,7 +87,7 @@ def unify_schemas(
         only some of the files, or a file has it more than once.
     """
     refused = _mixed_kinds(schemas)
-    found: dict[str, pa.Field] = {}
+    by_path: dict[str, pa.Field] = {}
     kinds: dict[str, dict[pa.DataType, str]] = {}  # the types of each column, with the first file that has each
     count: dict[str, int] = {}
     for file, schema in schemas:
@@ -101,9 +101,9 @@ def unify_schemas(
                     "select(...) or fields=[...]."
                 )
             count[path] = count.get(path, 0) + 1
-            before = found.setdefault(path, column)
+            before = by_path.setdefault(path, column)
             if column.nullable and not before.nullable:
-                found[path] = before.with_nullable(True)
+                by_path[path] = before.with_nullable(True)
             kinds.setdefault(path, {}).setdefault(column.type, file)
     for path, types in kinds.items():
         kind = _in_zone((declared or {}).get(path), types)
@@ -117,11 +117,11 @@ def unify_schemas(
         if kind is None:
             refused[path] = _not_one_type(path, types)
         else:
-            found[path] = found[path].with_type(kind)
-    parents = {path[:place] for path in found for place, letter in enumerate(path) if letter == "."}
+            by_path[path] = by_path[path].with_type(kind)
+    parents = {path[:place] for path in by_path for place, letter in enumerate(path) if letter == "."}
     unified = [
         (path, column if count[path] == len(schemas) else column.with_nullable(True))
-        for path, column in found.items()
+        for path, column in by_path.items()
         if path not in refused and not (path in parents and pa.types.is_null(column.type))
     ]
     return unified, refused
@@ -199,11 +199,11 @@ def _declarable(types: Collection[pa.DataType]) -> pa.DataType | None:
 
 def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
     """The reasons to refuse columns that are structs in some files but values, lists or maps in others."""
-    found: dict[str, tuple[pa.DataType, str]] = {}
+    kinds: dict[str, tuple[pa.DataType, str]] = {}
     refused: dict[str, str] = {}
     for file, schema in schemas:
         for path, kind in _levels(pa.struct(list(schema)), None):
-            first, first_file = found.setdefault(path, (kind, file))
+            first, first_file = kinds.setdefault(path, (kind, file))
             if _kind(first) != _kind(kind):
                 reason = (
                     f"field '{path}': expected one kind of column in all files, got {first} in {first_file} and {kind} "

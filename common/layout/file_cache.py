@@ -233,7 +233,7 @@ class FileCache:
         """
         total = files = 0
         now_ns = time.time_ns()
-        found = []
+        copies = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
                 unfinished = is_unfinished(entry.name)
@@ -248,7 +248,7 @@ class FileCache:
                             with contextlib.suppress(OSError):  # of another user
                                 os.utime(entry.path)
                         used_ns = 0 if entry.path == replaced else min(used_ns, now_ns)
-                        found.append((used_ns, size_bytes, entry.path))
+                        copies.append((used_ns, size_bytes, entry.path))
                     else:
                         with abandoned(entry.path, now_ns - status.st_mtime_ns) as is_left:
                             if is_left:
@@ -257,7 +257,7 @@ class FileCache:
                             continue
                         size_bytes = room_of(entry.name, size_bytes)
                     total, files = total + size_bytes, files + 1
-        return total, files, found
+        return total, files, copies
 
 
 def _read(path: str) -> bytes:

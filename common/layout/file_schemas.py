@@ -103,11 +103,11 @@ def missing_columns(names: Iterable[str], schemas: Sequence[FileSchema]) -> dict
 
 def differing_columns(schemas: Sequence[FileSchema]) -> dict[str, dict[str, SomeFiles]]:
     """The columns that files store in different types, by dotted path, with the files that have each type."""
-    found: dict[str, dict[str, list[FileSchema]]] = {}
+    types: dict[str, dict[str, list[FileSchema]]] = {}
     for schema in schemas if len(schemas) > 1 else ():
         for path, column in flatten_fields(schema.arrow):
-            found.setdefault(path, {}).setdefault(str(column.type), []).append(schema)
-    differing = {path: kinds for path, kinds in found.items() if len(kinds) > 1}
+            types.setdefault(path, {}).setdefault(str(column.type), []).append(schema)
+    differing = {path: kinds for path, kinds in types.items() if len(kinds) > 1}
     return {path: {kind: SomeFiles.of(own) for kind, own in kinds.items()} for path, kinds in differing.items()}
 
 

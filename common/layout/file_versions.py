@@ -120,9 +120,9 @@ class FileVersion:
             return True
         if self.inode and found.inode:
             return self.mtime_ns != found.mtime_ns or (self.tag != found.tag and not self._explains(found))
-        mine, theirs = pairs_of(self.tag), pairs_of(found.tag)
+        own, theirs = pairs_of(self.tag), pairs_of(found.tag)
         return not _same_time(self.mtime_ns, found.mtime_ns) or any(
-            mine[name] != theirs[name] for name in mine.keys() & theirs.keys()
+            own[name] != theirs[name] for name in own.keys() & theirs.keys()
         )
 
     def _explains(self, found: FileVersion) -> bool:
@@ -148,14 +148,14 @@ class FileVersion:
         )
 
     def __str__(self) -> str:
-        said = [f"{self.size_bytes} bytes"]
+        parts = [f"{self.size_bytes} bytes"]
         if self.mtime_ns:
             time = datetime.datetime.fromtimestamp(self.mtime_ns / _SECOND_NS, datetime.UTC)
-            said.append(f"written {time:%Y-%m-%dT%H:%M:%S.%fZ}")
-        said += self.tag.split()
+            parts.append(f"written {time:%Y-%m-%dT%H:%M:%S.%fZ}")
+        parts += self.tag.split()
         if self.inode:
-            said.append(f"inode {self.inode[0]}")
-        return ", ".join(said)
+            parts.append(f"inode {self.inode[0]}")
+        return ", ".join(parts)
 
 
 def drawn_plan() -> str:
@@ -202,12 +202,12 @@ def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVer
         if info["type"] != "file":
             return pafs.FileType.Directory, None
         return pafs.FileType.File, version_of(store_of(filesystem), path, info)
-    found = base.get_file_info(inside)
-    if found.type != pafs.FileType.File:
-        return found.type, None
+    status = base.get_file_info(inside)
+    if status.type != pafs.FileType.File:
+        return status.type, None
     if is_local(base):
-        return found.type, local_version(store_of(filesystem), path, os.stat(inside))
-    return found.type, arrow_version(store_of(filesystem), path, found)
+        return status.type, local_version(store_of(filesystem), path, os.stat(inside))
+    return status.type, arrow_version(store_of(filesystem), path, status)
 
 
 def current_versions(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[FileVersion | None]:
@@ -246,8 +246,8 @@ def versions_below(
         return [version_of(store, path[above:], info) for path, info in whole if info["type"] == "file"]
     if is_local(base):
         return [local_version(store, path[above:], os.stat(path)) for path in _local_files(inside, above, wants)]
-    found = base.get_file_info(pafs.FileSelector(inside, recursive=True))
-    return [arrow_version(store, info.path[above:], info) for info in found if info.type == pafs.FileType.File]
+    listing = base.get_file_info(pafs.FileSelector(inside, recursive=True))
+    return [arrow_version(store, info.path[above:], info) for info in listing if info.type == pafs.FileType.File]
 
 
 def _local_files(directory: str, above: int, wants: Callable[[str, bool], bool]) -> Iterator[str]:
@@ -294,10 +294,10 @@ def local_version(store: str, path: str, status: os.stat_result | FileStatus) ->
 
 def version_of(store: str, path: str, info: Mapping[Any, Any]) -> FileVersion:
     """The version of a file from the metadata of its store, whatever names the store uses."""
-    said = {_text(name).lower(): value for name, value in info.items()}
-    tags = [f"{name}={_tag(said[name])}" for name in _TAGS if isinstance(said.get(name), str | bytes | int)]
-    times = (_time_ns(said[name]) for name in _TIMES if said.get(name))
-    size = said.get("size", said.get("content-length"))
+    values = {_text(name).lower(): value for name, value in info.items()}
+    tags = [f"{name}={_tag(values[name])}" for name in _TAGS if isinstance(values.get(name), str | bytes | int)]
+    times = (_time_ns(values[name]) for name in _TIMES if values.get(name))
+    size = values.get("size", values.get("content-length"))
     return FileVersion(
         store=store,
         path=path,

@@ -332,8 +332,8 @@ def _marks_above(fs: pafs.FileSystem, path: str) -> list[str]:
 def _check_not_moving(url: str, names: Iterable[str]) -> None:
     """Refuses directories into which a writer is moving its files, because some would be missing."""
     for name in names:
-        found = _MOVING.search(name)
-        if found is not None and not is_hidden(found["above"]):
+        match = _MOVING.search(name)
+        if match is not None and not is_hidden(match["above"]):
             raise DatasetError(
                 f"dataset {url!r}: expected a complete dataset, but its files are being moved into place ('{name}'). "
                 "Open it again when the writer has ended. If the writer was killed, run it again."

@@ -69,24 +69,24 @@ def resolve(
                 "Pass them to the file system itself."
             )
         return _given(filesystem, text)
-    found = _SCHEME.match(text)
-    if found is None or found.group(1).lower() == "file":
+    match = _SCHEME.match(text)
+    if match is None or match.group(1).lower() == "file":
         if storage_options:
             raise DatasetError(
                 f"storage_options for '{shown}': expected none for a local path, got {sorted(storage_options)}. "
                 "Leave them out."
             )
         return pafs.LocalFileSystem(), local_path(text)
-    scheme = found.group(1).lower()
-    if scheme in _ARROW_SCHEMES and not storage_options and text.startswith("://", found.end()):
+    scheme = match.group(1).lower()
+    if scheme in _ARROW_SCHEMES and not storage_options and text.startswith("://", match.end()):
         return _from_arrow(text, scheme)
     return _from_fsspec(text, scheme, dict(storage_options or {}))
 
 
 def credentials_advice(url: str, error: BaseException) -> str:
     """Advice on credentials to end a message with, if the store refused access; empty for any other error."""
-    found = _SCHEME.match(url)
-    store = found and SCHEMES.get(found.group(1).lower())
+    match = _SCHEME.match(url)
+    store = match and SCHEMES.get(match.group(1).lower())
     return f". {CREDENTIALS[store]}" if store and is_refusal(error) else ""
 
 
@@ -119,8 +119,8 @@ def _given(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str
     if isinstance(filesystem, pafs.LocalFileSystem):
         return filesystem, local_path(text)
     if isinstance(filesystem, pafs.FileSystem):
-        found = _SCHEME.match(text)
-        path = text[found.end() + len("://") :] if found else text
+        match = _SCHEME.match(text)
+        path = text[match.end() + len("://") :] if match else text
         if isinstance(filesystem, pafs.PyFileSystem) and has_plain_handler(filesystem):
             filesystem = _wrapped(filesystem.handler.fs)
         return filesystem, _trimmed(path)
@@ -160,9 +160,9 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
 
 def _check_secret(url: str) -> None:
     """Raises `DatasetError` if user or password have characters that would end them early, or expose them in errors."""
-    found = sorted(set(_NOT_IN_SECRETS.findall(user_of(url))))
-    if found:
-        changes = ", ".join(f"{letter!r} as {quote(letter, safe='')}" for letter in found)
+    letters = sorted(set(_NOT_IN_SECRETS.findall(user_of(url))))
+    if letters:
+        changes = ", ".join(f"{letter!r} as {quote(letter, safe='')}" for letter in letters)
         raise DatasetError(
             f"file system of '{url_without_secrets(url)}': expected a percent-encoded secret, got other characters. "
             f"In its secret, write {changes}, or pass storage_options=... to go through fsspec, or a ready "

@@ -48,12 +48,12 @@ def read_group_footer(
     footer = _parsed.get(key)
     if footer is not None:
         return footer, 0
-    found = _stored.get(key[0])
-    if found is None:
-        found = _read(filesystem, file, groups)
-        if found is not None:
-            _stored.keep(key[0], found)
-    footer = None if found is None else _of_group(*found, group, file.size_bytes)
+    entry = _stored.get(key[0])
+    if entry is None:
+        entry = _read(filesystem, file, groups)
+        if entry is not None:
+            _stored.keep(key[0], entry)
+    footer = None if entry is None else _of_group(*entry, group, file.size_bytes)
     if footer is None:
         return read_footer(filesystem, file), group  # it says what is wrong, if anything is
     _parsed.keep(key, footer)

@@ -109,8 +109,8 @@ class HttpFile(SizedFile):
 
 def _total(headers: Mapping[str, str]) -> int | None:
     """Returns the size of the file that an answer names."""
-    found = _RANGE.fullmatch(headers.get("Content-Range", ""))
-    return None if found is None else int(found[3])
+    match = _RANGE.fullmatch(headers.get("Content-Range", ""))
+    return None if match is None else int(match[3])
 
 
 def _whole(content: bytes, size_bytes: int) -> bytes:

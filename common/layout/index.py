@@ -101,11 +101,11 @@ class RowGroupIndex:
         """The statistics of one column; ``None`` if only the footers have them."""
         if not all(part.description.covers([name]) for part in self._parts):
             return None
-        found = [name in part.description.exact for part in self._parts]
-        if not any(found):
+        exact = [name in part.description.exact for part in self._parts]
+        if not any(exact):
             unknown = np.full(len(self.rows), -1, dtype=np.int64)
             return ChunkStatistics(minimum=None, maximum=None, null_count=unknown, exact=False)
-        table = self._read([f"min:{name}", f"max:{name}", f"nulls:{name}"]) if all(found) else None
+        table = self._read([f"min:{name}", f"max:{name}", f"nulls:{name}"]) if all(exact) else None
         if table is None or not self._is_by_writer(name, table.schema.field(0).type):
             return None
         try:
@@ -217,11 +217,11 @@ def _checked(listing: FileListing, part: IndexFile, place: dict[str, int], numbe
     if described.path not in place:
         raise DatasetError(f"{where}: expected the file, found none.")
     number = place[described.path]
-    found = listing.files[number].version
-    if described.size_bytes != found.size_bytes:
-        raise DatasetError(f"{where}: expected {described.size_bytes} bytes, got {found.size_bytes}.")
-    if described.became(found):
-        raise DatasetError(f"{where}: expected the version that has {described}, got {found}.")
-    if not described.can_tell(found):
-        raise DatasetError(f"{where}: expected a time or an ETag that tells versions apart, got {found}.")
+    version = listing.files[number].version
+    if described.size_bytes != version.size_bytes:
+        raise DatasetError(f"{where}: expected {described.size_bytes} bytes, got {version.size_bytes}.")
+    if described.became(version):
+        raise DatasetError(f"{where}: expected the version that has {described}, got {version}.")
+    if not described.can_tell(version):
+        raise DatasetError(f"{where}: expected a time or an ETag that tells versions apart, got {version}.")
     return number

@@ -67,8 +67,8 @@ class IndexDescription:
 
     def leaves_of(self, names: Sequence[str]) -> list[str]:
         """The leaf columns of the given fields."""
-        wanted = frozenset(names)
-        return [leaf for leaf in self.leaves if belongs(leaf, wanted)]
+        roots = frozenset(names)
+        return [leaf for leaf in self.leaves if belongs(leaf, roots)]
 
     def to_bytes(self) -> bytes:
         """The form stored in the footer: CRC-32 in 8 hex digits, then JSON. (Pages have checksums of their own.)"""

@@ -188,8 +188,8 @@ def with_whole_extensions(columns: Sequence[str], arrow: pa.Schema) -> list[str]
     whole = [f"{path}." for column in odd for path in _extensions(column.name, column.type)]
     if not whole:
         return list(columns)
-    found = (next((path[:-1] for path in whole if column.startswith(path)), column) for column in columns)
-    return list(dict.fromkeys(found))
+    paths = (next((path[:-1] for path in whole if column.startswith(path)), column) for column in columns)
+    return list(dict.fromkeys(paths))
 
 
 def _extensions(path: str, kind: pa.DataType) -> Iterator[str]:

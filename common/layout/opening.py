@@ -108,8 +108,8 @@ def _requests_of_listing(
 
 def _check_listed(filesystem: pafs.FileSystem, used: Sequence[FileVersion], directories: Sequence[str]) -> None:
     def listed() -> dict[str, FileVersion]:
-        found = (versions_below(filesystem, directory) for directory in directories)
-        return {version.path: version for each in found for version in each}
+        listings = (versions_below(filesystem, directory) for directory in directories)
+        return {version.path: version for each in listings for version in each}
 
     now = with_retries(filesystem, listed, "files of the epoch", most=FEW_ATTEMPTS, is_listing=True)
     for version in used:
@@ -122,8 +122,8 @@ def _check_again(filesystem: pafs.FileSystem, version: FileVersion) -> None:
 
 
 def _check_now(filesystem: pafs.FileSystem, version: FileVersion) -> None:
-    found = current_version(filesystem, version.path)
-    check_version(version, found)
+    current = current_version(filesystem, version.path)
+    check_version(version, current)
     if not is_local(filesystem):
         note_check(filesystem, version)
 
@@ -136,11 +136,11 @@ def _explaining(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[N
     except CancelledError:  # nobody waits for this read any more
         raise
     except Exception as error:
-        found = None
+        current = None
         with suppress(Exception):  # the first error is more useful
-            found = current_version(filesystem, version.path)
-        if found is not None and version.became(found):
-            raise changed(version, found) from clean_cause(error)
+            current = current_version(filesystem, version.path)
+        if current is not None and version.became(current):
+            raise changed(version, current) from clean_cause(error)
         raise
 
 
@@ -181,11 +181,11 @@ def _open(filesystem: pafs.FileSystem, version: FileVersion, *, trusts: bool) ->
     if is_local(base):
         _check_kind(version, inside)
     source = filesystem.open_input_file(version.path)
-    told = source.metadata() if tells else None
+    metadata = source.metadata() if tells else None
     opening = _Opening(source)
-    if told:
-        found = version_of(store_of(filesystem), version.path, {**told, "size": source.size()})
-        opening = _Opening(source, found)
+    if metadata:
+        current = version_of(store_of(filesystem), version.path, {**metadata, "size": source.size()})
+        opening = _Opening(source, current)
     if opening.told is None or not trusts:
         with source:
             yield opening
@@ -212,10 +212,10 @@ def _http_file(
     """Yields a file of an HTTP server. Nothing is left to check if its answers told the version."""
 
     def check(headers: Mapping[str, str], size_bytes: int) -> bool:
-        said = {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers}
-        found = version_of(version.store, version.path, {**said, "size": size_bytes})
-        check_version(version, found)
-        return version.can_tell(found)
+        validators = {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers}
+        current = version_of(version.store, version.path, {**validators, "size": size_bytes})
+        check_version(version, current)
+        return version.can_tell(current)
 
     raw = HttpFile(fs, url, version.size_bytes, check)
     with pa.PythonFile(raw, mode="r") as source:

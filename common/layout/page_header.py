@@ -156,9 +156,9 @@ def page_totals(read: Callable[[int, int], memoryview], size_bytes: int, values:
     Raises:
         IndexError, KeyError, TypeError, ValueError: there are fewer values, or a malformed header.
     """
-    position = found = uncompressed = 0
+    position = count = uncompressed = 0
     has_dictionary = has_prefixes = False
-    while position < size_bytes if values is None else found < values:
+    while position < size_bytes if values is None else count < values:
         header, begin = _page_header(read, position, size_bytes)
         end = begin + header[_COMPRESSED]
         if not begin <= end <= size_bytes:
@@ -169,11 +169,11 @@ def page_totals(read: Callable[[int, int], memoryview], size_bytes: int, values:
         if kind in (_DATA_PAGE, _DATA_PAGE_V2):
             second = kind == _DATA_PAGE_V2
             page = header[_V2 if second else _V1]
-            found += max(page[_V2_VALUES if second else _V1_VALUES], 0)
+            count += max(page[_V2_VALUES if second else _V1_VALUES], 0)
             has_prefixes |= page[_V2_ENCODING if second else _V1_ENCODING] == _PREFIXES
         position = end
     return PageTotals(
-        values=found, uncompressed_bytes=uncompressed, has_dictionary=has_dictionary, has_prefixes=has_prefixes
+        values=count, uncompressed_bytes=uncompressed, has_dictionary=has_dictionary, has_prefixes=has_prefixes
     )
 
 

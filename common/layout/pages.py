@@ -135,19 +135,19 @@ def _begin_of_values(chunk: ChunkBytes, page: DataPage, *, nullable: bool) -> in
 
 def _all_defined(levels: memoryview, count: int) -> bool:
     """Whether one-bit definition levels (runs, or groups of eight) are all 1."""
-    position = found = 0
-    while found < count:
+    position = total = 0
+    while total < count:
         header, position = unsigned(levels, position)
         if header & 1:
             size = header >> 1
             bits = np.unpackbits(np.frombuffer(levels[position : position + size], np.uint8), bitorder="little")
-            if len(bits) != 8 * size or not bits[: count - found].all():
+            if len(bits) != 8 * size or not bits[: count - total].all():
                 return False
-            found, position = found + 8 * size, position + size
+            total, position = total + 8 * size, position + size
         else:
             if not header or levels[position] != 1:
                 return False
-            found, position = found + (header >> 1), position + 1
+            total, position = total + (header >> 1), position + 1
     return True
 
 

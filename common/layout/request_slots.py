@@ -70,8 +70,8 @@ def using(held: SlotLease | None) -> Iterator[None]:
 
 def held_here() -> SlotLease | None:
     """Returns the slots that a caller holds for this thread; ``None`` if it is not in a read from a store."""
-    found: SlotLease | None = getattr(_here, "held", None)
-    return found
+    lease: SlotLease | None = getattr(_here, "held", None)
+    return lease
 
 
 def spare_slots(most: int) -> int:
@@ -243,11 +243,11 @@ def _file_in(directory: str) -> int:
 def _directory() -> str:
     """Returns this user's directory for the files of slots; empty if there is none that only this user may change."""
     above = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else tempfile.gettempdir()
-    found = f"{above}/parquetry-{os.getuid()}"
+    path = f"{above}/parquetry-{os.getuid()}"
     with suppress(OSError):
-        os.mkdir(found, 0o700)
+        os.mkdir(path, 0o700)
     with suppress(OSError):
-        status = os.lstat(found)
+        status = os.lstat(path)
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-            return found
+            return path
     return ""

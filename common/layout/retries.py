@@ -159,10 +159,10 @@ def _most_attempts(error: BaseException) -> int:
             continue  # fsspec's HTTP file system raises it for every failure
         if isinstance(each, ParquetryError | StoreError | FileNotFoundError | PermissionError | MemoryError):
             return 1
-        said = f"{type(each).__name__} {each}"
-        if isinstance(each, TimeoutError | ConnectionError) or status_of(each) in _BUSY_STATUS or _BUSY.search(said):
+        text = f"{type(each).__name__} {each}"
+        if isinstance(each, TimeoutError | ConnectionError) or status_of(each) in _BUSY_STATUS or _BUSY.search(text):
             return ATTEMPTS
-        if _CUT.search(said):
+        if _CUT.search(text):
             return FEW_ATTEMPTS
     return 1
 

@@ -79,13 +79,13 @@ def store_answer(filesystem: pafs.FileSystem, error: BaseException) -> StoreErro
     status = status_of(error)
     if isinstance(error, StoreError) or (status is None and _is_of_content(error)):
         return None
-    said = f"{type(error).__name__} {told(error)}"
+    text = f"{type(error).__name__} {told(error)}"
     answer = f"the store answered: {told(error)}"
-    if status in _GONE_STATUS or (status is None and (isinstance(error, FileNotFoundError) or _MISSING.search(said))):
+    if status in _GONE_STATUS or (status is None and (isinstance(error, FileNotFoundError) or _MISSING.search(text))):
         return StoreError(answer, _GONE, is_gone=True)
-    if status in _ELSEWHERE_STATUS or getattr(error, "errno", None) == errno.EREMCHG or _REGION.search(said):
+    if status in _ELSEWHERE_STATUS or getattr(error, "errno", None) == errno.EREMCHG or _REGION.search(text):
         return StoreError(answer, _ELSEWHERE)
-    if status in _REFUSED_STATUS or (status is None and (isinstance(error, PermissionError) or _REFUSED.search(said))):
+    if status in _REFUSED_STATUS or (status is None and (isinstance(error, PermissionError) or _REFUSED.search(text))):
         return StoreError(answer, CREDENTIALS.get(_kind(filesystem), _OTHER_CREDENTIALS) + _EXPIRED)
     if status is None and isinstance(error, OSError):
         return None
@@ -95,8 +95,8 @@ def store_answer(filesystem: pafs.FileSystem, error: BaseException) -> StoreErro
 def wrong_option(filesystem: pafs.FileSystem, error: BaseException) -> str:
     """The option that an fsspec client refuses, when it first connects, as an unknown keyword; empty if it is none."""
     fs = fsspec_of(without_subtrees(filesystem, "")[0])
-    found = _KEYWORD.search(str(error)) if isinstance(error, TypeError) and fs is not None else None
-    return found[1] if found is not None and found[1] in _names(fs.storage_options) else ""
+    match = _KEYWORD.search(str(error)) if isinstance(error, TypeError) and fs is not None else None
+    return match[1] if match is not None and match[1] in _names(fs.storage_options) else ""
 
 
 def _names(options: Mapping[Any, Any]) -> set[str]:
@@ -135,22 +135,22 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 def status_of(error: BaseException) -> int | None:
     """The HTTP status code behind an error, which the libraries behind fsspec store in different places."""
     for each in causes(error):
-        found = _own_status(each)
-        if found is not None:
-            return found
+        status = _own_status(each)
+        if status is not None:
+            return status
     return None
 
 
 def _own_status(error: BaseException) -> int | None:
     answer: Any = getattr(error, "response", None)
     if isinstance(answer, dict):  # botocore
-        found = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return found if isinstance(found, int) else None
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status if isinstance(status, int) else None
     places = ((error, "status"), (error, "code"), (answer, "status_code"))
     for each, name in places:
-        found = getattr(each, name, None)
-        if isinstance(found, int) and 300 <= found < 600:
-            return found
+        status = getattr(each, name, None)
+        if isinstance(status, int) and 300 <= status < 600:
+            return status
     named = _TEXT_STATUS.search(str(error)) if isinstance(error, OSError) else None  # pyarrow
     return None if named is None else int(named[1])
 

@@ -126,10 +126,10 @@ def endpoint_of(filesystem: pafs.FileSystem) -> str:
     base = without_subtrees(filesystem, "")[0]
     fs = fsspec_of(base)
     if fs is None:
-        found: object = {}
+        settings: object = {}
         with suppress(Exception):  # file systems of Python may raise anything
-            found = base.__reduce__()[1][0]
-        places = [found.get(name) for name in _ADDRESSES] if isinstance(found, dict) else []
+            settings = base.__reduce__()[1][0]
+        places = [settings.get(name) for name in _ADDRESSES] if isinstance(settings, dict) else []
         return " ".join([base.type_name, *(without_secrets(str(place)) for place in places if place)])
     kind = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     options = {**fs.storage_options, **(fs.storage_options.get("client_kwargs") or {})}
@@ -157,10 +157,10 @@ def _settings(filesystem: pafs.FileSystem) -> list[str]:
     if filesystem.type_name == "local":
         return []
     (given,) = filesystem.__reduce__()[1]  # its constructor arguments: a dict
-    found = {
+    settings = {
         name: value for name, value in given.items() if name in _PLACES or name.endswith(("_authority", "_scheme"))
     }
-    return [f"{name}={value}" for name, value in sorted(found.items()) if value not in (None, "")]
+    return [f"{name}={value}" for name, value in sorted(settings.items()) if value not in (None, "")]
 
 
 def _described(fs: AbstractFileSystem) -> dict[str, Any]:

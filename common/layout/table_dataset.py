@@ -24,16 +24,16 @@ from .table_read import locate, parse_values
 
 def table_listing(url: str, table: Table, *, filesystem: object, storage_options: dict[str, Any] | None) -> FileListing:
     """The files of the table, in path order. Only local files are looked up, which is cheap."""
-    found = table_filesystem(url, table, filesystem=filesystem, storage_options=storage_options)
+    store = table_filesystem(url, table, filesystem=filesystem, storage_options=storage_options)
     root = table.root.rstrip("/") + "/"
     files = [
         DataFile(
-            version=_on_store(found, file.version),
+            version=_on_store(store, file.version),
             relative=file.path[len(root) :] if file.path.startswith(root) else file.path,
         )
         for file in table.files
     ]
-    return FileListing(filesystem=found, roots=(table.root,), files=tuple(files), metadata_files=())
+    return FileListing(filesystem=store, roots=(table.root,), files=tuple(files), metadata_files=())
 
 
 def table_filesystem(

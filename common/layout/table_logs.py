@@ -90,10 +90,10 @@ def check_no_table(url: str, names: Iterable[str], chosen: Sequence[str] | None 
     """
     for name in names:
         for kind in _KINDS if is_log(name) else ():
-            found = kind.log.fullmatch(name)
-            if found is None or is_hidden(found["table"]):
+            match = kind.log.fullmatch(name)
+            if match is None or is_hidden(match["table"]):
                 continue
-            if chosen is None or any(name.startswith(found["table"]) for name in chosen):
+            if chosen is None or any(name.startswith(match["table"]) for name in chosen):
                 raise DatasetError(
                     f"dataset {url!r}: expected plain Parquet files, found {kind.name} ('{name}'), which keeps "
                     f"{kind.keeps}. {kind.advice}"

@@ -28,11 +28,11 @@ def locate(arrow: pa.Schema, column: TableColumn, *, where: str = "") -> tuple[s
     Raises:
         DatasetError: the column can be found only by field ids, and the file has none.
     """
-    found, complete = _levels(arrow, column, where=where)
+    levels, complete = _levels(arrow, column, where=where)
     if not complete:
         return None
-    path = [level.name for level in found]
-    if found and pa.types.is_map(found[-1].type):
+    path = [level.name for level in levels]
+    if levels and pa.types.is_map(levels[-1].type):
         path.append(column.name.rpartition(".")[2])  # 'key' or 'value'
     return tuple(path)
 
@@ -46,14 +46,14 @@ def _levels(arrow: pa.Schema, column: TableColumn, *, where: str) -> tuple[list[
             f"{where}: expected a Parquet file with field ids, which column '{column.name}' requires, got none. "
             "Write the table again, or give it a name mapping."
         )
-    found: list[pa.Field] = []
+    levels: list[pa.Field] = []
     for level in range(len(column.ids) if by_id else len(column.names)):
         member = next((member for member in members if _is_meant(member, column, level, by_id)), None)
         if member is None:
-            return found, False
-        found.append(member)
+            return levels, False
+        levels.append(member)
         members = list(member.type) if pa.types.is_struct(member.type) else []
-    return found, True
+    return levels, True
 
 
 def _around(arrow: pa.Schema, column: TableColumn, *, where: str) -> tuple[str, ...] | None:
@@ -61,10 +61,10 @@ def _around(arrow: pa.Schema, column: TableColumn, *, where: str) -> tuple[str, 
 
     It is empty if that struct is never null, and ``None`` if the file lacks a struct that is null there.
     """
-    found, _ = _levels(arrow, column, where=where)
-    if len(found) < column.default_depth:
+    levels, _ = _levels(arrow, column, where=where)
+    if len(levels) < column.default_depth:
         return None
-    return tuple(level.name for level in found) if any(level.nullable for level in found) else ()
+    return tuple(level.name for level in levels) if any(level.nullable for level in levels) else ()
 
 
 def _any_leaf(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:
@@ -173,13 +173,13 @@ def _typed(
             refuse_old_calendar(dataset.footer(file), held.column(name), name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
-    given = dataset.values_of(file)
+    constants = dataset.values_of(file)
     made = []
     for column, path in zip(columns, paths, strict=True):
         if path is not None:
             made.append(_in_type(_member(held, path), column, rows, place))
-        elif column.name in given:
-            made.append(_repeated(given[column.name], column, len(rows)))
+        elif column.name in constants:
+            made.append(_repeated(constants[column.name], column, len(rows)))
         elif column.default is not None and (around := parents.get(column.name, ())) is not None:
             values = _repeated(column.default, column, len(rows))
             made.append(_null_where(_member(held, around), values) if around else values)

@@ -46,9 +46,9 @@ def telling_of_room() -> Iterator[None]:
 
 def temporary_directories() -> list[str]:
     """Returns the writable directories for temporary files, the preferred one first."""
-    wanted = [os.environ.get("TMPDIR"), "/var/tmp"]
-    found = [each for each in wanted if each and os.access(each, os.W_OK | os.X_OK)]
-    return list(dict.fromkeys(found)) or [tempfile.gettempdir()]
+    candidates = [os.environ.get("TMPDIR"), "/var/tmp"]
+    usable = [each for each in candidates if each and os.access(each, os.W_OK | os.X_OK)]
+    return list(dict.fromkeys(usable)) or [tempfile.gettempdir()]
 
 
 def temporary_directory(size_bytes: int = 0) -> str | None:
@@ -58,10 +58,10 @@ def temporary_directory(size_bytes: int = 0) -> str | None:
 
 def _free_bytes(directory: str) -> int:
     try:
-        found = os.statvfs(directory)
+        status = os.statvfs(directory)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return status.f_bavail * status.f_frsize
 
 
 def temporary_file(directory: str | None = None) -> int:

@@ -29,14 +29,14 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
     Raises:
         ValueError, IndexError: the bytes are not a struct in the compact protocol, or a wanted field has another type.
     """
-    found: dict[int, Any] = {}
+    fields: dict[int, Any] = {}
     number = 0
     while True:
         head = data[position]
         position += 1
         kind = head & 15
         if kind == _STOP:
-            return found, position
+            return fields, position
         if head > 15:
             number += head >> 4
         else:
@@ -45,15 +45,15 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
         if not _MIN_NUMBER <= number <= _MAX_NUMBER:
             raise ValueError(f"a field with the number {number}, which is not an int16")
         if number in wanted:
-            found[number], position = _wanted(data, position, kind, wanted[number], depth)
+            fields[number], position = _wanted(data, position, kind, wanted[number], depth)
         elif kind in _INTEGERS:
             value = data[position]
             position += 1
             if value > 127:
                 value, position = unsigned(data, position - 1)
-            found[number] = (value >> 1) ^ -(value & 1)
+            fields[number] = (value >> 1) ^ -(value & 1)
         else:
-            found[number], position = _skip(data, position, kind, depth)
+            fields[number], position = _skip(data, position, kind, depth)
 
 
 def _wanted(
@@ -70,11 +70,11 @@ def _wanted(
     kind, size, position = _list_head(data, position)
     if size and kind != _STRUCT:  # an empty list may have any type, even none
         raise ValueError("a list of values that are not structs")
-    found = []
+    items = []
     for _ in range(size):
         value, position = parse_struct(data, position, wanted[0], depth + 1)
-        found.append(value)
-    return found, position
+        items.append(value)
+    return items, position
 
 
 def _skip(data: bytes | memoryview, position: int, kind: int, depth: int) -> tuple[bool | range | None, int]:

@@ -166,8 +166,8 @@ def abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> Iterat
 
 def _quiet_ns(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
     """The time since a file, or anything below a directory, was last written; 0 if unknown."""
-    found = [info]
+    infos = [info]
     if info.type == pafs.FileType.Directory:
-        found += filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
-    written = [each.mtime_ns for each in found if each.mtime_ns is not None]
+        infos += filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
+    written = [each.mtime_ns for each in infos if each.mtime_ns is not None]
     return time.time_ns() - max(written) if written else 0

@@ -73,10 +73,10 @@ class WrongBounds:
 
     def wrote(self, created_by: str) -> bool:
         """Whether a file that says this of its writer is by a version with wrong bounds."""
-        found = re.match(rf"{re.escape(self.name)}(?![\w-])(?:\s+version\s+v?(\d+)\.(\d+))?", created_by)
-        if found is None:
+        match = re.match(rf"{re.escape(self.name)}(?![\w-])(?:\s+version\s+v?(\d+)\.(\d+))?", created_by)
+        if match is None:
             return False
-        return self.right_since is None or (int(found[1] or 0), int(found[2] or 0)) < self.right_since
+        return self.right_since is None or (int(match[1] or 0), int(match[2] or 0)) < self.right_since
 
 
 WRITERS = (

@@ -61,12 +61,12 @@ class Log:
         self._directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
         try:
             place = f"Delta log {self._directory}"
-            found = with_retries(filesystem, self._list, place, is_listing=True)
+            entries = with_retries(filesystem, self._list, place, is_listing=True)
         except ParquetryError:
             raise
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"Delta log {self._directory}: cannot be listed: {error}") from clean_cause(error)
-        self._files = {posixpath.basename(file.path): file for file in found}
+        self._files = {posixpath.basename(file.path): file for file in entries}
         self._commits = {int(name[:20]) for name in self._files if re.fullmatch(r"\d{20}\.json", name)}
         self._checkpoints = _complete_checkpoints(self._files)
         self._read: dict[str, list[tuple[str, Action]]] = {}
@@ -261,14 +261,14 @@ def _checked(kind: str, action: Any) -> Action:
 
 def _complete_checkpoints(files: Mapping[str, FileVersion]) -> dict[int, list[str]]:
     """The complete checkpoints by version, each with its files. An empty file is not a checkpoint, as in deltalake."""
-    found: dict[int, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
+    checkpoints: dict[int, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in sorted(files):
         match = _CHECKPOINT.fullmatch(name)
         if match is not None and files[name].size_bytes != 0:
             parts = int(match[3]) if match[3] else 1
-            found[int(match[1])][parts if match[3] else name].append(name)
+            checkpoints[int(match[1])][parts if match[3] else name].append(name)
     complete: dict[int, list[str]] = {}
-    for number, kinds in found.items():
+    for number, kinds in checkpoints.items():
         for key, held in sorted(kinds.items(), key=str, reverse=True):
             if len(held) == (key if isinstance(key, int) else 1):
                 complete[number] = held

@@ -78,14 +78,14 @@ def version_at(log: Log, time: Time, configuration: Mapping[str, str | None]) ->
 
 def _last(versions: range, time_of: Callable[[int], int], asked: int, log: Log) -> int:
     """The last version whose time is not after ``asked``. The times rise with the versions, so few are looked at."""
-    found = bisect_right(versions, asked, key=time_of)
-    if not found:
+    place = bisect_right(versions, asked, key=time_of)
+    if not place:
         oldest = "the oldest that the log still describes" if versions[0] else "the first"
         raise DatasetError(
             f"expected a time from {_shown(time_of(versions[0]))} on, when version {versions[0]} ({oldest}) was "
             f"written, got {_shown(asked)}. The latest version is {log.newest}. Give a later time, or a version number."
         )
-    return versions[found - 1]
+    return versions[place - 1]
 
 
 def _file_times(log: Log, versions: range) -> Callable[[int], int]:
@@ -102,10 +102,10 @@ def _shown(milliseconds: int) -> str:
 
 
 def _parsed(text: str) -> datetime.datetime:
-    found = _ISO.fullmatch(text.strip())
-    if found is None:
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{_EXPECTED}, got {text!r}")
-    day, clock, seconds, fraction, zone = found.groups(default="")
+    day, clock, seconds, fraction, zone = match.groups(default="")
     zone = "+00:00" if zone in ("Z", "z") else zone
     if zone:
         digits = zone[1:].replace(":", "")

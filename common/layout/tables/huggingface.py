@@ -92,13 +92,13 @@ def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
         ) from clean_cause(error)
     options = dict(storage_options or {})
     try:
-        found = HfFileSystem(**options).resolve_path(url)
+        location = HfFileSystem(**options).resolve_path(url)
         api = HfApi(token=options.get("token"), endpoint=options.get("endpoint"))
-        commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
+        commit = api.repo_info(location.repo_id, repo_type=location.repo_type, revision=location.revision).sha
     except (OSError, ValueError) as error:
         raise DatasetError(f"Hugging Face folder '{url}': cannot be reached: {error}") from clean_cause(error)
-    kind = "" if found.repo_type == "model" else f"{found.repo_type}s/"
-    return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}".rstrip("/")
+    kind = "" if location.repo_type == "model" else f"{location.repo_type}s/"
+    return f"hf://{kind}{location.repo_id}@{commit}/{location.path_in_repo}".rstrip("/")
 
 
 def _check_parquet(what: str, paths: Sequence[str]) -> None:
@@ -186,19 +186,19 @@ def described(
 
 def _common_features(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, Any]:
     """The features of all files by name. Those that change what a column means must be the same in all."""
-    found: dict[str, tuple[Any, str]] = {}
+    features: dict[str, tuple[Any, str]] = {}
     distinct: dict[bytes | None, tuple[str, pa.Schema]] = {}
     for path, schema in schemas:
         distinct.setdefault((schema.metadata or {}).get(_METADATA_KEY), (path, schema))
     for path, schema in distinct.values():
         for name, feature in _features(schema, path).items():
-            first, before = found.setdefault(name, (feature, path))
+            first, before = features.setdefault(name, (feature, path))
             if first != feature and any(_kind(each) in ("ClassLabel", "Image") for each in (first, feature)):
                 raise DatasetError(
                     f"field '{name}': expected one feature in all files, got {str(first)[:200]} in {before} and "
                     f"{str(feature)[:200]} in {path}. Read the files one by one, or write one of them again."
                 )
-    return {name: feature for name, (feature, _) in found.items()}
+    return {name: feature for name, (feature, _) in features.items()}
 
 
 def _kind(feature: object) -> object:

@@ -71,9 +71,9 @@ def _of_split(what: str, splits: Splits, split: object) -> list[str]:
         )
     if split is None and len(splits) > 1:
         raise DatasetError(f"{what}: expected split= one of {sorted(splits)} (or 'all'), because there are several.")
-    wanted = [*splits] if split is None or split == ALL else [name.strip() for name in split.split("+")]
+    names = [*splits] if split is None or split == ALL else [name.strip() for name in split.split("+")]
     owner: dict[str, str] = {}
-    for name in wanted:
+    for name in names:
         known = _known_name(splits, name)
         if known is None:
             raise DatasetError(f"{what}: expected split= one of {sorted(splits)}, got '{name}'.")
@@ -117,11 +117,11 @@ def _by_name(what: str, paths: Sequence[str], folder: str = "") -> Splits:
         lambda path: ["train"],
     )
     for rule in rules:
-        found = {path: sorted(set(rule(inside[path]))) for path in paths}
-        if any(found.values()):
+        by_path = {path: sorted(set(rule(inside[path]))) for path in paths}
+        if any(by_path.values()):
             break
     splits: Splits = {}
-    for path, names in found.items():
+    for path, names in by_path.items():
         if len(names) > 1:
             raise DatasetError(
                 f"{what}: expected one split in the name of {path}, got {names}. Rename it, or list the splits under "
@@ -129,7 +129,7 @@ def _by_name(what: str, paths: Sequence[str], folder: str = "") -> Splits:
             )
         for name in names:
             splits.setdefault(name, []).append(path)
-    left = [path for path, names in found.items() if not names]
+    left = [path for path, names in by_path.items() if not names]
     if left:
         shown = ", ".join(left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
         _LOGGER.warning(
@@ -144,8 +144,8 @@ def _by_name(what: str, paths: Sequence[str], folder: str = "") -> Splits:
 
 
 def _shard(path: str, folder: str) -> list[str]:
-    found = SHARD.fullmatch(posixpath.basename(path))
-    return [] if found is None or posixpath.dirname(path) != folder else [found["split"]]
+    match = SHARD.fullmatch(posixpath.basename(path))
+    return [] if match is None or posixpath.dirname(path) != folder else [match["split"]]
 
 
 def _named(names: Iterable[str]) -> set[str]:
@@ -242,8 +242,8 @@ def _of_entry(what: str, paths: Sequence[str], entry: Mapping[str, Any]) -> Spli
         return {name: [below[path] for path in found] for name, found in _by_name(what, [*below]).items()}
     splits: Splits = {}
     for name, patterns in _data_files(what, entry["data_files"]).items():
-        wanted = [_parts(what, posixpath.join(folder, pattern)) for pattern in patterns]
-        splits[name] = [path for path in paths if any(_matches(path.split("/"), parts) for parts in wanted)]
+        all_parts = [_parts(what, posixpath.join(folder, pattern)) for pattern in patterns]
+        splits[name] = [path for path in paths if any(_matches(path.split("/"), parts) for parts in all_parts)]
     return splits
 
 
@@ -252,21 +252,21 @@ def _data_files(what: str, stated: object) -> dict[str, list[str]]:
     items: list[Any] = stated if isinstance(stated, list) else [stated]
     if not any(isinstance(item, Mapping) for item in items):
         items = [{"split": "train", "path": items}]
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for item in items:
         path = item.get("path") if isinstance(item, Mapping) else None
         patterns: list[Any] = path if isinstance(path, list) else [path]
         try:
             name = _text(item["split"])
-            if not patterns or not all(isinstance(each, str) for each in patterns) or name in found:
+            if not patterns or not all(isinstance(each, str) for each in patterns) or name in files:
                 raise TypeError(reprlib.repr(item))
         except (LookupError, TypeError) as error:
             raise DatasetError(
                 f"{what}: expected data_files in README.md to be paths, or pairs of a split and its paths, each split "
                 f"once, got {error}. Repair it, or name the files in the URL."
             ) from clean_cause(error)
-        found[name] = patterns
-    return found
+        files[name] = patterns
+    return files
 
 
 def _parts(what: str, pattern: str) -> list[str]:

@@ -43,10 +43,10 @@ def open_iceberg(
     Raises:
         DatasetError: there is no such table or snapshot, or the table has an unsupported feature.
     """
-    found = _load(table, catalog_options)
-    what = f"Iceberg table {'.'.join(found.name())}"
+    source = _load(table, catalog_options)
+    what = f"Iceberg table {'.'.join(source.name())}"
     try:
-        return _opened(what, found, snapshot_id, filesystem)
+        return _opened(what, source, snapshot_id, filesystem)
     except ParquetryError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -71,24 +71,24 @@ class DeleteIndex:
     def of(self, entry: Entry) -> tuple[int, ...]:
         """The indices of the deletes that apply to a data file."""
         path = entry.file.file_path
-        found = [place for sequence, place in self._vectors.get(path, ()) if sequence >= entry.sequence]
-        if len(found) > 1:
+        deletes = [place for sequence, place in self._vectors.get(path, ()) if sequence >= entry.sequence]
+        if len(deletes) > 1:
             raise DatasetError(
-                f"{self._what}: expected at most one deletion vector for {path}, got {len(found)}. "
+                f"{self._what}: expected at most one deletion vector for {path}, got {len(deletes)}. "
                 "Rewrite the table's data files."
             )
-        if not found:  # a deletion vector contains the rows of all position deletes
+        if not deletes:  # a deletion vector contains the rows of all position deletes
             candidates = [*self._named.get(path, ()), *self._positions.get(_key(entry), ())]
-            found = [place for sequence, place in candidates if sequence >= entry.sequence]
+            deletes = [place for sequence, place in candidates if sequence >= entry.sequence]
         equalities = [*self._equalities.get(None, ()), *self._equalities.get(_key(entry), ())]
-        return (*found, *(place for sequence, place in equalities if sequence > entry.sequence))
+        return (*deletes, *(place for sequence, place in equalities if sequence > entry.sequence))
 
     def _add(self, item: RowDeletes) -> int:
         self._all.append(item)
         return len(self._all) - 1
 
     def _equality(self, entry: Entry, columns: dict[int, TableColumn]) -> RowDeletes:
-        found = []
+        keys = []
         for field_id in entry.file.equality_ids or ():
             column = columns.get(field_id)
             if column is None:
@@ -96,13 +96,13 @@ class DeleteIndex:
                     f"{self._what}: expected equality deletes of known columns, got field id {field_id} in "
                     f"{entry.file.file_path}. Rewrite the table's data files."
                 )
-            found.append(column)
-        if not found:
+            keys.append(column)
+        if not keys:
             raise DatasetError(
                 f"{self._what}: expected the ids of the columns that {entry.file.file_path} compares, got none."
             )
         path = self._storage.path(entry.file.file_path)
-        return RowDeletes(kind=EQUALITY, path=path, columns=tuple(sorted(found, key=lambda column: column.ids)))
+        return RowDeletes(kind=EQUALITY, path=path, columns=tuple(sorted(keys, key=lambda column: column.ids)))
 
     def _vector(self, entry: Entry) -> tuple[str, RowDeletes]:
         """Returns a deletion vector, and the location of its data file."""

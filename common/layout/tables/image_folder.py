@@ -69,15 +69,15 @@ def open_image_folder(
     url = os.fspath(path)
     what = f"image folder '{url}'"
     options = dict(storage_options) if storage_options else None
-    found, root = resolve(url, filesystem=filesystem, storage_options=options)
-    images = _images(what, found, root)
+    base, root = resolve(url, filesystem=filesystem, storage_options=options)
+    images = _images(what, base, root)
     names = _class_names(what, images, classes)
     if classes is None:
         _warn_of_other_numbers(what, names)
     _numbered.update({name: (what, number) for number, name in enumerate(names)})
     labels = [names.index(relative[0]) for relative, _ in images]
     field = _image_field({_format(relative[-1]) for relative, _ in images}, image_shape, convert)
-    store = store_of(found)
+    store = store_of(base)
     manifest, digest = _keep(what, images, labels, f"{store}\0{root}")
     tells = store and all(version.has_version_metadata for _, version in images)
     version = FileVersion(
@@ -161,18 +161,18 @@ def _class_names(
             f"{what}: expected one folder per class, found an image outside of them: '{outside}'. Move it into a "
             "folder named after its class."
         )
-    found = sorted({relative[0] for relative, _ in images})
+    folders = sorted({relative[0] for relative, _ in images})
     if classes is None:
-        return found
+        return folders
     if isinstance(classes, set | frozenset):  # its order differs between processes, so the labels would
         raise DatasetError(
             f"{what}: expected classes= as a list, whose order numbers them, got a set. Pass sorted(...)."
         )
     names = [classes] if isinstance(classes, str) else list(classes)
-    unknown = [name for name in found if name not in names]
+    unknown = [name for name in folders if name not in names]
     if unknown or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise DatasetError(
-            f"{what}: expected classes= to name each of its folders once, {found}, got {names}. "
+            f"{what}: expected classes= to name each of its folders once, {folders}, got {names}. "
             + (f"Add {unknown}." if unknown else "Name each folder once.")
         )
     return [str(name) for name in names]
