@@ -92,9 +92,9 @@ def _in_file(held: list[np.ndarray], rest: Iterable[np.ndarray]) -> np.ndarray:
         assert mapped is not None  # held was not empty
     finally:
         file.close()
-    found = np.frombuffer(mapped, np.int32)
-    _in_files[id(found)] = found
-    return found
+    numbers = np.frombuffer(mapped, np.int32)
+    _in_files[id(numbers)] = numbers
+    return numbers
 
 
 def _append(file: TemporaryBuffer, part: np.ndarray) -> None:

@@ -172,8 +172,8 @@ def _null_test(node: Call, columns: Mapping[str, _Interval], size: int) -> _Trut
         inner = _truth(node.args[0], columns, size)
         null, value = inner.null, inner.true | inner.false
     never = np.zeros(size, dtype=np.bool_)
-    found = _Truth(true=null, false=value, null=never)
-    return found if node.name == "is_null" else _invert(found)
+    truth = _Truth(true=null, false=value, null=never)
+    return truth if node.name == "is_null" else _invert(truth)
 
 
 def _compare(name: str, a: _Interval, b: _Interval, size: int) -> _Truth:
@@ -188,12 +188,12 @@ def _compare(name: str, a: _Interval, b: _Interval, size: int) -> _Truth:
         false = reduce(np.logical_or, [_holds("not_equal", *pair, size) for pair in pairs])
         false = false | (not (a.exact and b.exact))
     may_value = a.may_value & b.may_value
-    found = _Truth(
+    truth = _Truth(
         true=true & may_value,
         false=(false | a.may_nan | b.may_nan) & may_value,  # NaN compares false with everything
         null=a.may_null | b.may_null,
     )
-    return _invert(found) if name == "not_equal" else found
+    return _invert(truth) if name == "not_equal" else truth
 
 
 def _is_in(node: Call, values: _Interval, size: int) -> _Truth:

@@ -79,9 +79,9 @@ def refused_in(
     for refusal in refusals:
         for row in refusal.rows.tolist():
             first.setdefault(row, refusal)
-    found = sorted(first.items())
-    places = [(row_group, int(rows[row]), _CAUSES.index(refusal.error.__name__)) for row, refusal in found]
-    texts = [refusal.told(row, describe)[:_MOST_TEXT] for row, refusal in found[:_MOST_MESSAGES]]
+    entries = sorted(first.items())
+    places = [(row_group, int(rows[row]), _CAUSES.index(refusal.error.__name__)) for row, refusal in entries]
+    texts = [refusal.told(row, describe)[:_MOST_TEXT] for row, refusal in entries[:_MOST_MESSAGES]]
     return RefusedRows(places=np.array(places, np.int64).reshape(-1, 3), messages=tuple(texts))
 
 

@@ -116,8 +116,8 @@ def rows_inside(parts: Sequence[RowNumbers], places: np.ndarray) -> np.ndarray:
         return np.take(listed[0] if len(listed) == 1 else np.concatenate(listed), places)
     ends = np.cumsum([len(part) for part in ranges], dtype=np.int64)
     shift = np.array([part.stop for part in ranges], np.int64) - ends
-    found: np.ndarray = places + shift[np.searchsorted(ends, places, side="right")]
-    return found
+    result: np.ndarray = places + shift[np.searchsorted(ends, places, side="right")]
+    return result
 
 
 def all_rows(rows_per_row_group: np.ndarray) -> RowSet:

@@ -96,9 +96,9 @@ class _Stored:
         self, row_group: int, fields: Sequence[UnischemaField], rows: RowSet
     ) -> Iterator[tuple[pa.Table, np.ndarray]]:
         """Yields columns of the selected rows of a row group in slices, and the numbers of these rows."""
-        wanted, first = rows.numbers(row_group), 0
+        numbers, first = rows.numbers(row_group), 0
         for table in self.read(row_group, fields):
-            chosen = rows_between(wanted, first, first + table.num_rows)
+            chosen = rows_between(numbers, first, first + table.num_rows)
             yield table if len(chosen) == table.num_rows else take_rows(table, as_arrow(chosen)), chosen + first
             first += table.num_rows
 
@@ -216,19 +216,19 @@ def _pruned_by(pruned: np.ndarray, by_partitions: np.ndarray) -> str:
 def _shard_row_groups(step: ShardRowGroups, stored: _Stored, selection: Selection) -> Selection:
     """Selects the rows of every ``num_shards``-th row group, or the windows that begin there."""
     rows, before = selection.rows, selection.num_items
-    mine = np.arange(len(rows.whole)) % step.num_shards == step.index
+    is_own = np.arange(len(rows.whole)) % step.num_shards == step.index
     if selection.starts is None:
-        selection = replace(selection, rows=rows.keep_row_groups(mine))
+        selection = replace(selection, rows=rows.keep_row_groups(is_own))
     else:
         row_group, _ = rows.locate(selection.starts)
-        selection = replace(selection, starts=selection.starts[mine[row_group]])
+        selection = replace(selection, starts=selection.starts[is_own[row_group]])
     alive = rows.counts > 0
     report = Report(
         step=str(step),
         row_groups=int(alive.sum()),
-        pruned=int((alive & ~mine).sum()),
+        pruned=int((alive & ~is_own).sum()),
         pruned_by="they belong to other shards",
-        proven=int((alive & mine).sum()),
+        proven=int((alive & is_own).sum()),
         rows_before=before,
         rows_after=selection.num_items,
     )
@@ -242,7 +242,7 @@ def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection
     row_groups = np.flatnonzero(rows.counts > 0).tolist()
     if not step.reads:
         live = live_rows(dataset)
-        places = [np.searchsorted(live.of(found), rows.of(found)) + live.before[found] for found in row_groups]
+        places = [np.searchsorted(live.of(group), rows.of(group)) + live.before[group] for group in row_groups]
         measured = step.at(np.concatenate([np.zeros(0, np.int64), *places]), live.total)
         return replace(selection, measured=measured)
     fields = [dataset.schema[name] for name in step.reads]
@@ -251,9 +251,9 @@ def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection
         slices = stored.read_rows(row_group, fields, rows)
         return [_numbers_of(step, table, wanted, row_group, dataset) for table, wanted in slices]
 
-    found = [part for parts in in_parallel(numbers, row_groups, "measuring rows", stored.threads) for part in parts]
-    refused = all_refused([part for _, part in found])
-    selection = replace(selection, measured=step.combine([part for part, _ in found]))
+    parts = [part for some in in_parallel(numbers, row_groups, "measuring rows", stored.threads) for part in some]
+    refused = all_refused([refused for _, refused in parts])
+    selection = replace(selection, measured=step.combine([part for part, _ in parts]))
     return _without(selection, refused, len(row_groups)) if len(refused) else selection
 
 
@@ -265,9 +265,9 @@ def _numbers_of(
     def describe(row: int) -> str:
         return dataset.describe_row(row_group, int(wanted[row]))
 
-    found = step.numbers(table, describe)
+    result = step.numbers(table, describe)
     refusals = step.refusals(table) if step.leaves_out is not None else []
-    return found, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
+    return result, refused_in(row_group, refusals, wanted, describe) if refusals else NOTHING_REFUSED
 
 
 def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Selection:
@@ -277,9 +277,9 @@ def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Sel
     group, row, _ = refused.places.T
     kept, left = np.ones(before.total, dtype=bool), {}
     for number in np.unique(group).tolist():
-        wanted = before.of(number)
-        stays = ~np.isin(wanted, row[group == number])
-        left[number] = wanted[stays]
+        numbers = before.of(number)
+        stays = ~np.isin(numbers, row[group == number])
+        left[number] = numbers[stays]
         kept[before.before[number] : before.before[number + 1]] = stays
     report = Report(
         step="on_error='skip'",

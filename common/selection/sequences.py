@@ -57,10 +57,10 @@ def scattered_note(step: Ngram, groups: np.ndarray | None) -> str:
     if groups is None or step.span == 1 or not groups.shape[1]:
         return ""
     first, *others = groups[:, np.flatnonzero(np.append(True, _differs(groups)))].astype(np.int64)
-    found, group = np.unique(first, return_inverse=True)
+    pairs, group = np.unique(first, return_inverse=True)
     for codes in others:
-        found, group = np.unique(group * (codes.max() + 2) + codes + 1, return_inverse=True)
-    count, pieces = len(found), len(first)
+        pairs, group = np.unique(group * (codes.max() + 2) + codes + 1, return_inverse=True)
+    count, pieces = len(pairs), len(first)
     if count == pieces:
         return ""
     by = list(step.group_by)
@@ -116,5 +116,5 @@ def gap_of(dataset: StoredDataset, step: Ngram) -> Any:
             f"got a time difference {step.max_gap}."
         )
     count, unit = step.max_gap
-    given, own = (np.array(1).astype(f"timedelta64[{kind}]") for kind in (unit, np.datetime_data(dtype)[0]))
-    return count * int(given // own) if given >= own else count // int(own // given)
+    gap_unit, own = (np.array(1).astype(f"timedelta64[{kind}]") for kind in (unit, np.datetime_data(dtype)[0]))
+    return count * int(gap_unit // own) if gap_unit >= own else count // int(own // gap_unit)

@@ -31,22 +31,22 @@ def stated_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     """As `column_statistics`, including statistics that cannot be true."""
     if name in dataset.partitions:
         return _of_partition(dataset, name)
-    found = dataset.index.statistics(name) if dataset.index is not None else None
-    wanted = dataset.types.get(name)
-    if found is None:
+    statistics = dataset.index.statistics(name) if dataset.index is not None else None
+    kind = dataset.types.get(name)
+    if statistics is None:
         paths = [dataset.stored_name(file, name) for file in range(len(dataset.files))]
-        found = footer_statistics(dataset.footers, paths, wanted)
-    null_count = found.null_count
-    if "." in name and _may_be_dictionary_of_text(wanted):
+        statistics = footer_statistics(dataset.footers, paths, kind)
+    null_count = statistics.null_count
+    if "." in name and _may_be_dictionary_of_text(kind):
         null_count = _unknown_where(null_count == 0, null_count)  # Arrow does not count the nulls of enclosing structs
     if name in dataset.columns and dataset.columns[name].is_image_struct:
         null_count = _unknown_where(null_count > 0, null_count)  # some may be images in other files, which is an error
     return ColumnStatistics(
-        minimum=convert_bounds(found.minimum, wanted),
-        maximum=convert_bounds(found.maximum, wanted),
+        minimum=convert_bounds(statistics.minimum, kind),
+        maximum=convert_bounds(statistics.maximum, kind),
         null_count=null_count,
         num_rows=dataset.row_groups.rows,
-        exact=found.exact,
+        exact=statistics.exact,
     )
 
 
@@ -79,8 +79,8 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
     file = int(dataset.row_groups.file[row_group])
     footer, number = dataset.group_footer(row_group)
     group, schema = footer.row_group(number), footer.schema
-    wanted = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
-    chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, wanted)]
+    columns = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
+    chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, columns)]
     total = sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)
     beside = any(name in dataset.columns and dataset.columns[name].in_files for name in names)
     return int(total) + (int(dataset.listed_bytes[row_group]) if beside else 0)

@@ -109,20 +109,24 @@ def _arrays(content: bytes, most_bytes: int) -> dict[str, np.ndarray]:
 
 def _fits(selection: Selection, rows: np.ndarray) -> bool:
     """Whether all rows of a selection exist, so nothing is read out of bounds."""
-    wanted, count = selection.rows, len(rows)
+    numbers, count = selection.rows, len(rows)
     types = {"before": "i8", "whole": "?", "start": "i8", "values": "i4"}
-    if any(getattr(wanted, name).dtype != kind or getattr(wanted, name).ndim != 1 for name, kind in types.items()):
+    if any(getattr(numbers, name).dtype != kind or getattr(numbers, name).ndim != 1 for name, kind in types.items()):
         return False
-    if (len(wanted.before), len(wanted.whole), len(wanted.start)) != (count + 1, count, count) or wanted.before[0]:
+    if (len(numbers.before), len(numbers.whole), len(numbers.start)) != (
+        count + 1,
+        count,
+        count,
+    ) or numbers.before[0]:
         return False
-    counts = wanted.counts
-    if (wanted.before < 0).any() or (counts < 0).any() or (counts > rows).any():
+    counts = numbers.counts
+    if (numbers.before < 0).any() or (counts < 0).any() or (counts > rows).any():
         return False
-    listed = ~wanted.whole & (counts > 0)
-    first, end = wanted.start[listed], wanted.start[listed] + counts[listed]
-    if (first < 0).any() or (end > len(wanted.values)).any() or _smallest(wanted.values) < 0:
+    listed = ~numbers.whole & (counts > 0)
+    first, end = numbers.start[listed], numbers.start[listed] + counts[listed]
+    if (first < 0).any() or (end > len(numbers.values)).any() or _smallest(numbers.values) < 0:
         return False
-    if len(first) and (_largest(wanted.values, first, end) >= rows[listed]).any():
+    if len(first) and (_largest(numbers.values, first, end) >= rows[listed]).any():
         return False
     return _windows_fit(selection)
 
@@ -135,8 +139,8 @@ def _largest(values: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarr
     """Returns the largest row number of each row group, whose numbers are ``values[first:end]``."""
     if values.nbytes <= MOST_BYTES:
         bounds = np.stack([first, end], axis=1).ravel()  # the last end may be the end of the array
-        found: np.ndarray = np.maximum.reduceat(np.append(values, np.int32(0)), bounds)[::2]
-        return found
+        largest: np.ndarray = np.maximum.reduceat(np.append(values, np.int32(0)), bounds)[::2]
+        return largest
     places = zip(first.tolist(), end.tolist(), strict=True)
     return np.array([max(int(piece.max()) for piece in _pieces(values, *place)) for place in places])
 

@@ -59,8 +59,8 @@ def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule)
 def decreasing_stamp(sequence: np.ndarray, stamps: Stamps) -> int | None:
     """Returns the first position whose timestamp is NaN or earlier than that of the previous row in its sequence."""
     wrong = (sequence[1:] == sequence[:-1]) & ~stamps.ascends
-    found = np.flatnonzero(wrong)
-    return int(found[0]) + 1 if len(found) else None
+    places = np.flatnonzero(wrong)
+    return int(places[0]) + 1 if len(places) else None
 
 
 def _without_overlap(starts: np.ndarray, sequence: np.ndarray, stamps: Stamps | None, span: int) -> np.ndarray:
