@@ -212,7 +212,7 @@ class CoreColumns:
         Returns:
             The values, and the status of the file at the path after it was read (all 0 without a path).
         """
-        chunks, blocks = self._begun()
+        chunks, blocks = self._allocate()
         memory = {
             "page": SCRATCH.array("page", (self._page_bytes + SLACK,), _BYTES),
             "dictionary": SCRATCH.array("dictionary", (self._dictionary_bytes,), _BYTES),
@@ -274,7 +274,7 @@ class CoreColumns:
         """Iterates over the columns, with where they begin in their memory, and which memory that is."""
         return zip(self.columns, self._places.tolist(), self._part_of, strict=True)
 
-    def _begun(self) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _allocate(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """Returns the chunks, which point to memory of earlier row groups, and that memory (uint8)."""
         chunks, blocks = self._chunks.copy(), []
         addresses: np.ndarray | int = 0

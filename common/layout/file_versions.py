@@ -337,7 +337,7 @@ def _same_time(mine: int, theirs: int) -> bool:
 def _time_ns(value: object) -> int:
     """Converts a store's representation of a time to nanoseconds; 0 if it is not a time."""
     if isinstance(value, bytes | str):
-        value = _parsed(_text(value))
+        value = _parse_time(_text(value))
     if isinstance(value, datetime.datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         value = aware.timestamp()
@@ -346,7 +346,7 @@ def _time_ns(value: object) -> int:
     return round(value * 1_000_000) * 1_000 if value < _MOST_SECONDS else round(value * 1_000) * 1_000
 
 
-def _parsed(text: str) -> datetime.datetime | None:
+def _parse_time(text: str) -> datetime.datetime | None:
     with suppress(ValueError):
         return datetime.datetime.fromisoformat(_TOO_EXACT.sub(r"\1", text).replace("Z", "+00:00"))
     from email.utils import parsedate_to_datetime  # only here, because it takes a while to load

@@ -208,7 +208,7 @@ def _list_one(list_names: Callable[[str], list[str]], url: str, fs: pafs.FileSys
     def listed() -> list[FileVersion]:
         if root == path or pattern is None:
             return versions_below(fs, root)
-        return versions_below(fs, root, _wanted(pattern))
+        return versions_below(fs, root, _listing_filter(pattern))
 
     try:
         kind, root, files = with_retries(fs, looked, f"dataset {url!r}", most=FEW_ATTEMPTS, is_question=True)
@@ -260,7 +260,7 @@ def _listing(
     return FileListing(filesystem=fs, roots=tuple(roots), files=described, metadata_files=tuple(metadata))
 
 
-def _wanted(pattern: Pattern) -> Callable[[str, bool], bool]:
+def _listing_filter(pattern: Pattern) -> Callable[[str, bool], bool]:
     """Returns a function that says what to list: what may match, and the metadata, logs and marks beside it."""
 
     def wants(path: str, is_directory: bool) -> bool:

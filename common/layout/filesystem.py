@@ -68,7 +68,7 @@ def resolve(
                 f"storage_options for '{shown}': expected none with filesystem=, got {sorted(storage_options)}. "
                 "Pass them to the file system itself."
             )
-        return _given(filesystem, text)
+        return _resolve_in(filesystem, text)
     match = _SCHEME.match(text)
     if match is None or match.group(1).lower() == "file":
         if storage_options:
@@ -115,7 +115,7 @@ def _absolute(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
-def _given(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str]:
+def _resolve_in(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str]:
     if isinstance(filesystem, pafs.LocalFileSystem):
         return filesystem, local_path(text)
     if isinstance(filesystem, pafs.FileSystem):

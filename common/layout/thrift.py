@@ -45,7 +45,7 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
         if not _MIN_NUMBER <= number <= _MAX_NUMBER:
             raise ValueError(f"a field with the number {number}, which is not an int16")
         if number in wanted:
-            fields[number], position = _wanted(data, position, kind, wanted[number], depth)
+            fields[number], position = _parse_nested(data, position, kind, wanted[number], depth)
         elif kind in _INTEGERS:
             value = data[position]
             position += 1
@@ -56,7 +56,7 @@ def parse_struct(data: bytes | memoryview, position: int, wanted: Wanted, depth:
             fields[number], position = _skip(data, position, kind, depth)
 
 
-def _wanted(
+def _parse_nested(
     data: bytes | memoryview, position: int, kind: int, wanted: Wanted | list[Wanted], depth: int
 ) -> tuple[dict[int, Any] | list[dict[int, Any]], int]:
     if not isinstance(wanted, list):

@@ -121,12 +121,12 @@ def to_spark(array: pa.Array, *, field: str) -> pa.Array:
     """
     target = as_spark_takes_it(array.type, field=field)
     try:
-        return _converted(array, target)
+        return _convert(array, target)
     except pa.ArrowInvalid as error:
         raise EncodeError(f"field '{field}': expected values that fit Spark's {target}: {error}.") from error
 
 
-def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     kind = array.type
     if kind == wanted:
         return array
@@ -134,7 +134,7 @@ def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         plain = array.cast(pa.list_(kind.value_type)) if not pa.types.is_list(kind) else array
         offsets = as_arrow(as_numpy(plain.offsets))  # from_arrays refuses a mask with sliced offsets
         mask = plain.is_null() if plain.null_count else None
-        return pa.ListArray.from_arrays(offsets, _converted(plain.values, wanted.value_type), type=wanted, mask=mask)
+        return pa.ListArray.from_arrays(offsets, _convert(plain.values, wanted.value_type), type=wanted, mask=mask)
     if pa.types.is_duration(kind):
         return array.view(pa.int64())
     if pa.types.is_time(kind):

@@ -93,7 +93,7 @@ class Pad(Stage):
         lengths: list[OutputField] = []
         for number in chosen:
             output = columns.outputs[number]
-            shape = self._wanted(output)
+            shape = self._target_shape(output)
             if not output.ragged and shape == output.shape:
                 continue
             variable = tuple(axis for axis, size in enumerate(output.shape) if size is None) or (0,)
@@ -113,7 +113,7 @@ class Pad(Stage):
                 lengths.append(companion(output, "__length", np.dtype(np.int64), axes))
         columns.add(*lengths, verb=verb)
 
-    def _wanted(self, output: OutputField) -> tuple[int | None, ...]:
+    def _target_shape(self, output: OutputField) -> tuple[int | None, ...]:
         shape = output.shape if self.shape is None else self.shape
         if len(shape) != len(output.shape) or any(
             own is not None and own != size for own, size in zip(output.shape, shape, strict=True)

@@ -97,11 +97,11 @@ def open_delta(
         number, protocol = int(table.version()), table.protocol()
         metadata, schema = table.metadata(), json.loads(table.schema().to_json())
     except (deltalake.exceptions.DeltaError, OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from clean_cause(error)
+        raise DatasetError(f"{what}: cannot be opened{asked}: {_message_of(error)}") from clean_cause(error)
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # what a panic in Rust becomes; it has no public class
             raise
-        raise DatasetError(f"{what}: cannot be opened{asked}: {_told(error)}") from clean_cause(error)
+        raise DatasetError(f"{what}: cannot be opened{asked}: {_message_of(error)}") from clean_cause(error)
     _check_features(what, protocol)
     columns, refused = _columns(what, schema, metadata)
     try:
@@ -127,7 +127,7 @@ def open_delta(
     return TableSource(url=text, table=sorted_files(made), filesystem=filesystem)
 
 
-def _told(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """An error's message without the frames that deltalake appends."""
     return str(error).partition("\n   0: ")[0]
 

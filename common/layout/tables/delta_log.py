@@ -314,7 +314,7 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
         with filesystem.open_input_file(path) as source:
             file = open_checked(source)
             held = [kind for kind in _ACTIONS if kind in file.schema_arrow.names]
-            return file.read(columns=[column for kind in held for column in _wanted(kind, file.schema_arrow)])
+            return file.read(columns=[column for kind in held for column in _member_names(kind, file.schema_arrow)])
 
     place = f"Delta checkpoint {path}"
     try:
@@ -332,7 +332,7 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
         ) from clean_cause(error)
 
 
-def _wanted(kind: str, schema: pa.Schema) -> list[str]:
+def _member_names(kind: str, schema: pa.Schema) -> list[str]:
     """The members of an action to read. Statistics are left out: they are large, and the footers have them."""
     needed = ("path", "partitionValues", "size", "modificationTime", "deletionVector")
     return [f"{kind}.{member.name}" for member in schema.field(kind).type if member.name in needed]

@@ -43,7 +43,7 @@ def parse_time(value: Time) -> datetime.datetime:
         ValueError: it is not one of these.
     """
     if isinstance(value, str):
-        value = _parsed(value)
+        value = _parse_time(value)
     elif not isinstance(value, datetime.date):
         raise ValueError(f"{_EXPECTED}, got {value!r}")
     elif not isinstance(value, datetime.datetime):
@@ -101,7 +101,7 @@ def _shown(milliseconds: int) -> str:
     return f"{milliseconds} ms since 1970"
 
 
-def _parsed(text: str) -> datetime.datetime:
+def _parse_time(text: str) -> datetime.datetime:
     match = _ISO.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{_EXPECTED}, got {text!r}")

@@ -56,7 +56,7 @@ def open_huggingface(
         DatasetError: a folder, split or configuration does not exist, or was not given although there are several.
         SchemaError: images cannot have this ``image_shape``.
     """
-    url = _pinned(os.fspath(path), storage_options) if filesystem is None else os.fspath(path)
+    url = _pin_commit(os.fspath(path), storage_options) if filesystem is None else os.fspath(path)
     what = f"Hugging Face folder '{url}'"
     options = dict(storage_options) if storage_options else None
     listing = list_files([url], filesystem=filesystem, storage_options=options, by_name=True)  # splits may share blobs
@@ -80,7 +80,7 @@ def open_huggingface(
     return TableSource(url=url, table=sorted_files(made), filesystem=filesystem)
 
 
-def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
+def _pin_commit(url: str, storage_options: Mapping[str, Any] | None) -> str:
     """Pins a hub URL to the current commit of its revision, so that every process reads the same files."""
     if not url.startswith("hf://"):
         return url

@@ -252,8 +252,8 @@ def test_a_url_of_the_hub_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatc
 
     fake = SimpleNamespace(HfApi=Api, HfFileSystem=FileSystem)
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
-    pinned = huggingface._pinned("hf://datasets/user/faces/data", {"token": "secret"})
-    assert pinned == "hf://datasets/user/faces@abc123/data"
+    url = huggingface._pin_commit("hf://datasets/user/faces/data", {"token": "secret"})
+    assert url == "hf://datasets/user/faces@abc123/data"
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
