@@ -28,7 +28,7 @@ from parquetry.common import (
 )
 from parquetry.common.engine.read import cell_reader, fetch, file_cells, open_file
 from parquetry.common.engine.read.cell_reader import CellReader
-from parquetry.common.engine.read.column_reader import ReadContext
+from parquetry.common.engine.read.column_reader import NOTHING, ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
@@ -91,7 +91,7 @@ def small_values_count_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def through_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CellReader, "read", lambda *_: {})
+    monkeypatch.setattr(CellReader, "read", lambda *_: NOTHING)
 
 
 def pipelines(url: str, data: st.DataObject) -> Pipeline:
