@@ -58,7 +58,7 @@ TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.
 PROCESSORS := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() or 1, 16))")
 GROUP_PYTEST := $(or $(PYTEST),-n $(PROCESSORS) --dist worksteal)
 PYTEST ?= -n $(shell expr 2 \* $(PROCESSORS)) --dist worksteal
-CORE := $(wildcard common/native/*.cc common/native/*.h) common/native/build.py common/native/compiler.py
+CORE := $(wildcard common/base/native/*.cc common/base/native/*.h) common/base/native/build.py common/base/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
 .PHONY: demo environments fuzz faults soak sanitize sanitize-core sanitize-client-memory sanitize-client-threads sanitize-client-forks audit docs dist pure-dist check-dist test test-slow nightly check bench bench-quick bench-peers test-oldest test-newest test-bare test-trainers clean
@@ -155,7 +155,7 @@ sanitize-client-forks: $(VENV)/.installed
 	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_sidecar_client.py -k "$(FORKS)"
 
 sanitize-core: $(VENV)/.installed
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/base/native
 
 # Known vulnerabilities in the dependencies; run before a release. Needs a network.
 audit: $(UV)
@@ -187,7 +187,7 @@ nightly: check $(VENV)/.built environments
 
 docs: $(VENV)/.installed
 	mkdir -p build/docs/parquetry
-	ln -sfn $(addprefix $(CURDIR)/,parquetry/__init__.py common tf_plugin torch_plugin) build/docs/parquetry
+	ln -sfn $(addprefix $(CURDIR)/,$(wildcard parquetry/*.py) common tf_plugin torch_plugin) build/docs/parquetry
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
 
 # Wheels: a pure one, and one with the core and the op for each TensorFlow, for any Python (they do not use its ABI).
@@ -214,7 +214,7 @@ check-dist: | $(UV)
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV_DIST) $(VENV_AUDIT) $(VENV_OLDEST) $(VENV_NEWEST) $(VENV_BARE) $(BENCH_PEERS) $(VENV_TRAINERS) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock common/native/built
+	rm -rf $(VENV) $(VENV_DIST) $(VENV_AUDIT) $(VENV_OLDEST) $(VENV_NEWEST) $(VENV_BARE) $(BENCH_PEERS) $(VENV_TRAINERS) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock common/base/native/built
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-data bench-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -285,7 +285,7 @@ endef
 # $(call build_libraries,FOLDER)
 define build_libraries
 $(1)/bin/python -m compileall -q parquetry common tf_plugin torch_plugin
-$(1)/bin/python -m parquetry.common.native.build & core=$$!; \
+$(1)/bin/python -m parquetry.common.base.native.build & core=$$!; \
 if $(1)/bin/python -c "from importlib.util import find_spec; exit(not find_spec('tensorflow'))"; then $(1)/bin/python -m parquetry.tf_plugin.build || exit 1; fi; \
 wait $$core || true
 endef

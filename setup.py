@@ -60,10 +60,10 @@ class BuildWithLibraries(build_py):
 
     def put_core(self) -> None:
         """Builds the library of the compiled core, unless it is disabled."""
-        folder = Path(self.build_lib).resolve() / "parquetry" / "common" / "native" / "built"
+        folder = Path(self.build_lib).resolve() / "parquetry" / "common" / "base" / "native" / "built"
         fitting: list[Path] = []
         if os.environ.get("PARQUETRY_NATIVE") != "0":
-            fitting = self.compiled("common.native", folder, "the compiled core", "numpy will do its work")
+            fitting = self.compiled("common.base.native", folder, "the compiled core", "numpy will do its work")
         self.put(folder, fitting)
 
     def compiled(self, package: str, folder: Path, what: str, otherwise: str) -> list[Path]:
@@ -109,7 +109,7 @@ setup(
     package_dir={"parquetry": "parquetry", **{f"parquetry.{folder}": folder for folder in FOLDERS}},
     package_data={
         "": ["py.typed"],
-        "parquetry.common.native": ["*.cc", "*.h"],
+        "parquetry.common.base.native": ["*.cc", "*.h"],
         "parquetry.tf_plugin": ["*.so"],
         "parquetry.tf_plugin.kernels": ["*.cc", "*.h"],
     },

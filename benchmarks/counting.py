@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquetry import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.counting.counters import Count, Counters, Reading, add, add_time, counter_value
-from parquetry.common.counting.tally import Gauge, Tally
+from parquetry.common.base.metrics.counters import Count, Counters, Reading, add, add_time, counter_value
+from parquetry.common.base.metrics.tally import Gauge, Tally
 from parquetry.common.engine.columns.batch import Dense, column_bytes
 from parquetry.common.engine.run import threads
 

@@ -174,7 +174,7 @@ def _write_parquet(folder: Path, table: pa.Table, row_group_rows: int) -> None:
 
 def _write_groups(folder: Path, rows: int) -> None:
     """Writes a dataset with one row per row group: one file, written once and hard-linked under many names."""
-    from parquetry.common.layout.index_writer import write_index
+    from parquetry.common.dataset.index_writer import write_index
 
     target = folder / "parquet"
     target.mkdir()

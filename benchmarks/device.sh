@@ -18,7 +18,7 @@ mkdir "$package/parquetry"
 for part in parquetry/*.py common tf_plugin torch_plugin; do ln -s "$PWD/$part" "$package/parquetry/"; done
 export PYTHONSAFEPATH=1 PYTHONPATH="$package:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
-"$python" -m parquetry.common.native.build
+"$python" -m parquetry.common.base.native.build
 if [[ ${1:-} == --gpu ]]; then
     "$python" -m benchmarks.gpu_feed --cores "${GPU_CORES:-$cores}" "${@:2}"
 else

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline
-from parquetry.common.layout.index import write_index
+from parquetry.common.dataset.index import write_index
 
 BATCH_ROWS = 64
 ROW_GROUPS_PER_FILE = 1000

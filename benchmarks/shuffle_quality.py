@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from parquetry.common.order.epoch import EpochOrder, OrderSpec
-from parquetry.common.order.quality import shuffle_quality
+from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec
+from parquetry.common.plan.order.quality import shuffle_quality
 
 ROW_GROUPS = 1000
 ROWS = 100

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parquetry.common import Pipeline
-from parquetry.common.selection.statistics import column_bytes
+from parquetry.common.plan.selection.statistics import column_bytes
 
 from .http_store import HttpStore
 from .slow_store import server

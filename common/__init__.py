@@ -1,4 +1,4 @@
-"""The framework-independent part of parquetry: schema, layout, selection, order, engine, sidecar.
+"""The framework-independent part of parquetry: schema, storage, plan, engine, pipeline, sidecar.
 
 Names are imported on first use, so a decode worker loads only what it needs.
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .process.lazy_names import lazy_names
+from .base.process.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .counting.loader_stats import LoaderStats
-    from .counting.recording import trace
-    from .counting.watching import watch
-    from .display.batches import describe, plot
+    from .base.errors import ParquetryError
+    from .base.metrics.loader_stats import LoaderStats
+    from .base.metrics.recording import trace
+    from .base.metrics.watching import watch
+    from .base.process.ranks import rank_from_environment
     from .engine.steps.join import cu_seqlens
-    from .errors import ParquetryError
+    from .pipeline.display.batches import describe, plot
     from .pipeline.pipeline import Pipeline, mix
-    from .predicates.column_predicates import contains, hash_split
-    from .process.ranks import rank_from_environment
     from .schema import (
         CompressedImageCodec,
         CompressedNdarrayCodec,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         UnischemaField,
     )
     from .schema.ragged import NestedArray, RaggedArray
+    from .stages.predicates.column_predicates import contains, hash_split
     from .write import DatasetWriter, write_dataset
 
 __all__ = [
@@ -62,15 +62,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".counting.loader_stats": ("LoaderStats",),
-        ".counting.recording": ("trace",),
-        ".counting.watching": ("watch",),
-        ".display.batches": ("describe", "plot"),
+        ".base.metrics.loader_stats": ("LoaderStats",),
+        ".base.metrics.recording": ("trace",),
+        ".base.metrics.watching": ("watch",),
+        ".pipeline.display.batches": ("describe", "plot"),
         ".engine.steps.join": ("cu_seqlens",),
-        ".errors": ("ParquetryError",),
+        ".base.errors": ("ParquetryError",),
         ".pipeline": ("Pipeline", "mix"),
-        ".predicates.column_predicates": ("contains", "hash_split"),
-        ".process.ranks": ("rank_from_environment",),
+        ".stages.predicates.column_predicates": ("contains", "hash_split"),
+        ".base.process.ranks": ("rank_from_environment",),
         ".schema": (
             "CompressedImageCodec",
             "CompressedNdarrayCodec",

@@ -7,8 +7,8 @@ import tempfile
 import numpy as np
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.arrow_stream import serve
-from parquetry.common.errors import PipelineError
+from parquetry.common.server import serve
+from parquetry.errors import PipelineError
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

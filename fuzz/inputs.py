@@ -27,15 +27,15 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.arrow_stream.sending import open_steps
-from parquetry.common.layout.index import write_index
-from parquetry.common.layout.index_format import INDEX_NAME, METADATA_KEY
-from parquetry.common.layout.tables.delta import _B85
-from parquetry.common.layout.tables.delta import _Z85 as _Z85_LETTERS
-from parquetry.common.memory.memory_file import memory_file
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.dataset.index import write_index
+from parquetry.common.dataset.index_format import INDEX_NAME, METADATA_KEY
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.schema.field import SCHEMA_KEY, schema_to_metadata
 from parquetry.common.schema.petastorm_metadata import PetastormIndex
+from parquetry.common.server.sending import open_steps
+from parquetry.common.tables.delta import _B85
+from parquetry.common.tables.delta import _Z85 as _Z85_LETTERS
 from parquetry.common.transport.served.wire import MAGIC
 from parquetry.common.transport.sidecar import protocol
 from parquetry.common.transport.sidecar.slots import SlotMemory, write_table

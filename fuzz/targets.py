@@ -26,28 +26,20 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.arrow_stream.client_pipelines import ClientPipelines
-from parquetry.common.arrow_stream.client_session import ClientSession
-from parquetry.common.arrow_stream.limits import ClientLimits
-from parquetry.common.arrow_stream.shared import SharedEpochs
-from parquetry.common.arrow_stream.stream_budget import StreamBudget
+from parquetry.common.apps.tools.tfrecord import tfrecord_rows
+from parquetry.common.base.errors import DatasetError, ParquetryError, SchemaError, SidecarError, StateError
+from parquetry.common.dataset.bitmaps import decode_bitmap64
+from parquetry.common.dataset.deletes import _bitmap
+from parquetry.common.dataset.index_file import IndexFile
+from parquetry.common.dataset.index_format import BASE, METADATA_KEY
+from parquetry.common.dataset.table import TableColumn
 from parquetry.common.engine.read.cache_entry import open_entry
 from parquetry.common.engine.run.bad_rows import read_bad_rows
 from parquetry.common.engine.run.vocabularies import read_vocabulary
-from parquetry.common.errors import DatasetError, ParquetryError, SchemaError, SidecarError, StateError
-from parquetry.common.layout.bitmaps import decode_bitmap64
-from parquetry.common.layout.deletes import _bitmap
-from parquetry.common.layout.file_cache import UNREADABLE
-from parquetry.common.layout.file_versions import current_version
-from parquetry.common.layout.footer_check import check_footer
-from parquetry.common.layout.index_file import IndexFile
-from parquetry.common.layout.index_format import BASE, METADATA_KEY
-from parquetry.common.layout.page_header import page_checksum, page_totals
-from parquetry.common.layout.pages import MemoryBytes, find_values
-from parquetry.common.layout.table import TableColumn
-from parquetry.common.layout.tables.delta import _files, _vector
-from parquetry.common.layout.tables.delta_log import parse_lines
-from parquetry.common.layout.tables.huggingface import described
+from parquetry.common.parquet.footer_check import check_footer
+from parquetry.common.parquet.page_header import page_checksum, page_totals
+from parquetry.common.parquet.pages import MemoryBytes, find_values
+from parquetry.common.plan.selection.store import read_selection
 from parquetry.common.plan.state import parse_state
 from parquetry.common.schema.field import SCHEMA_KEY, schema_from_metadata
 from parquetry.common.schema.npy import npy_array
@@ -59,8 +51,16 @@ from parquetry.common.schema.petastorm_metadata import (
     schema_from_petastorm,
 )
 from parquetry.common.schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_KEY
-from parquetry.common.selection.store import read_selection
-from parquetry.common.tools.tfrecord import tfrecord_rows
+from parquetry.common.server.client_pipelines import ClientPipelines
+from parquetry.common.server.client_session import ClientSession
+from parquetry.common.server.limits import ClientLimits
+from parquetry.common.server.shared import SharedEpochs
+from parquetry.common.server.stream_budget import StreamBudget
+from parquetry.common.storage.file_cache import UNREADABLE
+from parquetry.common.storage.file_versions import current_version
+from parquetry.common.tables.delta import _files, _vector
+from parquetry.common.tables.delta_log import parse_lines
+from parquetry.common.tables.huggingface import described
 from parquetry.common.transport.served.wire import MAGIC, receive_json
 from parquetry.common.transport.sidecar import protocol
 from parquetry.common.transport.sidecar.slots import read_table
@@ -250,7 +250,7 @@ def slots(data: bytes) -> None:
 @_target(DatasetError)
 def tfrecords(data: bytes) -> None:
     """A record of a TFRecord file."""
-    from parquetry.common.tools.tfrecord import _checksum
+    from parquetry.common.apps.tools.tfrecord import _checksum
 
     head = struct.pack("<Q", len(data))
     whole = head + struct.pack("<I", _checksum(head)) + data + struct.pack("<I", _checksum(data))

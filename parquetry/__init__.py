@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         watch,
         write_dataset,
     )
-    from .common.ray_data import ParquetrySource as ParquetrySource
+    from .common.compat.ray_data import ParquetrySource as ParquetrySource
     from .tf_plugin import ParquetDataset as ParquetDataset
     from .torch_plugin import NestedTensors as NestedTensors
     from .torch_plugin import ParquetIterable as ParquetIterable
@@ -84,9 +84,9 @@ _FACES = {
     "ParquetMap": "torch_plugin",
     "ParquetNode": "torch_plugin",
     "ParquetPipe": "torch_plugin",
-    "ParquetrySource": "common.ray_data",
+    "ParquetrySource": "common.compat.ray_data",
 }
-_FRAMEWORKS = {"common.ray_data": "ray", "tf_plugin": "tensorflow", "torch_plugin": "torch"}
+_FRAMEWORKS = {"common.compat.ray_data": "ray", "tf_plugin": "tensorflow", "torch_plugin": "torch"}
 
 
 def __getattr__(name: str) -> Any:
@@ -107,7 +107,7 @@ def _loaded(name: str) -> Any:
     face = _FACES.get(name)
     if face is None:
         return getattr(import_module(".common", __name__), name)
-    from .common.errors import needs_framework
+    from .common.base.errors import needs_framework
 
     framework = _FRAMEWORKS[face]
     with needs_framework(f"parquetry.{name}", framework, extra=framework):

@@ -1,6 +1,6 @@
 """``python -m parquetry``: the command, as ``parquetry`` runs it."""
 
-from parquetry.common.command.app import main
+from parquetry.common.apps.command.app import main
 
 if __name__ == "__main__":
     main()

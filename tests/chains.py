@@ -27,7 +27,7 @@ from joins import SEPARATOR
 from oracle import Call, apply, call
 
 from parquetry.common import Pipeline, UnischemaField, contains, hash_split, mix
-from parquetry.common.errors import ParquetryError, PipelineError
+from parquetry.common.base.errors import ParquetryError, PipelineError
 
 KEPT = ("id", "drive", "ts")
 LONG = 1_500

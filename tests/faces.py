@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from oracle import apply
 
 from parquetry.common import Pipeline, RaggedArray
-from parquetry.common.errors import SchemaError
+from parquetry.common.base.errors import SchemaError
 from parquetry.common.schema.element import Element, OutputField, flatten, nest
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 
 
 def ids(elements: Iterable[Any]) -> list[int]:

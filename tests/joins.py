@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from parquetry.common.base.native import gather
 from parquetry.common.engine.steps import join
-from parquetry.common.native import gather
 
 Row = dict[Any, Any]
 WAYS = ("by the core", "by numpy, one by one", "by numpy, all at once")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquetry.common.native import jpeg
+from parquetry.common.base.native import jpeg
 
 
 def forget() -> None:

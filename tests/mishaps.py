@@ -26,8 +26,8 @@ from oracle import apply, check
 from refills import without
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import EmptySelectionError
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.base.errors import EmptySelectionError
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.stages.shard import Shard
 
 ALL_VIEWS = ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")

@@ -23,7 +23,7 @@ from hypothesis import settings
 from joins import JOINS, Joined
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import EmptySelectionError
+from parquetry.common.base.errors import EmptySelectionError
 
 Row = dict[Any, Any]
 VIEWS = ("shard", "shuffle", "take", "skip", "repeat", "batch")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from parquetry.common.arrow_stream import server_process
-from parquetry.common.command.app import app
+from parquetry.common.apps.command.app import app
+from parquetry.common.server import server_process
 
 if TYPE_CHECKING:
     from click.testing import Result

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from parquetry.common import Pipeline
-from parquetry.common.order.cursor import Cursor
 from parquetry.common.plan.bucket_items import BucketItems
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.plan import Plan
 
 Batch = list[int]

@@ -320,3 +320,25 @@ def tracked_files() -> list[Path]:
 def canonical(name: str) -> str:
     """Normalizes a distribution's name as package indexes do (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).strip().lower()
+
+
+@pytest.mark.parametrize(
+    ("public", "home"),
+    [
+        ("errors", "common.base.errors"),
+        ("petastorm", "common.compat.petastorm"),
+        ("petastorm.etl.dataset_metadata", "common.compat.petastorm.etl.dataset_metadata"),
+        ("petastorm.unischema", "common.compat.petastorm.unischema"),
+        ("spark", "common.compat.spark"),
+        ("testing", "common.apps.testing"),
+    ],
+)
+def test_public_modules_have_the_names_of_their_homes(public: str, home: str) -> None:
+    code = f"""
+import importlib
+public = importlib.import_module("parquetry.{public}")
+home = importlib.import_module("parquetry.{home}")
+print([name for name in getattr(public, "__all__", dir(public)) if getattr(public, name) is not getattr(home, name)])
+"""
+    result = run_python("-c", code)
+    assert result.stdout.strip() == "[]", result.stderr

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from parquetry.common.tools.tfrecord import _checksum
+from parquetry.common.apps.tools.tfrecord import _checksum
 
 
 def varint(value: int) -> bytes:

@@ -52,7 +52,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from parquetry.common.errors import needs_framework
+    from parquetry.common.base.errors import needs_framework
     from parquetry.common.pipeline.verbs import Verbs  # lists the verbs, needs no TensorFlow
 
     module = {"ParquetDataset": ".dataset", "mix": ".dataset", "load_ops": ".build"}.get(name, ".functional")

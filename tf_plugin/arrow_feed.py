@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream.own_server import OwnServer
-from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
-from parquetry.common.errors import StateError
-from parquetry.common.order.cursor import START, Cursor, Origin
+from parquetry.common.base.errors import StateError
+from parquetry.common.plan.order.cursor import START, Cursor, Origin
 from parquetry.common.plan.state import resume, state_of
+from parquetry.common.server.own_server import OwnServer
+from parquetry.common.server.reader_endpoint import ReaderEndpoint
 
 from .arrow_source import arrow_dataset
 from .arrow_versions import Reader

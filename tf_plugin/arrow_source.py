@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from parquetry.common.memory.arrow_views import as_numpy
+from parquetry.common.base.memory.arrow_views import as_numpy
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.transport.served.address import Endpoint
 from parquetry.common.transport.served.arrays import numbers_of

@@ -17,7 +17,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 from .build import load_ops
 

@@ -33,9 +33,8 @@ from typing import Any
 
 from platformdirs import user_cache_dir
 
-from parquetry.common.errors import needs_framework
-from parquetry.common.layout.whole_files import whole_file
-from parquetry.common.native.compiler import (
+from parquetry.common.base.errors import needs_framework
+from parquetry.common.base.native.compiler import (
     chosen_compiler,
     digest_of,
     find_compiler,
@@ -43,7 +42,8 @@ from parquetry.common.native.compiler import (
     locked,
     run_compiler,
 )
-from parquetry.common.progress import pulse
+from parquetry.common.base.progress import pulse
+from parquetry.common.storage.whole_files import whole_file
 from parquetry.common.transport.processes import python_command
 
 with needs_framework("parquetry.tf_plugin", "tensorflow", extra="tensorflow"):

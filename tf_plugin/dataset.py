@@ -21,18 +21,18 @@ import tensorflow as tf
 
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
-from parquetry.common.counting.counters import Counters
-from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.order.cursor import Cursor
-from parquetry.common.order.mixing import Stop, Weights
+from parquetry.common.base.errors import PipelineError, StateError
+from parquetry.common.base.metrics.counters import Counters
+from parquetry.common.base.metrics.loader_stats import LoaderStats
 from parquetry.common.pipeline.constructors import Constructors, Fields
-from parquetry.common.pipeline.iteration import sidecar_request
+from parquetry.common.pipeline.pipeline_iterator import sidecar_request
 from parquetry.common.pipeline.resumes import warn_of_lost_rest
 from parquetry.common.pipeline.sources import Source
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
+from parquetry.common.plan.order.cursor import Cursor
+from parquetry.common.plan.order.mixing import Stop, Weights
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
 from parquetry.common.schema.field import Unischema
@@ -46,7 +46,7 @@ from .devices import prefetched_to
 from .graph_secrets import request_without_secrets
 from .iterator import EagerIterator
 from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_dataset
-from .untuned import Untuned
+from .without_autotune import WithoutAutotune
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -169,7 +169,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         self._pipeline = pipeline
         self._state = self._begins_at = state
         self._built: tf.data.Dataset | None = None
-        self._untuned: Untuned | None = None
+        self._untuned: WithoutAutotune | None = None
         self._dataset_key = ""
         self._request: Any = ""
         self._command: list[str] = []
@@ -188,7 +188,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         if self._transport == "arrow":  # its map can be tuned
             return EagerIterator(self)
         if self._untuned is None:
-            self._untuned = Untuned(self._dataset(), read_ahead=True, watch=self._watch)
+            self._untuned = WithoutAutotune(self._dataset(), read_ahead=True, watch=self._watch)
         return iter(self._untuned)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -574,11 +574,13 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         return tf.data.Dataset.skip(self, count, name=name)
 
     def prefetch(self, buffer_size: object, name: str | None = None) -> Any:
-        """Like `tf.data.Dataset.prefetch`. With a fixed size, it runs without tf.data's autotuner; see `Untuned`."""
+        """Like `tf.data.Dataset.prefetch`. With a fixed size, it runs without tf.data's autotuner; see
+        `WithoutAutotune`.
+        """
         size = static(buffer_size, "prefetch", "buffer_size")
         prefetched = tf.data.Dataset.prefetch(self, buffer_size if size is None else size, name=name)
         fixed = size is not None and size > 0 and self._transport == "native" and prefetched is not self
-        return Untuned(prefetched, read_ahead=False, watch=self._watch) if fixed else prefetched
+        return WithoutAutotune(prefetched, read_ahead=False, watch=self._watch) if fixed else prefetched
 
 
 def mix(

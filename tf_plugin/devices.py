@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 
 def prefetched_to(dataset: tf.data.Dataset, device: Any, buffer_size: int) -> tf.data.Dataset:

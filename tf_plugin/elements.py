@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from parquetry.common.errors import SchemaError
-from parquetry.common.process.dataclass import dataclass
+from parquetry.common.base.errors import SchemaError
+from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.schema.element import Element, OutputField
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.pipeline.verbs import Verbs
 
 from .dataset import ParquetDataset

@@ -10,7 +10,7 @@ import ctypes
 import json
 from functools import lru_cache
 
-from parquetry.common.process.forks import ForkLock
+from parquetry.common.base.process.forks import ForkLock
 from parquetry.common.transport.sidecar.request_secrets import digest_of, for_graph, with_token
 
 from .build import library_path, load_ops

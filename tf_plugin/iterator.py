@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator  # the public tf.data.Iterator has no implementation
 
-from parquetry.common.tracebacks import full_tracebacks
+from parquetry.common.base.tracebacks import full_tracebacks
 
 _Pack = Callable[[Sequence[tf.Tensor]], Any]
 _AROUND = re.compile(r"^\{\{function_node [^}]*\}\} ?| \[Op:\w+\](?: name: .*)?\Z")

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from parquetry.common.errors import PipelineError, needs_framework
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.base.errors import PipelineError, needs_framework
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.state import state_of
 
 with needs_framework("parquetry.tf_plugin.keras", "tensorflow", extra="tensorflow"):

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from parquetry.common.errors import DecodeError, NullValueError, PipelineError, SchemaError, needs_framework
-from parquetry.common.petastorm.ngram import NGram
-from parquetry.common.petastorm.reading import DescribedSamples
-from parquetry.common.petastorm.unischema import Unischema, UnischemaField
+from parquetry.common.base.errors import DecodeError, NullValueError, PipelineError, SchemaError, needs_framework
+from parquetry.common.compat.petastorm.ngram import NGram
+from parquetry.common.compat.petastorm.reading import DescribedSamples
+from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField
 from parquetry.common.schema.ragged import object_array
 
 with needs_framework("parquetry.tf_plugin.petastorm", "tensorflow", extra="tensorflow"):

@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.process.dataclass import dataclass
+from parquetry.common.base.process.forks import ForkLock
 from parquetry.common.plan.options import Options
-from parquetry.common.process.dataclass import dataclass
-from parquetry.common.process.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, python_command
 from parquetry.common.transport.sidecar.request import may_share_process

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from parquetry.common.errors import needs_framework
+from parquetry.common.base.errors import needs_framework
 
 with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
     from .collation import as_is

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from typing_extensions import Unpack
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.process.ranks import rank_from_environment
 from parquetry.common.pipeline.constructors import Constructors, Fields
 from parquetry.common.pipeline.sources import Source, Urls
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.options import OptionArguments
-from parquetry.common.process.ranks import rank_from_environment
 from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
 from parquetry.common.stages.shard import Even, Shard

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from parquetry.common.errors import PipelineError
-from parquetry.common.tracebacks import shortens
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.tracebacks import shortens
 
 from .nested import NestedTensors
 from .runs import Run

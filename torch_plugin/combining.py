@@ -15,9 +15,9 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
-from .loader_passes import Announced
+from .loader_passes import LoaderAware
 from .placement import rank_here, shard_of
 from .torch_internals import is_fork
 
@@ -33,7 +33,7 @@ def check_combined(dataset: object, workers: int) -> None:
     workers, (ranks, _) = max(workers, 1), rank_here()
     for node in _below(dataset):
         inputs = _inputs(node) if isinstance(node, IterDataPipe) else []
-        if len(inputs) < 2 or not any(isinstance(part, Announced) for one in inputs for part in _below(one)):
+        if len(inputs) < 2 or not any(isinstance(part, LoaderAware) for one in inputs for part in _below(one)):
             continue
         if isinstance(node, ZipperIterDataPipe):
             if len({_dealing(one, workers, ranks) for one in inputs}) > 1:
@@ -48,7 +48,7 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
     end = pipe
     while isinstance(end, MapperIterDataPipe) or is_fork(end):  # one element out per element in
         end = end.main_datapipe.main_datapipe if is_fork(end) else end.datapipe
-    if isinstance(end, Announced):
+    if isinstance(end, LoaderAware):
         pipeline: Pipeline = getattr(end, "pipeline")  # noqa: B009  # ParquetPipe is not imported here
         is_own = shard_of(pipeline) is not None and not getattr(end, "_sharding", False)
         along = getattr(end, "_mesh_part", None)
@@ -61,11 +61,11 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
 
 
 def _splitter_below(pipe: object) -> Any:
-    return next((part for part in _below(pipe) if isinstance(part, Announced) or _is_filter(part)), None)
+    return next((part for part in _below(pipe) if isinstance(part, LoaderAware) or _is_filter(part)), None)
 
 
 def _is_filter(pipe: object) -> bool:
-    return not isinstance(pipe, Announced) and hasattr(type(pipe), "apply_sharding")
+    return not isinstance(pipe, LoaderAware) and hasattr(type(pipe), "apply_sharding")
 
 
 def _below(pipe: object) -> Iterator[Any]:
@@ -76,7 +76,7 @@ def _below(pipe: object) -> Iterator[Any]:
 
 
 def _inputs(pipe: object) -> list[Any]:
-    if isinstance(pipe, Announced):
+    if isinstance(pipe, LoaderAware):
         return []
     values = list(vars(pipe).values()) if hasattr(pipe, "__dict__") else []
     parts = [part for value in values for part in (value if isinstance(value, list | tuple) else [value])]

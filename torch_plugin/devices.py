@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 from .pinned_regions import PageLock
 

@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter.callable import CollatorIterDataPipe, Mappe
 from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe
 from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 
 from .combining import check_combined
 from .torch_internals import map_next, next_kept

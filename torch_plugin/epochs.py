@@ -17,9 +17,9 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from parquetry.common.errors import PipelineError
-from parquetry.common.memory.memory_file import memory_file
-from parquetry.common.process.dataclass import dataclass
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.schema.plain import integer
 
 from .loader_passes import Pass

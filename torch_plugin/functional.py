@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from parquetry.common import UnischemaField
 from parquetry.common import mix as mix_pipelines
-from parquetry.common.errors import PipelineError
-from parquetry.common.order.mixing import Stop, Weights
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.plan.order.mixing import Stop, Weights
 
 from .iterable import ParquetIterable
 from .iterable_carrier import check_not_sharded, part_of_sources

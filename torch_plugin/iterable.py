@@ -23,12 +23,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.loader_stats import LoaderStats
+from parquetry.common.base.errors import PipelineError, StateError
+from parquetry.common.base.metrics.loader_stats import LoaderStats
+from parquetry.common.base.process.exit_watch import end_with_trainer
+from parquetry.common.base.urls import url_without_secrets, without_signature
 from parquetry.common.engine.read.shared_tables import SharedReads
-from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.order.cursor import Cursor
-from parquetry.common.pipeline.iteration import Given
+from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.pipeline.resumes import PlainProgress, ResumeWatch, elements_at_end, is_at_end
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.state import (
     canonical_shards_of,
     check_position,
@@ -37,18 +39,16 @@ from parquetry.common.plan.state import (
     read_state,
     state_of,
 )
-from parquetry.common.process.exit_watch import end_with_trainer
-from parquetry.common.urls import url_without_secrets, without_signature
 
 from . import loader_passes
 from .epochs import EpochCounter, epoch_number, warn_of_dropped_state
 from .iterable_carrier import IterableCarrier
 from .iterator import ElementIterator, Progress, lane_of, parse
-from .loader_passes import Announced, LoaderPosition, Pass
+from .loader_passes import LoaderAware, LoaderPosition, Pass
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
-from .relay import Meeting, Messages, RelayPlan, most_in_run, most_waiting
+from .relay import Messages, RelayAddress, RelayPlan, most_in_run, most_waiting
 from .runs import RunIterator
 from .stateful_ranks import continue_on_other_ranks
 from .torch_internals import keeps_workers
@@ -63,7 +63,7 @@ _MADE_IN_WORKER: Counter[str] = Counter()  # the datasets without a seed that we
 loader_passes.install()
 
 
-class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
+class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the form of each field).
 
         >>> dataset = ParquetIterable(url, ["id", "image"]).shuffle(16, seed=7).batch(8)
@@ -133,13 +133,13 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         self._restores_end = False  # the loader of the latest pass restores the end of one
         self._counting = PassCounters()
         self._sharing = SharedReads()
-        self._meeting = Meeting()
+        self._meeting = RelayAddress()
 
     if TYPE_CHECKING:
 
         def as_tuple(self, *parts: object) -> ParquetIterable[Any]: ...
 
-    def __iter__(self) -> ElementIterator[Given]:
+    def __iter__(self) -> ElementIterator[ElementT]:
         """Iterates over the next epoch; in a loader worker, over that worker's part of it."""
         self._adopt(self._epochs.sync())
         in_loader = get_worker_info() is not None
@@ -153,7 +153,7 @@ class ParquetIterable(IterableCarrier, Announced, IterableDataset[Given]):
         part = self._part(placement)
         waited_for = in_loader or self._epochs.is_awaited  # the loader measures the wait, not the iterator
         counting = self._counting
-        result: ElementIterator[Given] = ElementIterator(
+        result: ElementIterator[ElementT] = ElementIterator(
             part,
             iteration=self._epochs.begin(),
             worker=placement.worker,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from typing_extensions import Unpack
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.pipeline.sources import Urls
 from parquetry.common.plan.options import OptionArguments
 from parquetry.common.stages.base import Decision, Stage

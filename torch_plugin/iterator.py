@@ -10,19 +10,19 @@ from functools import partial
 from typing import Any, Generic, Protocol, cast
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import Counters
-from parquetry.common.counting.loader_stats import LoaderStats
+from parquetry.common.base.errors import ELEMENT_ERRORS, ParquetryError, StateError
+from parquetry.common.base.metrics.counters import Counters
+from parquetry.common.base.metrics.loader_stats import LoaderStats
+from parquetry.common.base.process.dataclass import dataclass
+from parquetry.common.base.process.forks import ForkLock, leave_to_parent
+from parquetry.common.base.tracebacks import shorten
 from parquetry.common.engine.read.shared_tables import SharedTables
 from parquetry.common.engine.run.step_run import split_columns
-from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
-from parquetry.common.order.cursor import NOTHING, Cursor, SkipState
-from parquetry.common.pipeline.iteration import Given
+from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.pipeline.step_iterator import StepIterator
+from parquetry.common.plan.order.cursor import NOTHING, Cursor, SkipState
 from parquetry.common.plan.state import read_state, state_of
-from parquetry.common.process.dataclass import dataclass
-from parquetry.common.process.forks import ForkLock, leave_to_parent
 from parquetry.common.schema.element import Element
-from parquetry.common.tracebacks import shorten
 
 from .loader_memory import Placer, SharedPacker, block_bytes, over_region, share_regions
 from .placement import on_these_ranks
@@ -82,7 +82,7 @@ class Resumer(Protocol):
         """Called when an iterator is about to give its first element."""
 
 
-class ElementIterator(Generic[Given]):
+class ElementIterator(Generic[ElementT]):
     """One pass over a pipeline, as torch elements. Threads may share it: each element is returned to one of them.
 
     Args:
@@ -126,14 +126,14 @@ class ElementIterator(Generic[Given]):
         self._relay: Relay | None = None
         self._steps = self._open(worker, workers)
         self._step: tuple[int, Any] | None = None
-        self._rows: Iterator[Given] = iter(())
+        self._rows: Iterator[ElementT] = iter(())
         self._lock = ForkLock()
         leave_to_parent(self)
 
-    def __iter__(self) -> ElementIterator[Given]:
+    def __iter__(self) -> ElementIterator[ElementT]:
         return self
 
-    def __next__(self) -> Given:
+    def __next__(self) -> ElementT:
         try:
             with self._lock:
                 return self._next_element()
@@ -141,11 +141,11 @@ class ElementIterator(Generic[Given]):
             shorten(error)
             raise
 
-    def _next_element(self) -> Given:
+    def _next_element(self) -> ElementT:
         if self._relay_plan is not None:
             batch = self._relayed(self._relay_plan)
             if batch is not None:
-                return cast(Given, batch)
+                return cast(ElementT, batch)
         if not self.begun:
             self.begun = True
             if self._resumer is not None:
@@ -171,7 +171,7 @@ class ElementIterator(Generic[Given]):
                     batch = self._batch(element, columns)
                     self._steps.handed_over(begin)
                     self._passed(self._steps.position)
-                    return cast(Given, batch)
+                    return cast(ElementT, batch)
                 rows = rows_to_torch(element, columns)
             except Exception:
                 self._step = None  # the next call returns the batch after it
@@ -243,7 +243,7 @@ class ElementIterator(Generic[Given]):
         """Returns the position of this iterator: a small JSON-serializable dict, the same in every dataset class."""
         return self.progress.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator[Given]:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator[ElementT]:
         """Resumes from a state: the next element is the one that would have come next. Returns itself.
 
         Given the state of a whole rank, a loader worker takes its part of the remaining elements.

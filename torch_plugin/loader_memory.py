@@ -35,11 +35,11 @@ import torch
 from torch.multiprocessing import get_sharing_strategy
 from torch.multiprocessing.reductions import reduce_tensor
 
+from parquetry.common.base.errors import ResourceError, limit_reached
+from parquetry.common.base.memory.arena import SHARED_REGIONS, Region
+from parquetry.common.base.memory.memory_file import has_memfd
+from parquetry.common.base.native.library import address_of
 from parquetry.common.engine.columns.batch import Dense, Ragged
-from parquetry.common.errors import ResourceError, limit_reached
-from parquetry.common.memory.arena import SHARED_REGIONS, Region
-from parquetry.common.memory.memory_file import has_memfd
-from parquetry.common.native.library import address_of
 
 from .mapped_regions import (
     HEAD_BYTES,

@@ -23,17 +23,17 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import ParquetryError
-from parquetry.common.order.cursor import SkipState
-from parquetry.common.process.dataclass import dataclass
-from parquetry.common.process.forks import begun_by_parent, leave_to_parent
-from parquetry.common.tracebacks import shorten, shortens
+from parquetry.common.base.errors import ParquetryError
+from parquetry.common.base.process.dataclass import dataclass
+from parquetry.common.base.process.forks import begun_by_parent, leave_to_parent
+from parquetry.common.base.tracebacks import shorten, shortens
+from parquetry.common.plan.order.cursor import SkipState
 
 from . import worker_failures
 from .collation import as_is, convert, stack
 from .copies import CopyCounter, may_copy
 from .loader_state import check_dealt_state_of, check_state_of, restored_by, restores_end
-from .runs import Lanes, Run
+from .runs import Run, RunMerger
 from .torch_internals import (
     LoaderIterator,
     base_seed,
@@ -103,7 +103,7 @@ LoaderPosition: TypeAlias = tuple[int, int, SkipState]
 """The iteration, its consumed elements, and what it has skipped."""
 
 
-class Announced:
+class LoaderAware:
     """Base class of datasets that are notified of loader passes, so that a search can find them.
 
     Attributes:
@@ -178,7 +178,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
         self._parquetry_in_runs = _may_have_runs(self, loader)  # its workers do not change what they send
-        if isinstance(unwrapped(loader.dataset), Announced):
+        if isinstance(unwrapped(loader.dataset), LoaderAware):
             replace_collate(self, _own_collate)
         try:
             _announce(self, loader)
@@ -230,7 +230,7 @@ def _sending_start(original: Callable[..., None]) -> Callable[..., None]:
     def start(self: Any, dataset: object, *args: object, **options: object) -> None:
         original(self, dataset, *args, **options)
         own = unwrapped(dataset)
-        if isinstance(own, Announced):
+        if isinstance(own, LoaderAware):
             replace_elements(self, own._as_sent)
 
     return shortens(start)
@@ -324,12 +324,12 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
     try:
         if trainer_sharding is not None and not trainer_sharding.dispatches:
             check_dealt_state_of(loader)
-        if iterable and isinstance(own, Announced):
+        if iterable and isinstance(own, LoaderAware):
             check_state_of(loader)
             if trainer_sharding is None:  # a trainer that deals rows has one rank's state, on any number of ranks
                 iterator._parquetry_restored = own._continues(loader, trainer)
         told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
-        iterator._parquetry_lanes = Lanes(loader.num_workers) if iterator._parquetry_in_runs else None
+        iterator._parquetry_lanes = RunMerger(loader.num_workers) if iterator._parquetry_in_runs else None
         for number, dataset in enumerate(told):
             passed_on = dataset is own and loader.collate_fn in _NO_WORK
             untouched = passed_on and loader.batch_size is None
@@ -383,10 +383,10 @@ def _may_have_runs(iterator: object, loader: DataLoader) -> bool:
     if not keeps_items(iterator) or loader.batch_size is not None or not getattr(loader, "in_order", True):
         return False
     own = unwrapped(loader.dataset)
-    return isinstance(own, Announced) and own._is_plain and loader.collate_fn in _NO_WORK
+    return isinstance(own, LoaderAware) and own._is_plain and loader.collate_fn in _NO_WORK
 
 
-def announced_in(dataset: object) -> Iterator[Announced]:
+def announced_in(dataset: object) -> Iterator[LoaderAware]:
     """Yields the datasets to notify: the dataset, and those it contains."""
     seen: dict[int, Any] = {}  # kept alive, so that ids stay unique
     waiting = deque([dataset])
@@ -395,7 +395,7 @@ def announced_in(dataset: object) -> Iterator[Announced]:
         if id(value) in seen or isinstance(value, _OPAQUE):
             continue
         seen[id(value)] = value
-        if isinstance(value, Announced):
+        if isinstance(value, LoaderAware):
             yield value
         waiting.extend(part for part in _parts(value) if gc.is_tracked(part))
 

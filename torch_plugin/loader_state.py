@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 
 from .torch_internals import dataset_state, has_ended, steps_in, steps_since_snapshot, unrestored_state, worker_states
 

@@ -16,18 +16,18 @@ import numpy as np
 from torch.utils.data import Dataset, SequentialSampler, get_worker_info
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import counting
-from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.errors import PipelineError
-from parquetry.common.pipeline.iteration import Given
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.metrics.counters import counting
+from parquetry.common.base.metrics.loader_stats import LoaderStats
+from parquetry.common.base.process.exit_watch import end_with_trainer
+from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.pipeline.random_access import ElementConverters, ElementReader, NumberedElements, reader_of
-from parquetry.common.process.exit_watch import end_with_trainer
 
 from .carrier import PipelineCarrier
 from .copies import copies_in
 from .copies import install as install_copies
 from .epochs import EpochCounter, epoch_number
-from .loader_passes import Announced, Pass, inner_samplers, install
+from .loader_passes import LoaderAware, Pass, inner_samplers, install
 from .pass_counters import PassCounters
 from .placement import rank_here, shard_of, shuffle_of
 from .tensors import batch_to_torch, rows_to_torch
@@ -40,7 +40,7 @@ install()
 install_copies()
 
 
-class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
+class ParquetMap(PipelineCarrier, LoaderAware, Dataset[ElementT]):
     """Rows of a Parquet dataset by index, as dicts of tensors (see `parquetry.torch_plugin.tensors`).
 
         >>> dataset = ParquetMap(url, ["id", "image"]).random_flip("image", seed=7)
@@ -82,7 +82,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         super()._start(pipeline)
         self._epochs = EpochCounter()
         self._counting = PassCounters()
-        self._readers: dict[int, ElementReader[Given]] = {}  # for this process; a forked worker makes its own
+        self._readers: dict[int, ElementReader[ElementT]] = {}  # for this process; a forked worker makes its own
         self._warned = self._warned_of_ranks = False
 
     def __len__(self) -> int:
@@ -98,10 +98,10 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         def as_tuple(self, *parts: object) -> ParquetMap[Any]: ...
 
     @overload
-    def __getitem__(self, index: int) -> Given: ...
+    def __getitem__(self, index: int) -> ElementT: ...
 
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[ElementT]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """Returns a row (or batch), or a list of them, like `Pipeline.__getitem__`.
@@ -114,7 +114,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         with self._counted():
             return self._elements(index)[index]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Given]:
+    def __getitems__(self, indices: Sequence[int]) -> list[ElementT]:
         """Returns several rows, as ``DataLoader`` requests them for a batch; each row group is read only once."""
         with self._counted():
             return self._elements(indices)[list(indices)]
@@ -211,7 +211,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
             return self._pipeline.plan().program.draws_numbers
         return False
 
-    def _elements(self, index: Any) -> NumberedElements[Given]:
+    def _elements(self, index: Any) -> NumberedElements[ElementT]:
         """Returns the elements of the epoch, in the copies that a loader wants of those at ``index``."""
         process = os.getpid()  # a forked worker must not use its parent's locks and threads
         if process not in self._readers:

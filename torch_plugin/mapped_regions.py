@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from parquetry.common.errors import PipelineError, limit_reached
-from parquetry.common.memory.arena import LEAST_PAGES_BYTES, private_memory
-from parquetry.common.process.exit_watch import wait_for_end
+from parquetry.common.base.errors import PipelineError, limit_reached
+from parquetry.common.base.memory.arena import LEAST_PAGES_BYTES, private_memory
+from parquetry.common.base.process.exit_watch import wait_for_end
 
 from .worker_failures import check_workers
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from parquetry.common.errors import PipelineError
-from parquetry.common.process.dataclass import dataclass
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.process.dataclass import dataclass
 
 from .mesh_names import Meaning, role_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from torchdata.nodes import BaseNode
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.pipeline.iteration import Given
+from parquetry.common.base.metrics.loader_stats import LoaderStats
+from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.pipeline.resumes import is_at_end
 
 from .epochs import epoch_number, warn_of_dropped_state
@@ -17,7 +17,7 @@ from .iterable_carrier import IterableCarrier, Part
 from .iterator import ElementIterator, parse
 
 
-class ParquetNode(IterableCarrier, BaseNode[Given]):
+class ParquetNode(IterableCarrier, BaseNode[ElementT]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
         >>> loader = torchdata.nodes.Loader(ParquetNode(url, ["id"]).shuffle(16, seed=7).batch(8))
@@ -33,7 +33,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
             on_error, max_errors, address, mesh: as for `ParquetIterable`.
     """
 
-    _iterator: ElementIterator[Given] | None
+    _iterator: ElementIterator[ElementT] | None
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next ``reset()`` without a state start epoch ``epoch`` (counted from 0).
@@ -69,7 +69,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
         """
         self._reset(initial_state, strict=True)
 
-    def next(self) -> Given:
+    def next(self) -> ElementT:
         """Returns the next element."""
         return next(self._begun_iterator())
 
@@ -105,7 +105,7 @@ class ParquetNode(IterableCarrier, BaseNode[Given]):
         if self._iterator is not None:
             self._iterator.close()
 
-    def _begun_iterator(self) -> ElementIterator[Given]:
+    def _begun_iterator(self) -> ElementIterator[ElementT]:
         if self._iterator is None:  # BaseNode resets first, but not again after `set_epoch`
             self._reset(None, strict=True)
         assert self._iterator is not None

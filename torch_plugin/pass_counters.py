@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import Any
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import SIZE_BYTES, Count, Counters
-from parquetry.common.counting.loader_stats import LoaderStats
-from parquetry.common.counting.tracing import spool
-from parquetry.common.errors import PipelineError
-from parquetry.common.memory.memory_file import memory_file
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.base.metrics.counters import SIZE_BYTES, Count, Counters
+from parquetry.common.base.metrics.loader_stats import LoaderStats
+from parquetry.common.base.metrics.tracing import spool
 from parquetry.common.pipeline.step_iterator import chain_of, skipped_rows
 
 from .iterator import ElementIterator

@@ -1,5 +1,5 @@
 """`DataLoader`, `BatchedDataLoader`, `InMemBatchedDataLoader`: batches of tensors from the rows of
-`parquetry.common.petastorm` readers, under Petastorm's names.
+`parquetry.petastorm` readers, under Petastorm's names.
 
 A batch is a dict by field name (nested by offset for windows). Bools become uint8, uint16 int32, uint32 int64;
 `DataLoader` keeps decimals and text as lists. These loaders pass rows through Python; `ParquetPipe` is faster.
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from parquetry.common.errors import PipelineError
-from parquetry.common.petastorm.errors import IterationError, UnsupportedTypeError
-from parquetry.common.petastorm.reading import Reader, Samples
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.compat.petastorm.errors import IterationError, UnsupportedTypeError
+from parquetry.common.compat.petastorm.reading import Reader, Samples
 
 from .petastorm_buffers import RowBuffer, RowPool, RowQueue, batches, rows_in
 

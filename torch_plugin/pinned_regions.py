@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from parquetry.common.memory.arena import SHARED_REGIONS, Region, RegionPool
+from parquetry.common.base.memory.arena import SHARED_REGIONS, Region, RegionPool
 
 
 class PageLock(Protocol):

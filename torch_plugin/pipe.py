@@ -16,9 +16,9 @@ from torch.utils.data.datapipes.iter.grouping import BatcherIterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
-from parquetry.common.pipeline.iteration import Given
-from parquetry.common.process.dataclass import dataclass
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.process.dataclass import dataclass
+from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.stages.batch import Batch
 from parquetry.common.stages.concat import Remainder
 
@@ -34,7 +34,7 @@ _BUFFER_ROWS = 10_000
 install()
 
 
-class ParquetPipe(ParquetIterable[Given], ElementwiseVerbs, IterDataPipe[Given]):
+class ParquetPipe(ParquetIterable[ElementT], ElementwiseVerbs, IterDataPipe[ElementT]):
     """A `ParquetIterable` with the DataPipe verbs.
 
         >>> pipe = ParquetPipe(url, ["id"]).shuffle(buffer_size=16, seed=7).sharding_filter().batch(8)

@@ -13,10 +13,10 @@ from typing import Any
 import torch.distributed as dist
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.plan.stage_order import order_stages
 from parquetry.common.plan.state import State, plan_hash, read_state
-from parquetry.common.process.dataclass import dataclass
 from parquetry.common.stages.base import Decision, Stage
 from parquetry.common.stages.shard import Shard
 from parquetry.common.stages.shuffle import Shuffle

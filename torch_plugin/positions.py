@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 
 from .torch_internals import unwrapped
 

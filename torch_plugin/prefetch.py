@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import torch
 
-from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.process.dataclass import dataclass
-from parquetry.common.process.forks import leave_to_parent
+from parquetry.common.base.errors import PipelineError, StateError
+from parquetry.common.base.process.dataclass import dataclass
+from parquetry.common.base.process.forks import leave_to_parent
 
 from .devices import DeviceCopies, copies_to
 from .nested import NestedTensors

@@ -32,12 +32,12 @@ from dataclasses import replace
 from typing import Any
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import Counters
-from parquetry.common.errors import ParquetryError
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.base.errors import ParquetryError
+from parquetry.common.base.metrics.counters import Counters
+from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.pipeline.step_iterator import StepIterator
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.program import leaves_of
-from parquetry.common.process.dataclass import dataclass
 
 from .loader_memory import is_visible, make_for
 from .mapped_regions import RegionMemory
@@ -106,7 +106,7 @@ class Messages:
         return steps
 
 
-class Meeting:
+class RelayAddress:
     """Where the workers of a loader meet. Workers are forked or unpickled with it.
 
     Attributes:

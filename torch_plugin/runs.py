@@ -2,8 +2,8 @@
 
 An item of a ``DataLoader`` passes through two queues of processes, which takes longer than making a small batch. So if
 batches arrive as messages (`relay`), a worker sends those that are there as one item (`RunIterator`), and the training
-process hands them out one by one (`Lanes`), in the order that torch would: one from each worker in turn. A run never
-waits for batches, so it has one if the training loop is faster than its workers.
+process hands them out one by one (`RunMerger`), in the order that torch would: one from each worker in turn. A run
+never waits for batches, so it has one if the training loop is faster than its workers.
 
 All items of a pass are runs, or none. A batch that the worker made itself, an error, and the end are in runs, too,
 because torch's own order is that of items.
@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias
 
-from parquetry.common.errors import ParquetryError
-from parquetry.common.pipeline.iteration import Given
-from parquetry.common.tracebacks import shorten
+from parquetry.common.base.errors import ParquetryError
+from parquetry.common.base.tracebacks import shorten
+from parquetry.common.pipeline.pipeline_iterator import ElementT
 
 from .iterator import ElementIterator
 from .sent_batches import SentBatch
@@ -67,7 +67,7 @@ def _pinned(batch: object) -> object:
         return ExceptionWrapper(where="in pin memory thread")  # as torch does
 
 
-class RunIterator(Generic[Given]):
+class RunIterator(Generic[ElementT]):
     """In a loader worker: yields the elements of an iterator in runs.
 
     Args:
@@ -75,19 +75,19 @@ class RunIterator(Generic[Given]):
         most: the most batches of a run.
     """
 
-    def __init__(self, elements: ElementIterator[Given], worker: int, most: int) -> None:
+    def __init__(self, elements: ElementIterator[ElementT], worker: int, most: int) -> None:
         self._elements = elements
         self._worker = worker
         self._most = most
         self._is_over = False
 
-    def __iter__(self) -> RunIterator[Given]:
+    def __iter__(self) -> RunIterator[ElementT]:
         return self
 
     def __next__(self) -> Run:
         if self._is_over:
             raise StopIteration
-        batches: list[Given | SentBatch] = []
+        batches: list[ElementT | SentBatch] = []
         error = None
         try:
             batches.append(next(self._elements))
@@ -102,7 +102,7 @@ class RunIterator(Generic[Given]):
         return Run(self._worker, batches, error, self._is_over)
 
 
-class Lanes:
+class RunMerger:
     """In the training process: hands out the batches of runs, one from each worker in turn.
 
     Args:

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from parquetry.common.base.memory.lru_cache import LRUCache
+from parquetry.common.base.native.dlpack import DTYPES, TensorLayout, tensors_in
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, by_output
-from parquetry.common.memory.recent import RecentValues
-from parquetry.common.native.dlpack import DTYPES, TensorLayout, tensors_in
 from parquetry.common.schema.element import Element, OutputField
 
 from .loader_memory import Copies, place_arrays, release
@@ -151,7 +151,7 @@ class Encoder:
     def __init__(self, element: Element) -> None:
         self._element = element
         self._copies = Copies()
-        self._pickled: RecentValues[tuple[Layout, ...], bytes] = RecentValues(_LAYOUTS)
+        self._pickled: LRUCache[tuple[Layout, ...], bytes] = LRUCache(_LAYOUTS)
 
     def __call__(self, columns: Sequence[Column], count: int) -> Iterator[bytes]:
         """Yields the messages of ``count`` batches of consecutive rows.

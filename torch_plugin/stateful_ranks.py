@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch.utils.data import DataLoader
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 
 from .loader_state import positions_in, rank_state
 from .torch_internals import State, deal_state, forget_length, has_ended, unrestored_state

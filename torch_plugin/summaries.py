@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from parquetry.common.counting.watching import stats_of
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.metrics.watching import stats_of
 
 
 class Writer(Protocol):

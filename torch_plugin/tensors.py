@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from parquetry.common.base.native.dlpack import TensorRun, is_exchanged
+from parquetry.common.base.native.kernels import exchange_of
 from parquetry.common.engine.columns.batch import (
     Column,
     Compound,
@@ -35,8 +37,6 @@ from parquetry.common.engine.columns.batch import (
     split_array,
     split_column,
 )
-from parquetry.common.native.dlpack import TensorRun, is_exchanged
-from parquetry.common.native.kernels import exchange_of
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
 

@@ -20,8 +20,8 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
-from parquetry.common.process.dataclass import dataclass
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.process.dataclass import dataclass
 
 from .collation import as_is
 from .placement import rank_here

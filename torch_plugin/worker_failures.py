@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from parquetry.common.progress import warning_seconds
+from parquetry.common.base.progress import warning_seconds
 from parquetry.common.transport.children import how_it_ended
 from parquetry.common.transport.sidecar.stalls import state_of
 

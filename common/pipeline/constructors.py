@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..base.tracebacks import public_methods_shorten
 from ..schema.field import UnischemaField
-from ..tracebacks import public_methods_shorten
 from .sources import Files, Snapshot, Source
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Constructors:
             DatasetError: the table or version does not exist, the time is before the oldest version, or the table uses
                 an unsupported feature.
         """
-        from ..layout.tables.delta import open_delta
+        from ..tables.delta import open_delta
 
         opened = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
         return cls._over(Snapshot.of(opened.url, opened.filesystem, table=opened.table), fields, options)
@@ -92,7 +92,7 @@ class Constructors:
         Raises:
             DatasetError: the table or snapshot does not exist, or the table uses an unsupported feature.
         """
-        from ..layout.tables.iceberg import open_iceberg
+        from ..tables.iceberg import open_iceberg
 
         opened = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
         return cls._over(Snapshot.of(opened.url, opened.filesystem, table=opened.table), fields, options)
@@ -126,7 +126,7 @@ class Constructors:
             DatasetError: the folder, split or configuration does not exist, or you must name one because there are
                 several.
         """
-        from ..layout.tables.huggingface import open_huggingface
+        from ..tables.huggingface import open_huggingface
 
         opened = open_huggingface(
             path,
@@ -177,7 +177,7 @@ class Constructors:
             DatasetError: the folder does not exist, has no images, or has images outside of class folders.
             SchemaError: ``image_shape`` is not a valid shape for images.
         """
-        from ..layout.tables.image_folder import open_image_folder
+        from ..tables.image_folder import open_image_folder
 
         opened = open_image_folder(
             path,
@@ -201,7 +201,7 @@ class Constructors:
         The frame is written once to the cache directory, under a name derived from its content, so that other
         processes find it. Equal frames have equal fingerprints.
         """
-        from ..layout.tables.frames import keep_pandas
+        from ..tables.frames import keep_pandas
 
         return cls._over(Files.of(keep_pandas(frame)), fields, options)
 
@@ -213,6 +213,6 @@ class Constructors:
         >>> [int(row["x"]) for row in Pipeline.from_polars(frame)]
         [2, 3]
         """
-        from ..layout.tables.frames import keep_polars
+        from ..tables.frames import keep_polars
 
         return cls._over(Files.of(keep_polars(frame)), fields, options)

@@ -6,7 +6,7 @@ import operator
 
 import numpy as np
 
-from ..order.permutations import permutation, raw_words
+from ..plan.order.permutations import permutation, raw_words
 
 _SAMPLE_KEY = 6
 

@@ -8,18 +8,18 @@ from typing import Protocol
 
 import numpy as np
 
-from ..layout.arrow_read import fetched_ranges
-from ..layout.file_schemas import types_text
-from ..layout.temporary import temporary_directories, temporary_directory
-from ..native.library import is_compiled
-from ..order.quality import shuffle_quality
+from ..base.native.library import is_compiled
+from ..dataset.arrow_read import fetched_ranges
+from ..dataset.file_schemas import types_text
 from ..plan.draws import BlockKey
 from ..plan.mixed_plan import Mixture
 from ..plan.options import Options
+from ..plan.order.quality import shuffle_quality
 from ..plan.plan import BasePlan, Plan
+from ..plan.selection.statistics import column_bytes
 from ..schema.element import OutputField
-from ..selection.statistics import column_bytes
 from ..stages.shard import Shard
+from ..storage.temporary import temporary_directories, temporary_directory
 
 _MOST_FIELDS = 40
 _MOST_GROUPS = 2000

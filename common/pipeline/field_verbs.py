@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import DTypeLike
 
-from ..errors import PipelineError
+from ..base.errors import PipelineError
 from ..schema.field import UnischemaField
 from ..schema.plain import is_iterable
 from ..stages.as_tuple import AsTuple

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..counting.counters import Count, add_time, counters_here
+from ..base.memory.lru_cache import LRUCache
+from ..base.metrics.counters import Count, add_time, counters_here
+from ..base.process.dataclass import dataclass
+from ..base.progress import thread_pool
 from ..engine.read.column_reader import ReadContext
 from ..engine.read.fetch import fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.block import BlockParts, LoadedBlock, block_by_row
-from ..memory.recent import RecentValues
 from ..plan.plan import BasePlan
-from ..process.dataclass import dataclass
-from ..progress import thread_pool
-from ..selection.rows import RowNumbers
+from ..plan.selection.rows import RowNumbers
 
 
 class RowGroupRun(NamedTuple):
@@ -42,12 +42,10 @@ class KeptRowGroups:
         self.threads = threads
         self._parts = plan.parts
         self._fetchers = fetchers_of(plan, ReadContext(room_bytes=memory_limit, shared_by_workers=True))
-        self._columns: RecentValues[tuple[int, int], RowGroupColumns] = RecentValues(
+        self._columns: LRUCache[tuple[int, int], RowGroupColumns] = LRUCache(
             memory_limit // 2, lambda columns: columns.nbytes
         )
-        self._loaded: RecentValues[RowGroupRun, LoadedRun] = RecentValues(
-            memory_limit // 2, lambda loaded: loaded.num_bytes
-        )
+        self._loaded: LRUCache[RowGroupRun, LoadedRun] = LRUCache(memory_limit // 2, lambda loaded: loaded.num_bytes)
 
     def load(self, runs: Sequence[RowGroupRun]) -> list[LoadedRun]:
         """Loads the rows of each run."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Protocol, TypeVar
 
-from ..display.images import data_url, fitted, images_of, is_image, laid_out
-from ..display.text import html_table, leaves, note, short_text
-from ..errors import DecodeError
+from ..base.errors import DecodeError
 from ..schema.element import Element, OutputField
 from ..schema.field import Unischema
 from ..stages.base import Decision
 from ..stages.nested import with_lists_to_show
+from .display.images import data_url, fitted, images_of, is_image, laid_out
+from .display.text import html_table, leaves, note, short_text
 from .step_iterator import Iterated, executor_of
 
 _ROWS = 3

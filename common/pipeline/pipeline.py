@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
 
+from ..base.errors import DatasetError, PipelineError
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import reading
+from ..base.tracebacks import shortens
+from ..dataset.dataset import StoredDataset
 from ..engine.run.bad_rows import length_without_bad_rows
 from ..engine.run.vocabularies import vocabulary_of
-from ..errors import DatasetError, PipelineError
-from ..layout.checksums import Verify
-from ..layout.dataset import StoredDataset
-from ..layout.files import FileListing
-from ..order.mixing import Stop, Weights, phases_of
+from ..parquet.checksums import Verify
 from ..plan.mixed_plan import Mixture
 from ..plan.options import OptionArguments, Options
+from ..plan.order.mixing import Stop, Weights, phases_of
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, check_skippable, check_verb
-from ..process.dataclass import dataclass
-from ..process.forks import reading
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, is_iterable, plain
@@ -37,11 +37,11 @@ from ..stages.functions import UserFunction
 from ..stages.select import Select
 from ..stages.shard import Even, Shard
 from ..stages.take import Take
-from ..tracebacks import shortens
+from ..storage.files import FileListing
 from ..transport.served.address import ServerAddress
 from .constructors import Constructors, Fields
 from .field_verbs import seed_or_drawn
-from .iteration import Given, PipelineIterator, batch_to_numpy, rows_to_numpy
+from .pipeline_iterator import ElementT, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .random_access import ElementConverters, NumberedElements, reader_of
 from .sources import Files, Mix, Served, Source, Urls, source_from_json
 from .step_iterator import IterationCounter
@@ -54,7 +54,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline(Constructors, Verbs, Generic[Given]):
+class Pipeline(Constructors, Verbs, Generic[ElementT]):
     """A Parquet dataset and the chain of verbs applied to its rows.
 
         >>> batches = Pipeline(url, ["id", "speed"]).where(pc.field("speed") > 4).shuffle(16, seed=7).batch(8)
@@ -147,11 +147,11 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Pipeline[Given]:
+    def _over(cls, source: Source, fields: Fields, options: Mapping[str, Any]) -> Pipeline[ElementT]:
         return cls._with(source, _selected(fields), Options.of(options))
 
     @classmethod
-    def _with(cls, source: Source, stages: tuple[Stage, ...], options: Options) -> Pipeline[Given]:
+    def _with(cls, source: Source, stages: tuple[Stage, ...], options: Options) -> Pipeline[ElementT]:
         result = object.__new__(cls)
         result._set(source, stages, options)
         return result
@@ -195,14 +195,14 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
 
     def shard_given_later(
         self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
-    ) -> Pipeline[Given]:
+    ) -> Pipeline[ElementT]:
         """Adds a placeholder shard; the request to the sidecar fills in number and index.
 
         Its shards are recombined in one graph, so by default no row is repeated.
         """
         return self._with_stage(Shard.of(1, 0, even, canonical_shards, policy))
 
-    def with_options(self, **options: Unpack[OptionArguments]) -> Pipeline[Given]:
+    def with_options(self, **options: Unpack[OptionArguments]) -> Pipeline[ElementT]:
         """Returns a copy with other `Options`."""
         changes: dict[str, Any] = {"options": self.options.with_changes(options)}
         stored = {name: value for name, value in options.items() if name in ("verify", "max_value_bytes")}
@@ -210,7 +210,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             changes["source"] = self.source.reopened(stored)
         return self._replace(**changes)
 
-    def with_urls(self, url_or_urls: Urls) -> Pipeline[Given]:
+    def with_urls(self, url_or_urls: Urls) -> Pipeline[ElementT]:
         """Returns a copy that reads other files in the same way.
 
         Raises:
@@ -219,13 +219,13 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         self.check_movable()
         return self._replace(source=self.source.with_urls(url_or_urls))
 
-    def check_movable(self, what_for: str = "with_urls") -> Pipeline[Given]:
+    def check_movable(self, what_for: str = "with_urls") -> Pipeline[ElementT]:
         """Returns this pipeline if it reads only the files named by its URLs; raises `PipelineError` otherwise."""
         if not self.source.movable:
             raise PipelineError(f"{what_for}: expected a pipeline over files, got {self.source.called}.")
         return self
 
-    def with_stages(self, stages: Sequence[Stage]) -> Pipeline[Given]:
+    def with_stages(self, stages: Sequence[Stage]) -> Pipeline[ElementT]:
         """Returns a copy with other stages."""
         self.source.order(stages)
         return self._replace(stages=tuple(stages))
@@ -235,12 +235,12 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         """The seed that was drawn because you gave none (see `shuffle`, `mix`); ``None`` if you gave all of them."""
         return self.source.drawn_seed(self.stages, self.plan)
 
-    def with_seed(self, seed: int) -> Pipeline[Given]:
+    def with_seed(self, seed: int) -> Pipeline[ElementT]:
         """Returns a copy whose shuffle has this seed; for a mix, a copy whose drawn seeds are derived from it."""
         source, stages = self.source.with_seed(seed, self.stages)
         return self._replace(source=source, stages=tuple(stages))
 
-    def with_canonical_shards(self, count: int) -> Pipeline[Given]:
+    def with_canonical_shards(self, count: int) -> Pipeline[ElementT]:
         """Returns a copy in which a shard without ``canonical_shards`` has this many."""
         return self.with_stages(with_canonical_shards(self.stages, count))
 
@@ -275,7 +275,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         """For each dataset (several in a mix), the version that its files had when they were listed."""
         return self.source.versions(self.options)
 
-    def hold_to(self, versions: Sequence[str]) -> None:
+    def require_versions(self, versions: Sequence[str]) -> None:
         """Checks that this process found the same files as another process did earlier.
 
         Raises:
@@ -321,7 +321,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         *,
         rng: bool = False,
         seed: int | None = None,
-    ) -> Pipeline[Given]:
+    ) -> Pipeline[ElementT]:
         """Alias of `transform`: applies a function to rows (or batches) where they are decoded.
 
         On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: it applies a function of tensors in the
@@ -331,7 +331,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
 
     def filter(
         self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False
-    ) -> Pipeline[Given]:
+    ) -> Pipeline[ElementT]:
         """Alias of `where`: keeps the rows for which an expression, DNF tuples, a column predicate, or a function of
         ``fields`` is true.
 
@@ -374,7 +374,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             raise TypeError("len(): the pipeline repeats forever. Give repeat() a count, or use take().")
         return length
 
-    def __iter__(self) -> PipelineIterator[Given]:
+    def __iter__(self) -> PipelineIterator[ElementT]:
         """Iterates rows (or batches) as numpy; each ``iter()`` starts the next epoch of the shuffle."""
         return PipelineIterator(self, self._iterations.take(), self._iterations)
 
@@ -385,10 +385,10 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
     # --- elements by number ---
 
     @overload
-    def __getitem__(self, index: int) -> Given: ...
+    def __getitem__(self, index: int) -> ElementT: ...
 
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[ElementT]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """Returns rows (or batches) by number, in the order of epoch 0, without reading those before them.
@@ -406,7 +406,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         """
         return self.at_epoch(0)[index]
 
-    def at_epoch(self, epoch: int) -> NumberedElements[Given]:
+    def at_epoch(self, epoch: int) -> NumberedElements[ElementT]:
         """The elements of the ``epoch``-th iterator by number: ``pipeline.at_epoch(2)[:10]``.
 
         Everything runs in this process, including functions. Reading an element reads the row groups that contain it.
@@ -424,7 +424,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             self._plans[key] = reader_of(self, converters)
         return NumberedElements(self._plans[key], number)
 
-    def head(self, count: int = 5) -> list[Given]:
+    def head(self, count: int = 5) -> list[ElementT]:
         """Returns the first ``count`` elements of epoch 0, or all if there are fewer.
 
         Raises:
@@ -432,7 +432,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         """
         return self.at_epoch(0)[: _count("head", count)]
 
-    def sample(self, count: int, seed: int | None = None) -> list[Given]:
+    def sample(self, count: int, seed: int | None = None) -> list[ElementT]:
         """Returns ``count`` different elements of epoch 0, drawn uniformly; the same ``seed`` draws the same ones.
 
         Raises:
@@ -466,7 +466,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Pipeline[Given]:
+    def from_json(cls, value: Mapping[str, Any]) -> Pipeline[ElementT]:
         """The inverse of `to_json`."""
         if not isinstance(value, Mapping) or "version" not in value:
             raise PipelineError(f"stored pipeline: expected what to_json() returned, got {value!r}.")
@@ -491,7 +491,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
     def __repr__(self) -> str:
         return str(self)
 
-    def _with_stage(self, stage: Stage) -> Pipeline[Given]:
+    def _with_stage(self, stage: Stage) -> Pipeline[ElementT]:
         self.source.check_verb(stage.verb)
         stages = (*self.stages, stage.after(self.stages))
         order = self.source.order(stages)
@@ -501,7 +501,7 @@ class Pipeline(Constructors, Verbs, Generic[Given]):
             _warn_of_changing_cut(stage, order, self.source)
         return self._replace(stages=stages)
 
-    def _replace(self, **changes: Any) -> Pipeline[Given]:
+    def _replace(self, **changes: Any) -> Pipeline[ElementT]:
         result = object.__new__(Pipeline)
         for item in fields(self):
             object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))

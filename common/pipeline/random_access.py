@@ -16,28 +16,28 @@ from typing import Any, Generic, overload
 
 import numpy as np
 
-from ..counting.counters import Count, Counters, add, add_time, counters_here
-from ..counting.tally import Gauge
+from ..base.errors import PipelineError
+from ..base.memory.arena import Heap
+from ..base.memory.lru_cache import LRUCache
+from ..base.metrics.counters import Count, Counters, add, add_time, counters_here
+from ..base.metrics.tally import Gauge
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import load_compute
+from ..base.tracebacks import public_methods_shorten
 from ..engine.columns.batch import Column, column_bytes
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.assemble import assemble
 from ..engine.run.vocabularies import ready_program
-from ..engine.steps.source import BatchSource
-from ..errors import PipelineError
-from ..memory.arena import Heap
-from ..memory.recent import RecentValues
+from ..engine.steps.source import BlockSlice
 from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
-from ..process.dataclass import dataclass
-from ..process.forks import load_compute
+from ..plan.selection.rows import rows_inside
 from ..schema.element import Element
-from ..selection.rows import rows_inside
-from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
 from .element_numbers import drawn_numbers, numbers_of
-from .iteration import Given
 from .kept_row_groups import KeptRowGroups, LoadedRun, RowGroupRun
+from .pipeline_iterator import ElementT
 from .step_iterator import Iterated
 
 _KEPT_BYTES = 256 << 20
@@ -45,7 +45,7 @@ _COPIES_SHIFT = 16
 
 
 @public_methods_shorten
-class NumberedElements(Generic[Given]):
+class NumberedElements(Generic[ElementT]):
     """The elements of one epoch by number: ``elements[3]`` is one, ``elements[[3, 1]]`` and ``elements[:9]`` are lists.
 
     For a list, each row group is read only once, whatever the order of the numbers. The most recently read row groups
@@ -58,7 +58,7 @@ class NumberedElements(Generic[Given]):
             asked for came before, int64; ``None`` = never.
     """
 
-    def __init__(self, reader: ElementReader[Given], epoch: int, copies: np.ndarray | None = None) -> None:
+    def __init__(self, reader: ElementReader[ElementT], epoch: int, copies: np.ndarray | None = None) -> None:
         self._reader = reader
         self._epoch = epoch
         self._copies = copies
@@ -70,10 +70,10 @@ class NumberedElements(Generic[Given]):
         return self._reader.length
 
     @overload
-    def __getitem__(self, index: int) -> Given: ...
+    def __getitem__(self, index: int) -> ElementT: ...
 
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[ElementT]: ...
 
     def __getitem__(self, index: object) -> Any:
         """Returns an element, or a list of elements.
@@ -86,7 +86,7 @@ class NumberedElements(Generic[Given]):
         found = self._reader.read(self._epoch, np.atleast_1d(numbers), self._copies)
         return found if numbers.ndim else found[0]
 
-    def sample(self, count: int, seed: int) -> list[Given]:
+    def sample(self, count: int, seed: int) -> list[ElementT]:
         """Returns ``count`` different elements, drawn uniformly.
 
         Raises:
@@ -100,15 +100,15 @@ class NumberedElements(Generic[Given]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementConverters(Generic[Given]):
+class ElementConverters(Generic[ElementT]):
     """Converts columns to one batch, or to one element per row; ``strict_nulls`` says whether nulls are errors."""
 
-    batch: Callable[[Element, Sequence[Column]], Given]
-    rows: Callable[[Element, list[Column]], Iterator[Given]]
+    batch: Callable[[Element, Sequence[Column]], ElementT]
+    rows: Callable[[Element, list[Column]], Iterator[ElementT]]
     strict_nulls: bool
 
 
-class ElementReader(Generic[Given]):
+class ElementReader(Generic[ElementT]):
     """Makes the elements of a plan by number. Thread-safe, but a forked child needs its own reader.
 
     Args:
@@ -120,7 +120,7 @@ class ElementReader(Generic[Given]):
     """
 
     def __init__(
-        self, plan: BasePlan, converters: ElementConverters[Given], *, threads: int, memory_limit: int
+        self, plan: BasePlan, converters: ElementConverters[ElementT], *, threads: int, memory_limit: int
     ) -> None:
         if plan.program.drops:
             raise PipelineError(
@@ -134,14 +134,14 @@ class ElementReader(Generic[Given]):
         self._row_groups = KeptRowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._lock = threading.Lock()
         self._held: tuple[Counters, Gauge] | None = None  # the gauge for the counters of the latest read
-        self._block_rows: RecentValues[BlockKey, BlockRows] = RecentValues(memory_limit // 4, _block_rows_bytes)
+        self._block_rows: LRUCache[BlockKey, BlockRows] = LRUCache(memory_limit // 4, _block_rows_bytes)
 
     @property
     def length(self) -> int | None:
         """The number of elements; ``None`` = endless."""
         return self._plan.length
 
-    def read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray | None = None) -> list[Given]:
+    def read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray | None = None) -> list[ElementT]:
         """Reads the elements of an epoch with these numbers (int64, from 0), in this order.
 
         ``copies`` are as for `NumberedElements`.
@@ -156,7 +156,7 @@ class ElementReader(Generic[Given]):
         self._note_memory()
         return found
 
-    def _read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray) -> list[Given]:
+    def _read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray) -> list[ElementT]:
         batches = self._plan.batch_view
         if batches is not None:
             several = zip(numbers.tolist(), copies.tolist(), strict=True)
@@ -169,17 +169,17 @@ class ElementReader(Generic[Given]):
             return [row for part in parts for row in self._chunk(epoch, passes[part], index[part], copies[part])]
         return self._rows(draws, copies)
 
-    def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: int) -> Given:
+    def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: int) -> ElementT:
         columns = self._together(epoch, passes, index, copies)
         begin = time.perf_counter()
         batch = self._converters.batch(self._plan.element, columns)
         add_time(Count.HAND_OVER_S, begin)
         return batch
 
-    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: np.ndarray) -> list[Given]:
+    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray, copies: np.ndarray) -> list[ElementT]:
         return self._handed_over(self._together(epoch, passes, index, copies))
 
-    def _handed_over(self, columns: list[Column]) -> list[Given]:
+    def _handed_over(self, columns: list[Column]) -> list[ElementT]:
         begin = time.perf_counter()
         rows = list(self._converters.rows(self._plan.element, columns))
         add_time(Count.HAND_OVER_S, begin)
@@ -193,7 +193,7 @@ class ElementReader(Generic[Given]):
         sources = [each.source(rows) for each, rows in zip(taken, loaded, strict=True)]
         return self._made(sources, self._plan.rows_drawn(draws, len(index)))
 
-    def _rows(self, draws: Sequence[Draw], copies: np.ndarray) -> list[Given]:
+    def _rows(self, draws: Sequence[Draw], copies: np.ndarray) -> list[ElementT]:
         result: list[Any] = [None] * len(copies)
         taken = sorted((each for draw in draws for each in self._taken(draw, copies)), key=lambda each: each.run)
         at_once, chunk_rows = self._row_groups.threads, self._plan.chunk_rows
@@ -211,7 +211,7 @@ class ElementReader(Generic[Given]):
                         result[place] = row
         return result
 
-    def _made(self, sources: Sequence[BatchSource], count: int) -> list[Column]:
+    def _made(self, sources: Sequence[BlockSlice], count: int) -> list[Column]:
         columns = assemble(self._program, sources, count, Heap())
         add(Count.ROWS, count)
         add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
@@ -249,8 +249,8 @@ class ElementReader(Generic[Given]):
 
 
 def reader_of(
-    pipeline: Iterated, converters: ElementConverters[Given], *, threads: int | None = None
-) -> ElementReader[Given]:
+    pipeline: Iterated, converters: ElementConverters[ElementT], *, threads: int | None = None
+) -> ElementReader[ElementT]:
     """Creates a reader with the pipeline's options; ``threads`` applies if the pipeline sets no ``workers``.
 
     Raises:
@@ -281,7 +281,7 @@ class _Taken:
             that row group.
         places: the positions of the items in the element.
         pass_number, spans: as in `Draw`.
-        repeats: as in `BatchSource`.
+        repeats: as in `BlockSlice`.
     """
 
     run: RowGroupRun
@@ -295,7 +295,7 @@ class _Taken:
     def __len__(self) -> int:
         return len(self.places)
 
-    def source(self, loaded: LoadedRun) -> BatchSource:
+    def source(self, loaded: LoadedRun) -> BlockSlice:
         """Locates the items in the loaded row groups."""
         item_rows = np.empty_like(self.rows)
         before = 0
@@ -306,7 +306,7 @@ class _Taken:
                 inside - rows.start if isinstance(rows, range) else np.searchsorted(rows, inside)
             )
             before += len(rows)
-        return BatchSource(
+        return BlockSlice(
             block=loaded.block,
             item_rows=item_rows,
             places=self.places,

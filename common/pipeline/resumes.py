@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ..order.cursor import Cursor
+from ..base.process.dataclass import dataclass
+from ..plan.order.cursor import Cursor
 from ..plan.plan import BasePlan
-from ..process.dataclass import dataclass
 
 _LOGGER = logging.getLogger(__name__)
 

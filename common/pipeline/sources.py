@@ -11,26 +11,26 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
+from ..base.urls import url_without_secrets
+from ..dataset.dataset import StoredDataset
+from ..dataset.row_groups import MAX_VALUE_BYTES
+from ..dataset.table import Table
 from ..engine.run.selecting import select_rows
-from ..errors import PipelineError
-from ..layout.checksums import VERIFY
-from ..layout.dataset import StoredDataset
-from ..layout.files import FileListing
-from ..layout.filesystem import local_path
-from ..layout.patterns import pattern_of
-from ..layout.row_groups import MAX_VALUE_BYTES
-from ..layout.table import Table
-from ..order.mixing import phases_of
+from ..parquet.checksums import VERIFY
 from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.options import Options
+from ..plan.order.mixing import phases_of
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
-from ..process.dataclass import dataclass
 from ..schema.plain import data_frame_kind
 from ..stages.base import Stage, drawn_seed, with_seed
+from ..storage.files import FileListing
+from ..storage.filesystem import local_path
+from ..storage.patterns import pattern_of
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
-from ..urls import url_without_secrets
 
 if TYPE_CHECKING:
     from .explain import Explained
@@ -151,7 +151,7 @@ class Source:
         return self, with_seed(stages, seed)
 
     def costs(self, plan: PlanOf) -> dict[str, bool]:
-        """Returns which costs of reading are known; see `counting.loader_stats.Chain`."""
+        """Returns which costs of reading are known; see `base.metrics.loader_stats.Chain`."""
         made = plan()
         costly = any(each.storage.costly for part in made.parts for each in part.program.fields)
         return {"remote": made.remote, "costly": costly}

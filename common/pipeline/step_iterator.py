@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ..counting.counters import SIZE_BYTES, Count, Counters
-from ..counting.loader_stats import Chain, LoaderStats, SkippedRow
-from ..counting.tally import Tally
+from ..base.errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
+from ..base.memory.memory_file import memory_file
+from ..base.metrics.counters import SIZE_BYTES, Count, Counters
+from ..base.metrics.loader_stats import Chain, LoaderStats, SkippedRow
+from ..base.metrics.tally import Tally
+from ..base.process.forks import begun_by_parent
 from ..engine.read.column_reader import TableCache
 from ..engine.run.step_run import Converter, split_columns
-from ..errors import ELEMENT_ERRORS, ParquetryError, ResourceError, StateError, limit_reached
-from ..memory.memory_file import memory_file
-from ..order.cursor import NOTHING, Cursor
 from ..plan.options import Options
+from ..plan.order.cursor import NOTHING, Cursor
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
-from ..process.forks import begun_by_parent
 from ..schema.element import Element
 from ..stages.base import Decision, Stage
 from ..transport.open import open_source
@@ -36,9 +36,9 @@ from .sources import Source
 if TYPE_CHECKING:
     import typing_extensions
 
-    Given = typing_extensions.TypeVar("Given", default=dict[Any, Any])
+    ElementT = typing_extensions.TypeVar("ElementT", default=dict[Any, Any])
 else:
-    Given = TypeVar("Given")
+    ElementT = TypeVar("ElementT")
 
 
 class IterationCounter:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import ParquetryError, PipelineError
-from ..predicates.column_predicates import hash_split
-from ..process.ranks import resolve_rank
-from ..process.working_directory import absolute
+from ..base.errors import ParquetryError, PipelineError
+from ..base.process.ranks import resolve_rank
+from ..base.process.working_directory import absolute
+from ..base.tracebacks import did_you_mean
 from ..schema.field import UnischemaField
 from ..schema.plain import integer, is_utf_8, plain
 from ..stages.base import FieldNames, names_of, required_names
@@ -24,6 +24,7 @@ from ..stages.cache import Cache
 from ..stages.concat import Concat, Remainder
 from ..stages.ngram import Ngram, normalize_gap, offsets_of
 from ..stages.pack_rows import Overlong, PackRows, Strategy
+from ..stages.predicates.column_predicates import hash_split
 from ..stages.repeat import Repeat
 from ..stages.shard import Even, Shard
 from ..stages.shuffle import Shuffle
@@ -31,7 +32,6 @@ from ..stages.take import Skip, Take
 from ..stages.tokens import by_field
 from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
-from ..tracebacks import did_you_mean
 from .field_verbs import seed_or_drawn
 from .image_verbs import ImageVerbs
 from .other_names import instead_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 _INTERNAL = frozenset({
-    "by_number", "check_movable", "drawn_seed", "hold_to", "leaves", "length_in_loader", "pass_begins",
+    "by_number", "check_movable", "drawn_seed", "require_versions", "leaves", "length_in_loader", "pass_begins",
     "resumed", "shard_given_later", "source", "versions", "with_canonical_shards", "with_seed", "with_stages",
     "functions", "getstate_hook", "reduce_ex_hook", "register_datapipe_as_function", "register_function", "repr_hook",
     "set_getstate_hook", "set_reduce_ex_hook", "str_hook", "apply_sharding", "is_shardable", "set_seed",

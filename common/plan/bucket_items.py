@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..order.buckets import BucketOrder, Buckets
-from ..order.epoch import EpochOrder, OrderSpec
 from ..schema.ragged import concat_ranges
-from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
+from .order.buckets import BucketOrder, Buckets
+from .order.epoch import EpochOrder, OrderSpec
+from .selection.selection import Selection
 
 _BATCHES_OF_BUCKET = 4  # a group with fewer has many short batches, and the same rows in them in each epoch
 

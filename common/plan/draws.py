@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..process.dataclass import dataclass
-from ..selection.rows import RowNumbers, rows_inside
+from ..base.process.dataclass import dataclass
+from .selection.rows import RowNumbers, rows_inside
 
 
 class BlockKey(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import SchemaError
-from ..layout.conforming import UNITS
+from ..base.errors import SchemaError
+from ..parquet.conforming import UNITS
 from ..schema.dtypes import dtype_to_json, is_bytes
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField

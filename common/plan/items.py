@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..order.epoch import EpochOrder, OrderSpec
-from ..process.forks import cached_property
+from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges
-from ..selection.rows import RowNumbers
-from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw, ascending
+from .order.epoch import EpochOrder, OrderSpec
+from .selection.rows import RowNumbers
+from .selection.selection import Selection
 
 _CLOSE = 8  # positions are dense if at least one in this many is wanted
 _FEW_BLOCKS = 8  # up to this many blocks are tried in turn; for more, a sort finds the distinct ones

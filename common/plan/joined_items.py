@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from ..selection.selection import Selection
 from ..stages.base import Stage
 from ..stages.bucket import Bucket
 from ..stages.concat import Concat
@@ -17,6 +16,7 @@ from ..stages.weigh import Weigh
 from .bucket_items import BucketItems
 from .items import RowItems
 from .packed_items import PackedItems
+from .selection.selection import Selection
 from .token_items import TokenItems
 from .weighted_items import WeightedItems
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PipelineError, SchemaError
-from ..order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
-from ..order.permutations import raw_words
-from ..order.positions import RowView, rows_viewed
-from ..process.dataclass import dataclass
-from ..process.forks import cached_property
+from ..base.errors import PipelineError, SchemaError
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
 from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_program
 from .items import distinct
+from .order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
+from .order.permutations import raw_words
+from .order.positions import RowView, rows_viewed
 from .plan import BasePlan, Plan, of_rank
 from .program import MixedProgram
 from .stage_order import order_stages

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ..errors import PipelineError
-from ..layout.checksums import VERIFY, Verify
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
+from ..base.tracebacks import did_you_mean
+from ..parquet.checksums import VERIFY, Verify
 from ..schema.plain import integer, plain
-from ..tracebacks import did_you_mean
 
 if TYPE_CHECKING:
     from typing import Self

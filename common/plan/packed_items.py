@@ -11,15 +11,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..order.epoch import EpochOrder, OrderSpec
-from ..order.grouping import equal_groups
-from ..order.packing import packed
-from ..order.permutations import raw_words
-from ..process.forks import cached_property
+from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block, row_groups_of
+from .order.epoch import EpochOrder, OrderSpec
+from .order.grouping import equal_groups
+from .order.packing import packed
+from .order.permutations import raw_words
+from .selection.selection import Selection
 
 _ROWS_KEY = 8
 _FULL_ITEMS = 128  # the last item of a group is mostly empty, which matters little among this many

@@ -15,36 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EmptySelectionError, FieldNotFoundError, ParquetryError, SchemaError, StateError
-from ..layout.dataset import StoredDataset
-from ..order.cursor import START, Cursor, Origin
-from ..order.epoch import EpochOrder, OrderSpec
-from ..order.positions import (
-    Batches,
-    BatchView,
-    Consecutive,
-    Epoch,
-    Lane,
-    RepeatView,
-    Resumed,
-    RowView,
-    ShardView,
-    Slice,
-    Strided,
-    pass_numbers,
-    rows_viewed,
-    viewed,
-)
-from ..process.forks import cached_property
+from ..base.errors import EmptySelectionError, FieldNotFoundError, ParquetryError, SchemaError, StateError
+from ..base.process.forks import cached_property
+from ..dataset.dataset import StoredDataset
 from ..schema.codecs import ReadListCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import Element, about_row_bytes
 from ..schema.field import UnischemaField
 from ..schema.ragged import concat_ranges
 from ..schema.vocabulary import Vocabulary
-from ..selection.rows import RowSet
-from ..selection.selection import Selection
-from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
 from ..stages.measure import Measure
@@ -54,7 +33,28 @@ from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct
 from .joined_items import items_of
+from .order.cursor import START, Cursor, Origin
+from .order.epoch import EpochOrder, OrderSpec
+from .order.positions import (
+    Batches,
+    BatchView,
+    Consecutive,
+    Epoch,
+    RepeatView,
+    Resumed,
+    RowView,
+    ShardView,
+    Slice,
+    Strided,
+    WorkerView,
+    pass_numbers,
+    rows_viewed,
+    viewed,
+)
 from .program import ElementProgram
+from .selection.rows import RowSet
+from .selection.selection import Selection
+from .selection.statistics import column_bytes, decoded_bytes
 from .stage_order import StageOrder, order_stages
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
@@ -200,7 +200,7 @@ class BasePlan:
             return rows
         if batch is None:
             return ShardView(rows, cursor.workers, cursor.worker, "none")
-        return Lane(rows, batch.batch_size, cursor.worker, cursor.workers)
+        return WorkerView(rows, batch.batch_size, cursor.worker, cursor.workers)
 
     def rows_from(self, origin: Origin, rank: int | None = None) -> RowView:
         """Returns the rows of a rank (``None`` = this one) that remain after a global position.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..layout.row_groups import MAX_VALUE_BYTES
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
+from ..dataset.row_groups import MAX_VALUE_BYTES
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.pack import PackStep

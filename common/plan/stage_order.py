@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
+from ..base.tracebacks import did_you_mean
 from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch
@@ -28,7 +29,6 @@ from ..stages.cache import Cache
 from ..stages.nulls import Nulls
 from ..stages.shard import Shard
 from ..stages.shuffle import Shuffle
-from ..tracebacks import did_you_mean
 
 _NOT_ON_A_MIX = (
     Decision.ITEMS,

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from ..errors import ParquetryError, StateError
-from ..order.cursor import Cursor, Origin, SkipState
-from ..process.dataclass import dataclass
+from ..base.errors import ParquetryError, StateError
+from ..base.process.dataclass import dataclass
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
 from .mixed_plan import MixedPlan
+from .order.cursor import Cursor, Origin, SkipState
 from .plan import BasePlan
 
 VERSION = 2

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..order.epoch import EpochOrder, OrderSpec
-from ..order.tokens import TokenOrder
-from ..process.forks import cached_property
+from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
-from ..selection.selection import Selection
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, distinct
+from .order.epoch import EpochOrder, OrderSpec
+from .order.tokens import TokenOrder
+from .selection.selection import Selection
 
 
 class TokenItems(RowItems):

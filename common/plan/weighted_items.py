@@ -7,12 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..order.epoch import EpochOrder
-from ..order.weighted import WeightedDraws, WeightedRows
-from ..process.forks import cached_property
-from ..selection.selection import Selection
+from ..base.process.forks import cached_property
 from .draws import BlockKey, BlockRows
 from .items import RowItems, row_groups_of
+from .order.epoch import EpochOrder
+from .order.weighted import WeightedDraws, WeightedRows
+from .selection.selection import Selection
 
 
 class WeightedItems(RowItems):

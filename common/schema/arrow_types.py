@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import SchemaError
+from ..base.errors import SchemaError
 from .dtypes import FieldDtype
 
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import EncodeError
+from ..base.errors import EncodeError
 from .codec import fits_shape
 from .dtypes import dtype_to_json, is_bytes, is_string_like
 from .field import UnischemaField

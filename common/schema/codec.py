@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ..errors import ParquetryError, SchemaError
+from ..base.errors import ParquetryError, SchemaError
 from .plain import PlainFields
 
 DAMAGE = (ValueError, OSError, MemoryError, OverflowError, IndexError)

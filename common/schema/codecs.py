@@ -20,8 +20,8 @@ from typing import IO, Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from ..errors import SchemaError
-from ..process.dataclass import dataclass
+from ..base.errors import SchemaError
+from ..base.process.dataclass import dataclass
 from .arrow_types import arrow_scalar_type, arrow_type_from_json, arrow_type_to_json, scalar_dtype
 from .codec import Codec, CodedField
 from .dtypes import FieldDtype, delivered_dtype, dtype_to_json, is_string_like

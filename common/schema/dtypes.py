@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import SchemaError
+from ..base.errors import SchemaError
 
 FieldDtype = np.dtype[Any] | type[decimal.Decimal]
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..process.dataclass import dataclass
-from ..process.forks import cached_property
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import cached_property
 from .dtypes import delivered_dtype, is_bytes, is_text
 from .field import Shape, UnischemaField
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import EncodeError
-from ..memory.arrow_views import as_numpy
-from ..process.forks import pc
+from ..base.errors import EncodeError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.forks import pc
 from .arrow_types import arrow_scalar_type
 from .checking import check_value
 from .codec import fits_shape

@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..errors import FieldNotFoundError, SchemaError
-from ..process.dataclass import dataclass
-from ..tracebacks import did_you_mean
+from ..base.errors import FieldNotFoundError, SchemaError
+from ..base.process.dataclass import dataclass
+from ..base.tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import canonical_dtype, dtype_from_json, dtype_to_json

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import CodecUnavailableError, missing_package
-from ..process.dataclass import dataclass
-from ..process.forks import importing
+from ..base.errors import CodecUnavailableError, missing_package
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import importing
 from .codec import CodedField
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import SchemaError
-from ..native.jpeg import Box
-from ..native.kernels import decode_part
-from ..process.dataclass import dataclass
+from ..base.errors import SchemaError
+from ..base.native.jpeg import Box
+from ..base.native.kernels import decode_part
+from ..base.process.dataclass import dataclass
 from .codec import Codec, CodedField
 from .dtypes import dtype_to_json
 from .image_files import (

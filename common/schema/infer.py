@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from ..errors import SchemaError
+from ..base.errors import SchemaError
 from .arrow_types import infer_shape_and_dtype
 from .codecs import ListCodec
 from .field import Unischema, UnischemaField

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 from .image_files import is_image_file
 
 _MAGIC = b"\x93NUMPY"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import SchemaError
+from ..base.errors import SchemaError
 from .petastorm_names import CLASSES, DTYPE, KEY_TYPES, RENAMED_MODULES, SYMBOLS, Global, InertObject, Stored, describe
 
 MAX_STEPS = 2_000_000  # opcodes, plus items and characters that a call copies; an index takes 13 per value

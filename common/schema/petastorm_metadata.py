@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SchemaError
-from ..process.dataclass import dataclass
+from ..base.errors import SchemaError
+from ..base.process.dataclass import dataclass
 from .codec import Codec
 from .codecs import CompressedNdarrayCodec, ListCodec, NdarrayCodec, ScalarCodec
 from .field import Shape, Unischema, UnischemaField

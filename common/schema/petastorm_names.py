@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 
 KEY_TYPES = (str, bytes, int, float, bool, type(None))
 

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import SchemaError
+from ..base.errors import SchemaError
 from .petastorm_calls import CALLS
 from .petastorm_machine import Machine
 from .petastorm_names import describe

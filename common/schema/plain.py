@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from ..errors import ParquetryError, PipelineError
+from ..base.errors import ParquetryError, PipelineError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

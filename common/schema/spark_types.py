@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import CodecUnavailableError, EncodeError, SchemaError, missing_package
-from ..memory.arrow_views import as_arrow, as_numpy
+from ..base.errors import CodecUnavailableError, EncodeError, SchemaError, missing_package
+from ..base.memory.arrow_views import as_arrow, as_numpy
 from .codec import CodedField
 
 _WIDER = {

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import PipelineError
-from ..memory.arrow_views import as_numpy
-from ..process.forks import cached_property, pc
+from ..base.errors import PipelineError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.forks import cached_property, pc
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}

@@ -8,13 +8,12 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ..errors import ResourceError, SidecarError, limit_reached
-from ..process.exit_watch import end_with_parent
+from ..base.errors import ResourceError, SidecarError, limit_reached
+from ..base.process.exit_watch import end_with_parent
 from ..transport.processes import FAILED, RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
@@ -24,10 +23,6 @@ from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 
 def main() -> None:
     """Serves the inherited socket until the trainer closes it or ends."""
-    if sys.argv[1:2] == ["serve"]:
-        from ..arrow_stream.server_process import serve_trainer
-
-        sys.exit(serve_trainer())
     parser = argparse.ArgumentParser(prog="python -m parquetry.common.sidecar", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the trainer's socket")
     parser.add_argument(SHARED, action="store_true", help="allow several requests, one after the other")

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..counting.counters import Counters
+from ..base.metrics.counters import Counters
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.block_store import BlockStore
 from ..engine.run.bucket_skipping import planner_of
-from ..engine.run.jobs import Merging
+from ..engine.run.jobs import JobSizer
 from ..engine.run.loop import Delivery, JobLoop
-from ..order.cursor import SkipState
+from ..plan.order.cursor import SkipState
 from ..plan.state import resume, state_of
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import UNKNOWN, Message, MessageType, Start, Started
 from ..transport.sidecar.slots import MadeSlot
 from .connection import ClientConnection, SlotPool
-from .prepared import Prepared
+from .opened_request import OpenedRequest
 from .slot_maker import SlotMaker
 
 _FEWEST_SLOTS = 3
@@ -46,7 +46,7 @@ class Iteration:
         self,
         client: ClientConnection,
         slots: SlotPool,
-        prepared: Prepared,
+        prepared: OpenedRequest,
         *,
         generation: int,
         wanted: Start,
@@ -65,7 +65,7 @@ class Iteration:
         self._cursor = cursor
         slots_given, most_slots = most_slots, most_slots or 2 * prepared.workers + 4
         slot_bytes = prepared.memory_limit // (2 * most_slots)
-        merging = Merging.of(plan, slot_bytes, cursor.workers) if wanted.merge else Merging()
+        merging = JobSizer.of(plan, slot_bytes, cursor.workers) if wanted.merge else JobSizer()
         if not slots_given and plan.makes_large_jobs(merging.most):
             most_slots = prepared.workers + 4
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merging.most))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import SidecarError
+from ..base.errors import SidecarError
 from ..plan.options import RESTARTS
 from ..transport.sidecar.channel import Channel, read_request, received_counters
 from ..transport.sidecar.protocol import Message, MessageType, Start
@@ -21,7 +21,7 @@ from ..transport.sidecar.request_secrets import naming_withheld
 from ..transport.sidecar.worker_process import WorkerProcess
 from .connection import ClientConnection, SlotPool
 from .iteration import Iteration
-from .prepared import Prepared, prepare, requested_pipeline
+from .opened_request import OpenedRequest, prepare, requested_pipeline
 
 _MOST_RESTARTS = (1 << 32) - 1
 
@@ -43,7 +43,7 @@ class Server:
         self._start_worker = start
         self._started = list(started)
         self._request: dict[str, Any] = {}
-        self._prepared: Prepared | None = None
+        self._prepared: OpenedRequest | None = None
         self._iteration: Iteration | None = None
         self._has_begun = False
 
@@ -134,7 +134,7 @@ class Server:
             return
         self._iteration.start()
 
-    def _up_to_date(self) -> Prepared:
+    def _up_to_date(self) -> OpenedRequest:
         """Returns the prepared pipeline. Prepares it again if files changed and the request names no versions."""
         prepared = self._prepared
         if prepared is None:

@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from ..counting.counters import Count, Counters, add_time
+from ..base.metrics.counters import Count, Counters, add_time
+from ..base.progress import CancelToken
 from ..engine.columns.batch import Column
 from ..engine.run.block_store import BlockHandle
 from ..engine.run.jobs import Job
 from ..engine.run.rebatch import Emission
 from ..plan.plan import BasePlan
-from ..progress import CancelToken
 from ..schema.element import OutputField
 from ..transport.sidecar.runners import Runner
 from ..transport.sidecar.slots import MadeSlot, Slot, copied_table, write_tables

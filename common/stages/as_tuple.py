@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..errors import FieldNotFoundError, PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import FieldNotFoundError, PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import Form, OutputField, leaves_of
 from ..schema.field import UnischemaField, no_such_field
 from .base import Decision, Stage

@@ -2,8 +2,9 @@
 
 A stage is a frozen value that survives a round trip through JSON. It says what it decides, which stored fields it
 reads, which fields it changes and how, and whether a client may send it to a server. Other modules ask these questions.
-Where another room turns a stage's parameters into work, it has one function for each: for views in `order.positions`,
-for items in `plan.joined_items`, for selections in `selection.select`, for steps in `engine.steps.apply`.
+Where another room turns a stage's parameters into work, it has one function for each: for views in
+`plan.order.positions`, for items in `plan.joined_items`, for selections in `plan.selection.select`, for steps in
+`engine.steps.apply`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate, predicate_from_json
+from ..base.errors import PipelineError
 from ..schema.dtypes import NO_DTYPE
 from ..schema.field import UnischemaField
 from ..schema.plain import PlainFields, hints_of, is_iterable, is_utf_8
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
 from .names import stored_names
+from .predicates.column_predicates import ColumnPredicate, predicate_from_json
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Iterable[str | UnischemaField]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 from .base import Decision, Stage, positive_integer
 from .columns import Columns
 

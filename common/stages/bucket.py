@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from ..errors import DecodeError, NullValueError, PipelineError
-from ..layout.nested import is_list
-from ..memory.arrow_views import as_numpy
-from ..process.dataclass import dataclass
-from ..process.forks import pc
+from ..base.errors import DecodeError, NullValueError, PipelineError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import pc
+from ..parquet.nested import is_list
 from .base import Decision, Fill, Stage, check_fill, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure, Refusal

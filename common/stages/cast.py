@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.dtypes import NO_DTYPE
 from ..schema.element import OutputField
 from ..schema.times import UNITS_NS, has_fixed_unit

@@ -12,8 +12,8 @@ from dataclasses import field
 
 import numpy as np
 
-from ..errors import FieldNotFoundError, PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import FieldNotFoundError, PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import Form, OutputField, output_of
 from ..schema.field import Shape, UnischemaField, match_names
 from .steps import JoinStep, Step, WindowStep

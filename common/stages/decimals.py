@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.codecs import ScaledDecimalCodec
 from ..schema.element import output_of
 from .base import Stage, matches

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ..errors import FieldNotFoundError, PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import FieldNotFoundError, PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.field import UnischemaField, no_such_field
 from ..schema.plain import is_iterable

@@ -27,8 +27,8 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from ..errors import PipelineError
-from ..process.forks import cached_property, importing
+from ..base.errors import PipelineError
+from ..base.process.forks import cached_property, importing
 
 _EXACT = (
     bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import ParquetryError
-from ..process.dataclass import dataclass
+from ..base.errors import ParquetryError
+from ..base.process.dataclass import dataclass
 from .base import Stage
 
 if TYPE_CHECKING:

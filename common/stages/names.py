@@ -13,9 +13,12 @@ from functools import cache
 from itertools import chain
 from typing import Annotated, Any, TypeVar, get_args
 
-from ..errors import FieldNotFoundError
-from ..predicates.column_predicates import ColumnPredicate
-from ..predicates.expression import (
+from ..base.errors import FieldNotFoundError
+from ..base.process.dataclass import dataclass
+from ..schema.plain import PlainFields, hints_of
+from .functions import UserFunction
+from .predicates.column_predicates import ColumnPredicate
+from .predicates.expression import (
     FieldRef,
     expression_from_json,
     expression_to_json,
@@ -23,9 +26,6 @@ from ..predicates.expression import (
     walk,
     with_other_names,
 )
-from ..process.dataclass import dataclass
-from ..schema.plain import PlainFields, hints_of
-from .functions import UserFunction
 
 Same = TypeVar("Same", bound=PlainFields)
 

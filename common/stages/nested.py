@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar, NoReturn
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
 from ..schema.field import UnischemaField

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 from .base import Stage
 from .columns import Columns
 from .names import StoredName

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from .base import Fill, Stage, check_fill, is_integer
 from .columns import Columns, companion, refuse_nested

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.images import CompressedImageCodec
 from .base import Stage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar, Literal
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import Seed
 from .image_base import FLIPS, ImageOp, Key, RandomImageStage, is_number

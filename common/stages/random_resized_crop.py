@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import Seed
 from .image_base import (

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from ..errors import FieldNotFoundError, PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import FieldNotFoundError, PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.field import no_such_field
 from ..schema.plain import plain
 from .base import Same, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from .image_base import (
     ImageOp,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import ClassVar
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 from ..schema.plain import Seed
 from .base import Decision, SeededStage, positive_integer
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ..process.dataclass import dataclass
+from ..base.process.dataclass import dataclass
 from ..schema.element import Path
 
 

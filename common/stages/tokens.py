@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ..errors import DecodeError, NullValueError, ParquetryError, PipelineError
-from ..memory.arrow_views import as_numpy
-from ..process.dataclass import dataclass
+from ..base.errors import DecodeError, NullValueError, ParquetryError, PipelineError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField
 from ..schema.plain import plain
 from .base import Decision, Stage, positive_integer

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import ClassVar, Literal
 
-from ..errors import PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.element import OutputField, output_of
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed

@@ -13,19 +13,19 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ..errors import DatasetError, PipelineError
-from ..memory.arrow_views import as_numpy
-from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
-from ..predicates.python_values import plain_storage, python_values
-from ..predicates.row_mask import row_values
-from ..process.dataclass import dataclass
-from ..process.forks import pc
+from ..base.errors import DatasetError, PipelineError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import pc
 from ..schema.field import UnischemaField
 from ..schema.plain import Seed, plain
 from .base import Decision, SeededStage, Stage, positive_integer
 from .columns import ResolveFields
 from .measure import Measure
 from .names import STORED_PART, StoredExpression, StoredName
+from .predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
+from .predicates.python_values import plain_storage, python_values
+from .predicates.row_mask import row_values
 
 _MOST_ITEMS = (1 << 31) - 1  # with more, products would overflow 64 bits
 _MOST_SHOWN = 5

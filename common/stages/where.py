@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ..errors import PipelineError
-from ..predicates.column_predicates import ColumnPredicate, contains, placed
-from ..predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
-from ..predicates.filter_tuples import as_expression
-from ..process.dataclass import dataclass
-from ..process.forks import pc
+from ..base.errors import PipelineError
+from ..base.process.dataclass import dataclass
+from ..base.process.forks import pc
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
 from .functions import UserFunction
 from .names import MadeText, RowFunction, StoredExpression, StoredPattern, StoredPredicate
+from .predicates.column_predicates import ColumnPredicate, contains, placed
+from .predicates.expression import expression_from_json, expression_key, expression_text, expression_to_json
+from .predicates.filter_tuples import as_expression
 
 _LINE_BREAK = re.compile(r"\n *")
 _MEMBER = re.compile(r"FieldRef\.Name\(([^()]*)\)")

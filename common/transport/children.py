@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..process.exit_watch import waiter_for
-from ..threads import start_thread
+from ..base.process.exit_watch import waiter_for
+from ..base.threads import start_thread
 from .processes import report
 
 _SHARED_MEMORY = "/dev/shm"

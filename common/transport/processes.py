@@ -17,8 +17,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..errors import SidecarError
-from ..threads import start_thread
+from ..base.errors import SidecarError
+from ..base.threads import start_thread
 
 _RUN = (
     "import os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); "  # each worker has a processor of its own

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..counting.counters import Counters
+from ..base.metrics.counters import Counters
+from ..base.process.dataclass import dataclass
 from ..engine.read.column_reader import TableCache
-from ..order.cursor import Cursor, SkipState
 from ..plan.options import Options
+from ..plan.order.cursor import Cursor, SkipState
 from ..plan.plan import BasePlan
-from ..process.dataclass import dataclass
 
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import PipelineError, SchemaError
+from ..base.errors import PipelineError, SchemaError
 from ..schema.field import Unischema, UnischemaField, schema_to_metadata
 
 _COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -22,7 +22,7 @@ _MAX_BATCH_ROWS = 1024
 def core_schema(schema: object) -> Unischema:
     """Returns the schema as a parquetry `Unischema`.
 
-    A schema from ``parquetry.common.petastorm`` is converted.
+    A schema from ``parquetry.petastorm`` is converted.
 
     Raises:
         SchemaError: ``schema`` is not a schema, or has no fields.

@@ -11,8 +11,8 @@ from collections import OrderedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, PipelineError
-from ..process.dataclass import dataclass
+from ..base.errors import DatasetError, PipelineError
+from ..base.process.dataclass import dataclass
 from ..schema.field import Unischema
 from ..schema.plain import integer
 from .file_format import writer_options

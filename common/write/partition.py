@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from ..errors import EncodeError, SchemaError
+from ..base.errors import EncodeError, SchemaError
 from ..schema.dtypes import dtype_to_json
 from ..schema.field import Unischema, UnischemaField
 

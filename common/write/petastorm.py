@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import SchemaError
+from ..base.errors import SchemaError
 from ..schema.codecs import CompressedNdarrayCodec, ListCodec, NdarrayCodec, ScalarCodec
 from ..schema.dtypes import dtype_to_json, is_string_like
 from ..schema.field import Unischema, UnischemaField

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import PipelineError
-from ..memory.arrow_views import as_numpy
-from ..process.dataclass import dataclass
+from ..base.errors import PipelineError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.dataclass import dataclass
 from ..schema.plain import integer, plain
 from ..schema.ragged import ends_of
 

@@ -24,11 +24,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError, ParquetryError
-from ..layout.store_answers import wrong_option
-from ..layout.whole_files import MOVING, new_directory, release, remove_leftovers, unfinished_name
-from ..process.locks import lock_file
-from ..urls import clean_cause
+from ..base.errors import DatasetError, ParquetryError
+from ..base.process.locks import lock_file
+from ..base.urls import clean_cause
+from ..storage.store_answers import wrong_option
+from ..storage.whole_files import MOVING, new_directory, release, remove_leftovers, unfinished_name
 
 COMMON_METADATA = "_common_metadata"
 _OURS = frozenset({COMMON_METADATA, "_metadata", "_row_groups.parquet"})

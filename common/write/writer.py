@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, EncodeError, PipelineError
-from ..layout.filesystem import resolve
+from ..base.errors import DatasetError, EncodeError, PipelineError
+from ..base.tracebacks import public_methods_shorten, shortens
 from ..schema.encoding import column_length, encode_columns, encode_rows
 from ..schema.field import Unischema
 from ..schema.plain import data_frame_kind
-from ..tracebacks import public_methods_shorten, shortens
+from ..storage.filesystem import resolve
 from .chunks import CHUNK_BYTES, CHUNK_ROWS, column_chunks, owned_row, raw_bytes
 from .file_format import arrow_schema, check_compression, core_schema
 from .part_files import FileFormat, OpenParts, Partition, checked_files
@@ -50,7 +50,7 @@ class DatasetWriter:
     removes everything that was written and restores the directory.
 
     Args:
-        url: a directory that is empty or does not exist; see `layout.filesystem.resolve`.
+        url: a directory that is empty or does not exist; see `storage.filesystem.resolve`.
         schema: the schema of the rows.
         row_group_rows: rows in each row group; the last one of a file may have fewer.
         row_group_bytes: a row group ends with the row that brings its encoded size to this. If neither limit is given,

@@ -6,7 +6,7 @@ import torch
 from pyspark.sql import SparkSession
 from torch.utils.data import DataLoader
 
-from parquetry.common.spark import spark_converter
+from parquetry.spark import spark_converter
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 frame = spark.range(1_000).selectExpr("cast(id / 1000 as float) x", "cast(3 * id / 1000 + 1 as float) y")

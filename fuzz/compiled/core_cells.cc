@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "../../common/native/cells.cc"
+#include "../../common/base/native/cells.cc"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   constexpr size_t kOptions = 3;

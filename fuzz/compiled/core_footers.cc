@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "../../common/native/footers.cc"
+#include "../../common/base/native/footers.cc"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   constexpr size_t kOptions = 2;

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <memory>
 
-#include "../../common/native/pages.cc"
+#include "../../common/base/native/pages.cc"
 
 namespace {
 

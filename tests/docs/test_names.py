@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import typer
 
-from parquetry.common.command.app import app
-from parquetry.common.counting.loader_stats import LoaderStats
+from parquetry.common.apps.command.app import app
+from parquetry.common.base.metrics.loader_stats import LoaderStats
 from parquetry.common.pipeline.verbs import Verbs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,11 +30,11 @@ PAGES = [
 """The pages for users. Those about the inside name what is inside."""
 MODULES = {
     "parquetry": "",
-    "parquetry.common.arrow_stream": "",
-    "parquetry.common.ray_data": "ray",
-    "parquetry.common.reports": "",
-    "parquetry.common.spark": "pyspark",
-    "parquetry.common.tools": "",
+    "parquetry.common.server": "",
+    "parquetry.common.compat.ray_data": "ray",
+    "parquetry.common.apps.reports": "",
+    "parquetry.common.compat.spark": "pyspark",
+    "parquetry.common.apps.tools": "",
     "parquetry.tf_plugin": "tensorflow",
     "parquetry.torch_plugin": "torch",
 }

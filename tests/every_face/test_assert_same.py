@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faces import import_framework
 
-from parquetry.common.testing import assert_same
+from parquetry.common.apps.testing import assert_same
 
 
 def test_tensors_of_both_frameworks_compare_by_value() -> None:

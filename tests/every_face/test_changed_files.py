@@ -12,7 +12,7 @@ import pytest
 from faces import TorchFace, installed_faces, plain_element
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
+from parquetry.common.base.errors import DatasetError
 
 FACES = installed_faces()
 LOADERS = [TorchFace(2)] if any(isinstance(face, TorchFace) for face in FACES) else []

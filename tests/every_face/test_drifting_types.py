@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DecodeError, EmptySelectionError, SchemaError
-from parquetry.common.layout.index import write_index
-from parquetry.common.reports import verify
-from parquetry.common.reports.inspecting import inspect
+from parquetry.common.apps.reports import verify
+from parquetry.common.apps.reports.inspecting import inspect
+from parquetry.common.base.errors import DecodeError, EmptySelectionError, SchemaError
+from parquetry.common.dataset.index import write_index
 
 NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 DAY = 86_400 * 10**9

@@ -13,7 +13,7 @@ from faces import installed_faces, plain_element
 from table_rows import plain
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 
 @pytest.fixture(scope="module")

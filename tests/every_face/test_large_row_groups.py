@@ -23,9 +23,9 @@ from s3_server import serving
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import arrow_reader, fetch
 from parquetry.common.engine.run import selecting
-from parquetry.common.layout import temporary
-from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer
 from parquetry.common.plan.draws import BlockKey
+from parquetry.common.storage import temporary
+from parquetry.common.storage.temporary import NoRoomError, TemporaryBuffer
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in TORCH_WARNINGS]
 ROWS, WIDTH, BATCH = 120_000, 256, 64

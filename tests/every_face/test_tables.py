@@ -1,4 +1,4 @@
-"""Tables and data frames in every face: the same rows as from `Pipeline`, tested in `tests/common/layout/tables`."""
+"""Tables and data frames in every face: the same rows as from `Pipeline`, tested in `tests/common/tables`."""
 
 from __future__ import annotations
 

@@ -22,12 +22,13 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
+from parquetry.common.apps.reports.verifying import verify
+from parquetry.common.base.errors import DatasetError, DecodeError, ParquetryError, SchemaError
+from parquetry.common.dataset import row_groups
 from parquetry.common.engine.columns.list_column import SizeLimit
 from parquetry.common.engine.columns.protocols import DecodeContext
-from parquetry.common.errors import DatasetError, DecodeError, ParquetryError, SchemaError
-from parquetry.common.layout import row_groups, value_bounds
-from parquetry.common.layout.value_bounds import most_bytes
-from parquetry.common.reports.verifying import verify
+from parquetry.common.parquet import value_bounds
+from parquetry.common.parquet.value_bounds import most_bytes
 from parquetry.common.schema import images
 from parquetry.common.schema.codec import Codec
 from parquetry.common.schema.field import schema_to_metadata

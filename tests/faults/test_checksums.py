@@ -21,10 +21,10 @@ from parquetry.common import (
     mix,
     write_dataset,
 )
-from parquetry.common.errors import DatasetError, PipelineError
-from parquetry.common.layout.page_header import page_checksum
-from parquetry.common.reports import verify
-from parquetry.common.tools import rewrite
+from parquetry.common.apps.reports import verify
+from parquetry.common.apps.tools import rewrite
+from parquetry.common.base.errors import DatasetError, PipelineError
+from parquetry.common.parquet.page_header import page_checksum
 
 SCHEMA = Unischema(
     "all",

@@ -19,7 +19,7 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.errors import ParquetryError
+from parquetry.common.base.errors import ParquetryError
 
 SCHEMA = Unischema(
     "all",

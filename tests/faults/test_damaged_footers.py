@@ -12,9 +12,9 @@ import pytest
 from processes import run_python
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError, SchemaError
-from parquetry.common.layout.footer_check import check_footer
-from parquetry.common.reports.inspecting import inspect
+from parquetry.common.apps.reports.inspecting import inspect
+from parquetry.common.base.errors import DatasetError, SchemaError
+from parquetry.common.parquet.footer_check import check_footer
 
 TABLE = pa.table(
     {
@@ -27,7 +27,7 @@ TABLE = pa.table(
 TOUCH = """
 import sys, io
 import pyarrow as pa, pyarrow.parquet as pq
-from parquetry.common.layout.footer_check import check_footer, has_no_known_bounds
+from parquetry.common.parquet.footer_check import check_footer, has_no_known_bounds
 
 content = open(sys.argv[1], "rb").read()
 size = int.from_bytes(content[-8:-4], "little")

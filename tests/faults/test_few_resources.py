@@ -30,12 +30,12 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
+from parquetry.common.base.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
 from parquetry.common.engine.run import decode_threads
 from parquetry.common.engine.run.loop import JobLoop
-from parquetry.common.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
-from parquetry.common.layout import hedged_reads
-from parquetry.common.layout.footers import remedy
+from parquetry.common.parquet.footers import remedy
 from parquetry.common.sidecar.connection import ClientConnection
+from parquetry.common.storage import hedged_reads
 from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import RemoteError
 
@@ -132,7 +132,7 @@ def test_an_error_of_a_sidecar_says_which_limit_it_met(error: Exception, limit: 
 _SHORT = """
 import re, resource, sys, threading
 from parquetry import Pipeline
-from parquetry.common.errors import ParquetryError
+from parquetry.common.base.errors import ParquetryError
 
 def limit(spare):
     used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10

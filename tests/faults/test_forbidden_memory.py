@@ -13,7 +13,7 @@ from processes import in_own_process
 from sandbox import can_forbid, forbid_memfd
 
 from parquetry.common import Pipeline
-from parquetry.common.reports import machine
+from parquetry.common.apps.reports import machine
 
 pytestmark = pytest.mark.skipif(not can_forbid, reason="the number of the system call is not known")
 IDS = list(range(30))

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pytest
 
 from parquetry.common import DatasetWriter, Pipeline, Unischema, UnischemaField
+from parquetry.common.apps.tools import convert, copy, rewrite
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.dataset.index_writer import write_index
 from parquetry.common.engine.read import disk_cache
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout.index_writer import write_index
-from parquetry.common.layout.tables.frames import keep_table
-from parquetry.common.tools import convert, copy, rewrite
+from parquetry.common.tables.frames import keep_table
 
 _MOST_BYTES = 4096
 _SCHEMA = Unischema("full", [UnischemaField("id", np.int64), UnischemaField("raw", bytes)])

@@ -14,7 +14,7 @@ from builders import build
 from processes import settled
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ArrowServer, serve
+from parquetry.common.server import ArrowServer, serve
 from parquetry.common.transport.served.wire import MAGIC
 
 _FRAMES = 1_500

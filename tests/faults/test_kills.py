@@ -20,7 +20,7 @@ from processes import python_that_gets
 
 from benchmarks.faults import Killer, has_not_begun, readers, workers, workers_of
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError, SidecarError
+from parquetry.common.base.errors import PipelineError, SidecarError
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 pytestmark = [

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from processes import PATIENCE_S
 
-from parquetry.common.layout.retries import FEW_ATTEMPTS
+from parquetry.common.storage.retries import FEW_ATTEMPTS
 
 UNSHARE = ("unshare", "--map-root-user", "--net")
 pytestmark = [
@@ -31,8 +31,8 @@ import fcntl, os, socket, struct, sys, threading
 from pathlib import Path
 from s3_server import serving
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout import hedged_reads, retries
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.dataset import hedged_reads, retries
 
 def loopback(flags):
     with socket.socket() as any_socket:
@@ -61,8 +61,8 @@ os._exit(0)
 OPEN = """
 import sys
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout import retries
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.dataset import retries
 waits = []
 retries.pause = waits.append
 try:

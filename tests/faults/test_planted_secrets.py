@@ -25,9 +25,9 @@ from signed_store import SignedStore
 
 import parquetry
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix
-from parquetry.common.errors import DatasetError, ParquetryError
-from parquetry.common.layout import retries
-from parquetry.common.reports import verify
+from parquetry.common.apps.reports import verify
+from parquetry.common.base.errors import DatasetError, ParquetryError
+from parquetry.common.storage import retries
 from parquetry.common.write import write_dataset
 
 SECRET = "pLaNtEdSeCrEt"

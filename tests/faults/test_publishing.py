@@ -13,8 +13,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DatasetError, ParquetryError
-from parquetry.common.tools import copy, copying
+from parquetry.common.apps.tools import copy, copying
+from parquetry.common.base.errors import DatasetError, ParquetryError
 
 SCHEMA = Unischema("s", [UnischemaField("id", np.int64), UnischemaField("part", str)])
 OLD, NEW = [100, 101], [0, 1, 2, 3]

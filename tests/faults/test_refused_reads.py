@@ -17,15 +17,15 @@ import pytest
 from page_shell import run_parquetry
 
 from parquetry.common import Pipeline
+from parquetry.common.base.errors import DatasetError, access_failed
+from parquetry.common.dataset.dataset import read_key_values
+from parquetry.common.dataset.index import load_index, write_index
 from parquetry.common.engine.read.file_cells import read_whole
-from parquetry.common.errors import DatasetError, access_failed
-from parquetry.common.layout.dataset import read_key_values
-from parquetry.common.layout.file_cache import FileCache
-from parquetry.common.layout.file_versions import look
-from parquetry.common.layout.files import list_files
-from parquetry.common.layout.footers import load_footer, remedy
-from parquetry.common.layout.index import load_index, write_index
-from parquetry.common.layout.tables.delta_log import _read_commit
+from parquetry.common.parquet.footers import load_footer, remedy
+from parquetry.common.storage.file_cache import FileCache
+from parquetry.common.storage.file_versions import look
+from parquetry.common.storage.files import list_files
+from parquetry.common.tables.delta_log import _read_commit
 
 HARMFUL = re.compile(r"damaged|corrupt|remove it|delete it|write it again|repair", re.IGNORECASE)
 NAME = "rows.parquet"

@@ -22,7 +22,7 @@ from processes import eventually, gone, python_that_gets
 
 from benchmarks.faults import readers, workers_of
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import PipelineError, SidecarError
+from parquetry.common.base.errors import PipelineError, SidecarError
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 
 pytestmark = [

@@ -23,15 +23,15 @@ from memory_store import Store
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout import hedged_reads, retries
-from parquetry.common.layout.deletes import deleted_rows
-from parquetry.common.layout.file_versions import FileVersion
-from parquetry.common.layout.retries import ATTEMPTS, FEW_ATTEMPTS, is_transient, retry_if_damaged, with_retries
-from parquetry.common.layout.row_groups import RowGroups
-from parquetry.common.layout.store_answers import StoreError, told
-from parquetry.common.layout.table import BITMAP, RowDeletes, Table, TableFile
-from parquetry.common.layout.tables.delta_log import live_files
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.dataset.deletes import deleted_rows
+from parquetry.common.dataset.row_groups import RowGroups
+from parquetry.common.dataset.table import BITMAP, RowDeletes, Table, TableFile
+from parquetry.common.storage import hedged_reads, retries
+from parquetry.common.storage.file_versions import FileVersion
+from parquetry.common.storage.retries import ATTEMPTS, FEW_ATTEMPTS, is_transient, retry_if_damaged, with_retries
+from parquetry.common.storage.store_answers import StoreError, told
+from parquetry.common.tables.delta_log import live_files
 
 Fault = Callable[[], Exception]
 

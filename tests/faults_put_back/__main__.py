@@ -3,9 +3,9 @@
 Each file in ``faults/`` is a patch, for ``git apply``, below a few lines that say what goes wrong and which tests fail::
 
     Fault: A filter by the time 0 loses its rows if the column also holds the smallest int64.
-    Noticed by: tests/common/selection/test_times.py::test_the_smallest_time_sorts_first
+    Noticed by: tests/common/plan/selection/test_times.py::test_the_smallest_time_sorts_first
 
-    diff --git a/common/selection/times.py b/common/selection/times.py
+    diff --git a/common/plan/selection/times.py b/common/plan/selection/times.py
     ...
 
 The tests named by a fault run first. If none of them fails, all fast tests run. A fault that no test notices ends the
@@ -110,7 +110,7 @@ class Copy:
         self._root = folder / "project"
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-        libraries = [*ROOT.glob("common/native/built/*.so"), *ROOT.glob("tf_plugin/*.so")]
+        libraries = [*ROOT.glob("common/base/native/built/*.so"), *ROOT.glob("tf_plugin/*.so")]
         for path in [*(ROOT / name for name in names if name), *libraries]:
             if path.is_file():
                 target = self._root / path.relative_to(ROOT)
@@ -120,7 +120,8 @@ class Copy:
         (imports / "parquetry").mkdir(parents=True)
         for name in _PACKAGES:
             (imports / "parquetry" / name).symlink_to(self._root / name)
-        (imports / "parquetry" / "__init__.py").symlink_to(self._root / "parquetry" / "__init__.py")
+        for path in (self._root / "parquetry").glob("*.py"):
+            (imports / "parquetry" / path.name).symlink_to(path)
         # Without the current directory, whose folder parquetry holds no packages.
         paths = os.pathsep.join([str(imports), str(self._root)])
         self._environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
@@ -129,7 +130,7 @@ class Copy:
     def fault_put_back(self, fault: Fault) -> Iterator[None]:
         apply_patch(fault, self._root)
         try:
-            for package in ("common/native", "tf_plugin/kernels"):
+            for package in ("common/base/native", "tf_plugin/kernels"):
                 if any(name.startswith(package) for name in fault.files):
                     self._python("-m", f"parquetry.{package.removesuffix('/kernels').replace('/', '.')}.build")
             yield

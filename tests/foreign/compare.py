@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from faces import THREADS, Face
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import EmptySelectionError, ParquetryError
+from parquetry.common.base.errors import EmptySelectionError, ParquetryError
 
 LITERALS = 3  # of each column, taken from its values
 NANOSECONDS = {"D": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}

@@ -20,9 +20,9 @@ pytest.importorskip("pyspark")
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError, PipelineError
-from parquetry.common.spark import SparkConverter, spark_converter
-from parquetry.common.spark.converter_cache import wait_for_files
+from parquetry.common.base.errors import DatasetError, PipelineError
+from parquetry.common.compat.spark import SparkConverter, spark_converter
+from parquetry.common.compat.spark.converter_cache import wait_for_files
 
 
 @pytest.fixture
@@ -178,8 +178,8 @@ def test_the_files_go_when_the_driver_ends(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from types import SimpleNamespace
-from parquetry.common.spark.converter import SparkConverter
-from parquetry.common.spark.converter_cache import CACHE, CacheKey
+from parquetry.common.compat.spark.converter import SparkConverter
+from parquetry.common.compat.spark.converter_cache import CACHE, CacheKey
 directory = Path({str(tmp_path)!r}) / "made"
 directory.mkdir()
 converter = SparkConverter(url=str(directory), file_urls=(), rows=0, row_groups=0)

@@ -15,12 +15,12 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import IntegerType, StringType
 
 from parquetry.common import Pipeline
-from parquetry.common.petastorm import make_reader
-from parquetry.common.petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
-from parquetry.common.petastorm.etl.dataset_metadata import materialize_dataset
-from parquetry.common.petastorm.spark import SparkDatasetConverter, make_spark_converter
-from parquetry.common.petastorm.spark_utils import dataset_as_rdd
-from parquetry.common.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
+from parquetry.common.compat.petastorm import make_reader
+from parquetry.common.compat.petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
+from parquetry.common.compat.petastorm.etl.dataset_metadata import materialize_dataset
+from parquetry.common.compat.petastorm.spark import SparkDatasetConverter, make_spark_converter
+from parquetry.common.compat.petastorm.spark_utils import dataset_as_rdd
+from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
 
 HelloWorldSchema = Unischema(
     "HelloWorldSchema",

@@ -14,8 +14,8 @@ pytest.importorskip("pyspark")
 from spark_rows import SCHEMA, assert_same_rows, make_row
 
 from parquetry.common import Pipeline, write_dataset
-from parquetry.common.errors import FieldNotFoundError, PipelineError
-from parquetry.common.spark import dataset_as_dataframe, dataset_as_rdd
+from parquetry.common.base.errors import FieldNotFoundError, PipelineError
+from parquetry.common.compat.spark import dataset_as_dataframe, dataset_as_rdd
 
 
 @pytest.fixture(scope="module")

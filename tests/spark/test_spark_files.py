@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DecodeError, SchemaError
-from parquetry.common.layout.index import write_index
+from parquetry.common.base.errors import DecodeError, SchemaError
+from parquetry.common.dataset.index import write_index
 
 UTC = datetime.UTC
 EPOCH = datetime.datetime(1970, 1, 1)

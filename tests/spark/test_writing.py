@@ -15,8 +15,8 @@ pytest.importorskip("pyspark")
 from spark_rows import SCHEMA, assert_same_rows, by_id, die_once_while_moving, make_row
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DatasetError, EncodeError, PipelineError, SchemaError
-from parquetry.common.spark import (
+from parquetry.common.base.errors import DatasetError, EncodeError, PipelineError, SchemaError
+from parquetry.common.compat.spark import (
     dataset_as_dataframe,
     dict_to_spark_row,
     encode_dataframe,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from parquetry.common.engine.steps.random_numbers import ItemKeys, generators, uniform
-from parquetry.common.order.epoch import EpochOrder, OrderSpec
-from parquetry.common.order.positions import Epoch, RepeatView, pass_numbers
+from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec
+from parquetry.common.plan.order.positions import Epoch, RepeatView, pass_numbers
 
 DEVIATIONS = 4
 CELLS = 64

@@ -12,8 +12,8 @@ import pytest
 from builders import build
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.order.mixing import MixView, Phase
-from parquetry.common.order.positions import Epoch, RepeatView, RowView, ShardView, Slice, pass_numbers
+from parquetry.common.plan.order.mixing import MixView, Phase
+from parquetry.common.plan.order.positions import Epoch, RepeatView, RowView, ShardView, Slice, pass_numbers
 
 SMALL, LARGE = 8, 30
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline
-from parquetry.common.order.epoch import EpochOrder, OrderSpec
-from parquetry.common.order.tokens import TokenOrder
+from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec
+from parquetry.common.plan.order.tokens import TokenOrder
 
 LIMIT = 5.0
 EPOCHS = [200, pytest.param(4000, marks=pytest.mark.nightly)]

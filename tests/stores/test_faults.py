@@ -14,8 +14,9 @@ from s3_server import serving
 from store_servers import gcs_emulator, gs_url, moto_s3, s3_url
 
 from parquetry.common import Pipeline, write_dataset
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout import footers, hedged_reads, retries
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.parquet import footers
+from parquetry.common.storage import hedged_reads, retries
 
 NAMES = ("id", "tags", "image")
 ROWS = 100

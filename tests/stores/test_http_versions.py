@@ -13,8 +13,8 @@ import pytest
 from s3_server import S3Server, serving
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout import checked_files, http_ranges, retries
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.storage import checked_files, http_ranges, retries
 
 ROWS = 120
 FILE = "part.parquet"

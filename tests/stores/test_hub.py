@@ -14,8 +14,8 @@ from hub_server import COMMIT, TOKEN, Hub, hub_of
 from torch.utils.data import DataLoader
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout import retries
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.storage import retries
 from parquetry.torch_plugin import ParquetIterable
 
 URL = "hf://datasets/user/rows/data"

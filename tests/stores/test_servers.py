@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.slow_store import byte_range
 from parquetry.common import Pipeline, write_dataset
-from parquetry.common.layout import arrow_read
+from parquetry.common.dataset import arrow_read
 from parquetry.torch_plugin import ParquetIterable
 
 FILES = [[20, 13], [7, 0, 30], [30]]

@@ -16,8 +16,8 @@ from faces import plain
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ServerAddress, own_server, serve
-from parquetry.common.errors import ParquetryError, PipelineError
+from parquetry.common.base.errors import ParquetryError, PipelineError
+from parquetry.common.server import ServerAddress, own_server, serve
 from parquetry.tf_plugin import ParquetDataset
 from parquetry.tf_plugin.arrow_versions import arrow_reader, choose_reader
 

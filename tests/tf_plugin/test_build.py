@@ -16,7 +16,7 @@ import tensorflow as tf
 from processes import run_python
 
 import parquetry.tf_plugin
-from parquetry.common.native import compiler
+from parquetry.common.base.native import compiler
 from parquetry.tf_plugin import build
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oracle import examples
 from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.tf_plugin import ParquetDataset
 
 pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may request many

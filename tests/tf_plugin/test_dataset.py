@@ -25,7 +25,7 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError, StateError
+from parquetry.common.base.errors import DatasetError, FieldNotFoundError, PipelineError, StateError
 from parquetry.common.schema.ragged import RaggedArray
 from parquetry.tf_plugin import ParquetDataset, cache, ngram, shard, shuffle, transform, where
 

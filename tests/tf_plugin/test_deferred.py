@@ -14,7 +14,7 @@ import tensorflow as tf
 from builders import Built, built_once
 from ids import ids
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.tf_plugin import ParquetDataset, mix
 
 ROWS = 17

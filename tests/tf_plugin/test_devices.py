@@ -12,7 +12,7 @@ import tensorflow as tf
 from processes import run_python
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.tf_plugin import ParquetDataset
 from parquetry.tf_plugin.devices import checked_device, text_in
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from parquetry.common import Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.tf_plugin import ParquetDataset
 from parquetry.tf_plugin.keras import ResumeTraining, StatsCallback
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from parquetry.common import NdarrayCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.testing import assert_same
+from parquetry.common.apps.testing import assert_same
 from parquetry.tf_plugin import ParquetDataset
 
 ROWS = 103

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.arrow_stream import serve
+from parquetry.common.server import serve
 from parquetry.tf_plugin import ParquetDataset
 from parquetry.tf_plugin.arrow_feed import ArrowFeed
 

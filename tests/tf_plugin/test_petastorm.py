@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DecodeError, NullValueError, PipelineError
-from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
-from parquetry.common.petastorm.ngram import NGram
-from parquetry.common.petastorm.predicates import in_lambda
-from parquetry.common.petastorm.spark import TFDatasetContextManager, make_spark_converter
-from parquetry.common.petastorm.unischema import Unischema as PetastormSchema
-from parquetry.common.petastorm.unischema import UnischemaField as PetastormField
+from parquetry.common.base.errors import DecodeError, NullValueError, PipelineError
+from parquetry.common.compat.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
+from parquetry.common.compat.petastorm.ngram import NGram
+from parquetry.common.compat.petastorm.predicates import in_lambda
+from parquetry.common.compat.petastorm.spark import TFDatasetContextManager, make_spark_converter
+from parquetry.common.compat.petastorm.unischema import Unischema as PetastormSchema
+from parquetry.common.compat.petastorm.unischema import UnischemaField as PetastormField
 
 tf = pytest.importorskip("tensorflow")
 petastorm = pytest.importorskip("parquetry.tf_plugin.petastorm")

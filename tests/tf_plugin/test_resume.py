@@ -16,7 +16,7 @@ from processes import run_python
 from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.testing import assert_resumable
+from parquetry.common.apps.testing import assert_resumable
 from parquetry.tf_plugin import ParquetDataset
 from parquetry.tf_plugin.iterator import EagerIterator
 

@@ -16,8 +16,8 @@ from ids import ids
 from parquetry import tf_plugin
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, contains, hash_split, write_dataset
 from parquetry.common import mix as mix_pipelines
-from parquetry.common.errors import PipelineError, SchemaError
-from parquetry.common.testing import assert_same
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import PipelineError, SchemaError
 from parquetry.tf_plugin import ParquetDataset
 
 ROWS = 24

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.graph_settings import apply_sharding
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream import ArrowServer, ServerAddress, serve
-from parquetry.common.errors import NullValueError
+from parquetry.common.base.errors import NullValueError
+from parquetry.common.server import ArrowServer, ServerAddress, serve
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, default_convert
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe, as_is
 from parquetry.torch_plugin.collation import convert, stack
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetPipe, as_is, combining, placement
 from parquetry.torch_plugin import iterable as iterable_module
 from parquetry.torch_plugin import pipe as pipe_module

@@ -13,7 +13,7 @@ from builders import Built, build, built_once
 from torch.utils.data import DataLoader
 
 from parquetry.common import UnischemaField
-from parquetry.common.errors import DatasetError, EmptySelectionError, TransformError
+from parquetry.common.base.errors import DatasetError, EmptySelectionError, TransformError
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 FACES = [ParquetPipe, ParquetNode]

@@ -12,7 +12,7 @@ from oracle import examples
 from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
 from torch.utils.data import DataLoader
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
 built = built_once([[5, 5], [10]], names=["id", "drive", "ts", "label"])

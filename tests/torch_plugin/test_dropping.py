@@ -12,8 +12,8 @@ from torch.utils.data.graph_settings import apply_sharding
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import StateError
-from parquetry.common.testing import assert_resumable
+from parquetry.common.apps.testing import assert_resumable
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, rank_state
 
 LEFT = [number for number in range(60) if number % 3]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, epochs
 from parquetry.torch_plugin.epochs import EpochCounter, EpochMemory, Told
 from parquetry.torch_plugin.loader_passes import Pass

@@ -11,8 +11,8 @@ from ids import ids_by_element as ids
 from torch.utils.data import DataLoader, IterableDataset
 
 from parquetry.common import Pipeline
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.engine.run.threads import ThreadedEngine
-from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.transport.sidecar.sidecar_source import SidecarSource
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, prefetch_to_device

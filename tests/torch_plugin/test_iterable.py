@@ -19,8 +19,8 @@ from ids import epoch_of
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, get_worker_info, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import FieldNotFoundError, NullValueError, PipelineError
-from parquetry.common.testing import assert_resumable
+from parquetry.common.apps.testing import assert_resumable
+from parquetry.common.base.errors import FieldNotFoundError, NullValueError, PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, mix, rank_state
 from parquetry.torch_plugin.epochs import EpochCounter
 from parquetry.torch_plugin.loader_passes import Pass

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 KILLED = Path(__file__).with_name("dying_rank.py")
 STOPS_AFTER, SAVE_EVERY = 6, 4
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}  # else restarted ranks may look for killed ones
-OTHERS: dict[str, Callable[[int], dict[str, object]]] = {  # tests/common/process/test_ranks.py has all
+OTHERS: dict[str, Callable[[int], dict[str, object]]] = {  # tests/common/base/process/test_ranks.py has all
     "Slurm": lambda rank: {"SLURM_PROCID": rank, "SLURM_NTASKS": 2},
     "an indexed Kubernetes job": lambda rank: {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": 2},
 }

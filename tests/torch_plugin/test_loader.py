@@ -22,7 +22,7 @@ from torch.utils.data import ChainDataset, DataLoader, IterableDataset, dataload
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import NdarrayCodec, Pipeline, UnischemaField
-from parquetry.common.errors import DatasetError
+from parquetry.common.base.errors import DatasetError
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is, to_list
 from parquetry.torch_plugin.torch_internals import unlabelled
 

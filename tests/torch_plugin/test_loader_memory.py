@@ -22,9 +22,9 @@ from processes import PATIENCE_S, eventually, gone, run_python, settled
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.memory.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.engine.run import jobs
-from parquetry.common.errors import PipelineError
-from parquetry.common.memory.arena import SHARED_REGIONS, RegionPool
 from parquetry.common.plan import plan
 from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory, mapped_regions, relay
 

@@ -26,9 +26,9 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import NullValueError, PipelineError
-from parquetry.common.pipeline.iteration import PipelineIterator
-from parquetry.common.testing import assert_same
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import NullValueError, PipelineError
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, mix
 from parquetry.torch_plugin.copies import Copy
 

@@ -14,7 +14,7 @@ from torch.distributed import device_mesh
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, meshes, mix
 from parquetry.torch_plugin.mesh_names import Meaning, role_of
 

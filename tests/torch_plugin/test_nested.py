@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
-from parquetry.common.errors import NullValueError
+from parquetry.common.base.errors import NullValueError
 from parquetry.torch_plugin import NestedTensors, ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, to_list
 
 BOXES = [[[1, 2], [3]], [], [[], [4, 5, 6]], [[7]]]

@@ -10,7 +10,7 @@ from ids import epoch_of, flat
 from torchdata.nodes import BaseNode, Batcher, Loader, ParallelMapper, Prefetcher, Unbatcher
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 

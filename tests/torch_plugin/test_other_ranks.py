@@ -11,7 +11,7 @@ from builders import Built, built_once
 from cases import every_case
 from torch.utils.data import DataLoader
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
 ROWS, BATCH = 120, 4

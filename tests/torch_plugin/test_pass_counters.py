@@ -14,10 +14,10 @@ import pytest
 from torch.utils.data import ChainDataset, DataLoader
 
 from parquetry import trace
-from parquetry.common.counting.counters import Count
-from parquetry.common.counting.watching import stats_of
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.metrics.counters import Count
+from parquetry.common.base.metrics.watching import stats_of
 from parquetry.common.engine.read import kept_tables
-from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, pass_counters
 from parquetry.torch_plugin.pass_counters import PassCounters
 

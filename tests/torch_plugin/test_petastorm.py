@@ -14,12 +14,12 @@ import pytest
 from ids import ids
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import PipelineError
-from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
-from parquetry.common.petastorm import reader as reader_module
-from parquetry.common.petastorm.ngram import NGram
-from parquetry.common.petastorm.predicates import in_lambda
-from parquetry.common.petastorm.spark import TorchDatasetContextManager, make_spark_converter
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.compat.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
+from parquetry.common.compat.petastorm import reader as reader_module
+from parquetry.common.compat.petastorm.ngram import NGram
+from parquetry.common.compat.petastorm.predicates import in_lambda
+from parquetry.common.compat.petastorm.spark import TorchDatasetContextManager, make_spark_converter
 
 torch = pytest.importorskip("torch")
 petastorm = pytest.importorskip("parquetry.torch_plugin.petastorm")

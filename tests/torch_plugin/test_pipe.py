@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import Batcher, IterableWrapper, Shuffler
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.base.errors import PipelineError, StateError
 from parquetry.common.pipeline.pipeline import mix
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 from parquetry.torch_plugin import ParquetPipe, read_parquet
 
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.counting.watching import watch
-from parquetry.common.errors import DecodeError, PipelineError, StateError
-from parquetry.common.memory.arena import SHARED_REGIONS
+from parquetry.common.base.errors import DecodeError, PipelineError, StateError
+from parquetry.common.base.memory.arena import SHARED_REGIONS
+from parquetry.common.base.metrics.watching import watch
 from parquetry.torch_plugin import (
     NestedTensors,
     ParquetIterable,

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, _utils, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import Pipeline, mix
+from parquetry.common.base.errors import NullValueError, ResourceError
 from parquetry.common.engine.read.shared_tables import can_share
-from parquetry.common.errors import NullValueError, ResourceError
 from parquetry.torch_plugin import (
     ParquetIterable,
     ParquetPipe,

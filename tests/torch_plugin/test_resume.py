@@ -19,8 +19,8 @@ from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import UnischemaField
-from parquetry.common.errors import StateError
-from parquetry.common.testing import assert_resumable
+from parquetry.common.apps.testing import assert_resumable
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix, rank_state
 
 CANONICAL = 12

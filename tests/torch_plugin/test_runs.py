@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, dataloader, default_co
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, as_is
 from parquetry.torch_plugin.relay import most_in_run
-from parquetry.torch_plugin.runs import Lanes, Run, RunIterator
+from parquetry.torch_plugin.runs import Run, RunIterator, RunMerger
 
 needs_relay = pytest.mark.skipif(not can_share(), reason="needs memory files and sockets without a file")
 BATCHES = 60
@@ -100,7 +100,7 @@ def outcomes(following: Callable[[], Any]) -> Iterator[Any]:
             yield "error " + str(error).splitlines()[-1]
 
 
-def dealing(lanes: Lanes, runs: Iterator[Run]) -> Callable[[], Any]:
+def dealing(lanes: RunMerger, runs: Iterator[Run]) -> Callable[[], Any]:
     """Returns a function that gives the next of the runs' batches."""
 
     def item() -> Run:
@@ -142,7 +142,7 @@ def test_runs_of_any_length_are_dealt_as_torch_would_deal_their_batches(data: st
         runs.append([pickle.loads(pickle.dumps(run)) if run.error is None else run for run in made])
     of_torch = one_by_one(runs)
 
-    lanes = Lanes(len(workers))
+    lanes = RunMerger(len(workers))
     found = [each.replace("ValueError: ", "") for each in outcomes(dealing(lanes, of_torch))]
     assert found == list(one_by_one(named))
     assert lanes.taken == sum(element.startswith("batch") for elements in named for element in elements)
@@ -241,14 +241,14 @@ def test_a_batch_that_cannot_be_pinned_is_an_error_in_its_place(monkeypatch: pyt
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
     runs = iter([Run(0, [torch.tensor(each) for each in range(3)]).pin_memory(), Run(0, [], None, True)])
-    lanes = Lanes(1)
+    lanes = RunMerger(1)
     found = list(outcomes(dealing(lanes, runs)))
     assert found == [torch.tensor(0), "error ValueError: too much", torch.tensor(2)]
 
 
 def test_a_worker_whose_end_was_lost_does_not_take_the_batches_of_others_with_it() -> None:
     runs = iter([Run(0, ["a"]), Run(1, ["b", "c", "d"]), Run(1, [], None, True)])
-    lanes = Lanes(2)
+    lanes = RunMerger(2)
     assert list(outcomes(dealing(lanes, runs))) == ["a", "b", "c", "d"]
 
 

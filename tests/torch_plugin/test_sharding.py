@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter import Shuffler
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
 from parquetry.torch_plugin.pipe import Group, place
 from parquetry.torch_plugin.placement import Placement, with_shard

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import kept_tables, shared_tables
-from parquetry.common.engine.read.core_reader import CoreReader
+from parquetry.common.engine.read.native_reader import CoreReader
 from parquetry.common.engine.read.passed_pages import PASSED_PAGES
 from parquetry.common.engine.read.shared_tables import can_share
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, relay

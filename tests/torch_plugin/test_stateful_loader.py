@@ -14,7 +14,7 @@ from torch.utils.data.datapipes.datapipe import _IterDataPipeSerializationWrappe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, rank_state
 
 

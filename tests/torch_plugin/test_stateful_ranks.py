@@ -9,7 +9,7 @@ import pytest
 from builders import Built, built_once
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.torch_plugin import ParquetIterable, rank_state
 
 ROWS, BATCH, STOP = 120, 5, 4

@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from parquetry import watch
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetPipe, log_stats
 
 

@@ -18,8 +18,8 @@ from torch.utils.data.graph_settings import apply_sharding
 
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.common import mix as mix_pipelines
-from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.base.errors import PipelineError, StateError
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix
 
 FACES = [ParquetPipe, ParquetNode]
@@ -181,7 +181,8 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
 
     verbs = {name for name, value in vars(Pipeline).items() if not name.startswith("_") and callable(value)}
     values = {"accepts", "from_json", "plan", "to_json", "with_canonical_shards", "with_seed", "with_stages"}
-    values |= {"check_movable", "hold_to", "shard_given_later", "with_urls"}  # between processes, and for graphs
+    # between processes, and for graphs
+    values |= {"check_movable", "require_versions", "shard_given_later", "with_urls"}
     values |= {"at_epoch", "head", "sample"}  # rows by number
     values |= {"length_where"}  # for `len`
     values |= {"map", "filter"}  # torch's own, under torch's names for transform and where

@@ -16,7 +16,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, IterableDataset
 from two_ranks import in_ranks, in_two_ranks
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}

@@ -15,7 +15,7 @@ from builders import Built, build, built_once
 from faces import plain
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError, PipelineError
+from parquetry.common.base.errors import DatasetError, PipelineError
 
 ray = pytest.importorskip("ray")
 from parquetry import ParquetrySource  # noqa: E402  # needs Ray

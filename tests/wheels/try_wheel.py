@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from parquetry import ParquetDataset, Unischema, UnischemaField, write_dataset
-from parquetry.common.native.library import is_compiled
+from parquetry.common.base.native.library import is_compiled
 from parquetry.tf_plugin.build import PACKAGE, library_path
 
 assert "site-packages" in str(PACKAGE), f"expected the installed package, got {PACKAGE}"

@@ -37,7 +37,7 @@ struct Started {
   }
 };
 
-// The error in an ERROR message: the name of a class in common/errors.py, and the text.
+// The error in an ERROR message: the name of a class in common/base/errors.py, and the text.
 struct RemoteError {
   std::string name;
   std::string text;

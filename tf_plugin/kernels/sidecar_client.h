@@ -37,7 +37,7 @@ struct Error {
   explicit operator bool() const { return kind != Kind::kNone; }
 
   Kind kind = Kind::kNone;
-  std::string error_class;  // a class in common/errors.py
+  std::string error_class;  // a class in common/base/errors.py
   std::string message;
   int64_t position = 0;  // for kElement: the position after the element
   bool died = false;     // for kBroken: whether the process died
@@ -86,7 +86,7 @@ class Connection;
 class SlotLease;
 
 // Returns a descriptor for `size` bytes of unnamed memory, which is closed on exec; -1 if the system has none. A
-// sandbox may forbid memfd; the memory is then in /dev/shm, as in common/memory/memory_file.py.
+// sandbox may forbid memfd; the memory is then in /dev/shm, as in common/base/memory/memory_file.py.
 int AnonymousFile(const char* name, size_t size);
 
 // Elements of one size, from a BATCH message, and their memory. The slot goes back to the sidecar

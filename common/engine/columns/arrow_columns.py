@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError, TransformError
-from ...memory.arrow_views import as_arrow, as_numpy
+from ...base.errors import DecodeError, TransformError
+from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...schema.codecs import ListCodec, ReadListCodec
 from ...schema.element import OutputField
 from ...schema.field import Shape, UnischemaField

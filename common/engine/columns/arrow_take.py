@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arena import run_memory
-from ...memory.arrow_views import as_numpy
-from ...native.kernels import gather_runs
+from ...base.memory.arena import run_memory
+from ...base.memory.arrow_views import as_numpy
+from ...base.native.kernels import gather_runs
 from ...schema.arrow_types import scalar_dtype
 from ...schema.ragged import ends_of
 

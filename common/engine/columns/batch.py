@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ...native.kernels import objects
-from ...process.dataclass import dataclass
+from ...base.native.kernels import objects
+from ...base.process.dataclass import dataclass
 from ...schema.element import Element, OutputField
 from ...schema.ragged import NestedArray, RaggedArray, concat_ranges, ends_of
 from .arrow_take import take_runs

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arrow_views import as_numpy, is_number
+from ...base.memory.arrow_views import as_numpy, is_number
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_string_like
 from ...schema.field import UnischemaField

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError, ParquetryError, ResourceError, limit_met
-from ...layout.row_groups import MOST_VALUES
-from ...native.jpeg import Box
-from ...process.forks import cached_property
+from ...base.errors import DecodeError, ParquetryError, ResourceError, limit_met
+from ...base.native.jpeg import Box
+from ...base.process.forks import cached_property
+from ...dataset.row_groups import MOST_VALUES
 from ...schema.codec import DAMAGE, Codec, fits_shape
 from ...schema.codecs import NdarrayCodec
 from ...schema.dtypes import delivered_dtype, is_bytes, is_string_like

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ...progress import check_cancelled
+from ...base.progress import check_cancelled
 
 _SHORT = 4  # values in a part while the first job is not over, so that a thread soon looks for work of that job
 _PARTS_PER_THREAD = 2
@@ -29,7 +29,7 @@ class FirstJob:
         self.is_over = False
 
     @contextmanager
-    def helped(self, job: int) -> Iterator[None]:
+    def first_batch_boost(self, job: int) -> Iterator[None]:
         """While the block runs, `in_parts` shares the work of this thread if ``job`` is 0; otherwise it helps."""
         if self._threads < 2 or (self.is_over and job):
             yield

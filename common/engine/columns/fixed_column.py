@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...memory.arena import Arena, array_bytes
-from ...native.kernels import copy_value
-from ...process.forks import cached_property
+from ...base.memory.arena import Arena, array_bytes
+from ...base.native.kernels import copy_value
+from ...base.process.forks import cached_property
 from ...schema.ragged import ends_of
 from ..read.file_cells import FileValues
 from ..read.stacked_columns import in_one_piece

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...native import kernels
-from ...native.jpeg import Parts
-from ...process.dataclass import dataclass
+from ...base.native import kernels
+from ...base.native.jpeg import Parts
+from ...base.process.dataclass import dataclass
+from ...plan.selection.rows import RowNumbers
 from ...schema.codec import Codec
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec, channel_count
-from ...selection.rows import RowNumbers
 from .first_job import in_parts, parts_of
 from .stored_values import StoredValues
 
@@ -108,8 +108,8 @@ class JpegFiles:
 
         Args:
             rows: numbers of rows in the block, none of them null; int64.
-            out, factors: as for `native.jpeg.decode_parts`.
-            sizes, boxes, reductions, flips: `native.jpeg.Parts.sizes`, ``boxes``, ``factors`` and ``flips``. By
+            out, factors: as for `base.native.jpeg.decode_parts`.
+            sizes, boxes, reductions, flips: `base.native.jpeg.Parts.sizes`, ``boxes``, ``factors`` and ``flips``. By
                 default, whole images are decoded as they are.
         """
         decoded = np.zeros(len(rows), bool)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError
-from ...layout.nested import variable
-from ...layout.row_groups import most_bytes_of_many
-from ...memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
-from ...process.forks import cached_property
+from ...base.errors import DecodeError
+from ...base.memory.arrow_views import as_arrow, as_numpy, is_number, without_nulls
+from ...base.process.forks import cached_property
+from ...dataset.row_groups import most_bytes_of_many
+from ...parquet.nested import variable
 from ...schema.dtypes import is_string_like
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of

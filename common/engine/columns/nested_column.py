@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arrow_views import as_numpy
+from ...base.memory.arrow_views import as_numpy
 from ...schema.field import UnischemaField
 from ...schema.ragged import concat_ranges, ends_of
 from .arrow_take import take_runs

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError
-from ...memory.arrow_views import as_arrow, as_numpy, without_nulls
-from ...process.forks import pc
+from ...base.errors import DecodeError
+from ...base.memory.arrow_views import as_arrow, as_numpy, without_nulls
+from ...base.process.forks import pc
 from ...schema.dtypes import delivered_dtype, is_string_like, is_text
 from ...schema.field import Shape, UnischemaField
 from .batch import Column, Compound, Dense, Ragged, rows_of, values_of

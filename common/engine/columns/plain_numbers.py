@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arrow_views import as_arrow, as_numpy
+from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...schema.codec import Codec
 from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like

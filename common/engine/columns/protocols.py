@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ...layout.row_groups import MAX_VALUE_BYTES
-from ...process.dataclass import dataclass
+from ...base.process.dataclass import dataclass
+from ...dataset.row_groups import MAX_VALUE_BYTES
 from .batch import Column
 
 Describe = Callable[[int], str]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...memory.arena import BLOCK_REGIONS
-from ...native.kernels import copy_value
-from ...process.dataclass import dataclass
+from ...base.memory.arena import BLOCK_REGIONS
+from ...base.native.kernels import copy_value
+from ...base.process.dataclass import dataclass
 
 LIMIT_BYTES = 512 << 20
 _LARGE_BYTES = 1 << 16  # rows from this size on reuse memory of earlier blocks

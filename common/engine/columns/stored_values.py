@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ...layout.core_read import OrderedNumbers
-from ...native.library import address_of
-from ...process.forks import cached_property
+from ...base.native.library import address_of
+from ...base.process.forks import cached_property
+from ...parquet.native_decode import OrderedNumbers
 from ...schema.ragged import ends_of
 from ..read.file_cells import Part
 from ..read.stored_cells import StoredCells, cells_of

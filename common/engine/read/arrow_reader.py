@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Generator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError, ParquetryError
-from ...layout.arrow_read import WHOLE, ReadSize
-from ...layout.conforming import conform, misfit, narrower_floats
-from ...layout.dataset import StoredDataset
+from ...base.errors import DecodeError, ParquetryError
+from ...dataset.arrow_read import WHOLE, ReadSize
+from ...dataset.dataset import StoredDataset
+from ...parquet.conforming import conform, misfit, narrower_floats
+from ...plan.selection.rows import RowNumbers
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers
 from .canonical import number_type, to_canonical
 from .column_reader import Columns, ReadRequest, some_rows
 from .file_casts import cast_in_file

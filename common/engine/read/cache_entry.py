@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from ...errors import DatasetError
-from ...layout.file_cache import UNREADABLE
-from ...memory.arrow_views import from_stream, stream_bytes, write_stream
+from ...base.errors import DatasetError
+from ...base.memory.arrow_views import from_stream, stream_bytes, write_stream
+from ...storage.file_cache import UNREADABLE
 
 _MAGIC = b"PQRYCE\x00\x01"
 _CHUNK_BYTES = 1 << 20

@@ -13,16 +13,16 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError
-from ...layout.conforming import cast_exactly
-from ...layout.nested import is_list, one_array, widened
-from ...memory.arrow_views import as_arrow, as_numpy
-from ...process.forks import pc
+from ...base.errors import DecodeError
+from ...base.memory.arrow_views import as_arrow, as_numpy
+from ...base.process.forks import pc
+from ...parquet.conforming import cast_exactly
+from ...parquet.nested import is_list, one_array, widened
+from ...plan.selection.rows import RowNumbers
 from ...schema.arrow_types import has_permuted_axes
 from ...schema.codecs import ScaledDecimalCodec, TensorCodec
 from ...schema.dtypes import decimal_text, dtype_to_json, is_bytes, is_text
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers
 
 _MOST_SHOWN = 40
 _EXACT_DIGITS = 2**53  # float64 holds all integers up to this one,

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...layout.checksums import Verify, later_check, page_check
-from ...layout.file_versions import local_version
-from ...layout.files import DataFile
-from ...layout.pages import FileBytes, MemoryBytes, find_values
-from ...layout.row_groups import describe_row_group
-from ...memory.arena import block_memory
-from ...native.kernels import read_cells
-from ...process.dataclass import dataclass
+from ...base.memory.arena import block_memory
+from ...base.native.kernels import read_cells
+from ...base.process.dataclass import dataclass
+from ...dataset.row_groups import describe_row_group
+from ...parquet.checksums import Verify, later_check, page_check
+from ...parquet.pages import FileBytes, MemoryBytes, find_values
+from ...plan.selection.rows import RowNumbers
 from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers
+from ...storage.file_versions import local_version
+from ...storage.files import DataFile
 from .column_reader import Columns, ReadRequest
 from .file_cells import FileCells, stays_in_file
 from .open_file import OpenFile, OpenFiles, read_values
@@ -37,7 +37,7 @@ from .unchecked_pages import UncheckedPages
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from ...layout.dataset import StoredDataset
+    from ...dataset.dataset import StoredDataset
 
 Cells: TypeAlias = StoredCells | FileCells
 _LARGE_VALUE_BYTES = 2048

@@ -18,10 +18,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from ...counting.counters import waited_for_another
-from ...layout.file_cache import CLAIMS
-from ...layout.kept_directories import make_directory, open_lock
-from ...process.locks import locked_within, set_byte_lock
+from ...base.metrics.counters import waited_for_another
+from ...base.process.locks import locked_within, set_byte_lock
+from ...storage.file_cache import CLAIMS
+from ...storage.kept_directories import make_directory, open_lock
 
 _LOGGER = logging.getLogger(__name__)
 PATIENCE_S = 60.0

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ...layout.nested import take_rows
-from ...memory.arrow_views import as_arrow
-from ...process.dataclass import dataclass
+from ...base.memory.arrow_views import as_arrow
+from ...base.process.dataclass import dataclass
+from ...parquet.nested import take_rows
 from .file_cells import Part
 from .item_order import ItemOrder
 from .stacked_columns import StackedColumns

@@ -23,10 +23,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from ...errors import DatasetError
-from ...layout.file_cache import FileCache
-from ...layout.filesystem import local_path
-from ...layout.kept_directories import is_in_cache
+from ...base.errors import DatasetError
+from ...storage.file_cache import FileCache
+from ...storage.filesystem import local_path
+from ...storage.kept_directories import is_in_cache
 from .cache_entry import entry_bytes, open_entry, read_entry, write_entry
 from .claims import Claims
 

@@ -15,30 +15,30 @@ from functools import lru_cache, partial
 import numpy as np
 import pyarrow as pa
 
-from ...counting.counters import Count, Reading, add
-from ...layout.arrow_read import ReadSize, TooLargeError
-from ...layout.core_read import core_compressions
-from ...layout.dataset import StoredDataset
-from ...layout.row_groups import describe_row_group
-from ...layout.temporary import NoRoomError
+from ...base.metrics.counters import Count, Reading, add
+from ...base.process.forks import reading
+from ...base.progress import check_cancelled
+from ...base.urls import url_without_secrets
+from ...dataset.arrow_read import ReadSize, TooLargeError
+from ...dataset.dataset import StoredDataset
+from ...dataset.row_groups import describe_row_group
+from ...parquet.native_decode import core_compressions
 from ...plan.plan import BasePlan, Plan
-from ...process.forks import reading
-from ...progress import check_cancelled
+from ...plan.selection.rows import RowNumbers
+from ...plan.selection.statistics import column_bytes, decoded_bytes
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers
-from ...selection.statistics import column_bytes, decoded_bytes
-from ...urls import url_without_secrets
+from ...storage.temporary import NoRoomError
 from .arrow_reader import MOST_ROOM_BYTES, ArrowReader
 from .cell_reader import CellReader
 from .column_reader import ALONE, ColumnReader, ReadContext, ReaderChain, ReadRequest
-from .core_reader import CoreReader
 from .disk_cache import DiskCache
+from .external_images import ListedPlace, ListedReader
 from .file_cells import FileCells, RowGroupColumns, WholeFiles
 from .item_order import ItemOrder
 from .kept_tables import KeptTables, StoredTables, microsecond_fields, table_key
 from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader
-from .listed_files import ListedPlace, ListedReader
+from .native_reader import CoreReader
 
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()

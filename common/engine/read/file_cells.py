@@ -17,18 +17,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DatasetError, access_failed
-from ...layout.core_read import OrderedNumbers
-from ...layout.file_versions import FileVersion
-from ...layout.pages import FileBytes
-from ...memory.arena import SCRATCH
-from ...memory.arrow_views import is_number
-from ...process.dataclass import dataclass
+from ...base.errors import DatasetError, access_failed
+from ...base.memory.arena import SCRATCH
+from ...base.memory.arrow_views import is_number
+from ...base.process.dataclass import dataclass
+from ...parquet.native_decode import OrderedNumbers
+from ...parquet.pages import FileBytes
 from ...schema.codec import Codec
 from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
+from ...storage.file_versions import FileVersion
 from .open_file import MOST_GAP_BYTES, OpenFile, read_values
 from .stacked_columns import StackedColumns
 from .stored_cells import StoredCells, read_bytes

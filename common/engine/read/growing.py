@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...layout.temporary import TemporaryBuffer
-from ...memory.arrow_views import as_numpy, is_number
+from ...base.memory.arrow_views import as_numpy, is_number
+from ...storage.temporary import TemporaryBuffer
 
 _BITS = 8  # per byte
 _NOTHING = pa.py_buffer(b"")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...layout.core_read import CoreColumns
-from ...memory.arena import BLOCK_REGIONS, array_bytes
-from ...process.dataclass import dataclass
+from ...base.memory.arena import BLOCK_REGIONS, array_bytes
+from ...base.process.dataclass import dataclass
+from ...parquet.native_decode import CoreColumns
 from .stacked_columns import StackedColumns, allocate_stacked
 
 MOST_REPEATS = 2

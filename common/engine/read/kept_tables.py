@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from ...counting.counters import Count, add
-from ...layout.arrow_read import WHOLE, ReadSize
-from ...layout.checksums import VERIFY
-from ...layout.dataset import StoredDataset
+from ...base.metrics.counters import Count, add
+from ...dataset.arrow_read import WHOLE, ReadSize
+from ...dataset.dataset import StoredDataset
+from ...parquet.checksums import VERIFY
+from ...plan.selection.statistics import column_bytes
 from ...schema.field import UnischemaField
-from ...selection.statistics import column_bytes
 from .column_reader import TableCache
 from .stored_columns import read_row_group
 

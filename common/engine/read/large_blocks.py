@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from ...counting.counters import Reading
-from ...layout.dataset import StoredDataset
-from ...layout.nested import variable
-from ...layout.temporary import forget
-from ...process.dataclass import dataclass
-from ...process.forks import reading
-from ...progress import check_cancelled
+from ...base.metrics.counters import Reading
+from ...base.process.dataclass import dataclass
+from ...base.process.forks import reading
+from ...base.progress import check_cancelled
+from ...dataset.dataset import StoredDataset
+from ...parquet.nested import variable
+from ...plan.selection.rows import RowNumbers, rows_between
+from ...plan.selection.statistics import decoded_bytes
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers, rows_between
-from ...selection.statistics import decoded_bytes
+from ...storage.temporary import forget
 from .arrow_reader import ArrowReader
 from .cell_reader import CellReader
 from .column_reader import some_rows

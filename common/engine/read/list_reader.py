@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ...layout.checksums import page_check
-from ...layout.list_pages import list_numbers
-from ...layout.nested import stored_type
-from ...memory.arena import BLOCK_REGIONS
-from ...memory.arrow_views import as_arrow, is_number
+from ...base.memory.arena import BLOCK_REGIONS
+from ...base.memory.arrow_views import as_arrow, is_number
+from ...parquet.checksums import page_check
+from ...parquet.list_pages import list_numbers
+from ...parquet.nested import stored_type
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
 from .column_reader import NOTHING, Columns, ReadRequest, some_rows
@@ -28,7 +28,7 @@ from .stored_cells import read_bytes
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from ...layout.dataset import StoredDataset
+    from ...dataset.dataset import StoredDataset
 
 _PLAIN = {"PLAIN", "RLE"}  # RLE encodes the levels
 _CODECS = {"BROTLI", "GZIP", "SNAPPY", "ZSTD"}  # Parquet frames them in the same way as Arrow's codecs

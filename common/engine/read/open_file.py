@@ -11,9 +11,9 @@ import weakref
 
 import numpy as np
 
-from ...errors import DatasetError, ParquetryError
-from ...layout.file_versions import FileVersion, check_version, local_version
-from ...layout.files import DataFile
+from ...base.errors import DatasetError, ParquetryError
+from ...storage.file_versions import FileVersion, check_version, local_version
+from ...storage.files import DataFile
 
 MOST_GAP_BYTES = 4096  # the largest gap between two values that one call reads
 _MOST_BUFFERS = 512  # per call; Linux allows 1024

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...memory.memory_file import memory_file
+from ...base.memory.memory_file import memory_file
 
 _NAME = "pages"
 _ROW_BITS = 17

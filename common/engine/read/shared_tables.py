@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arrow_views import from_stream, stream_bytes, write_stream
-from ...memory.memory_file import has_memfd
-from ...process.forks import ForkLock
-from ...process.locks import PATIENCE_S, locked_within, set_byte_lock
+from ...base.memory.arrow_views import from_stream, stream_bytes, write_stream
+from ...base.memory.memory_file import has_memfd
+from ...base.process.forks import ForkLock
+from ...base.process.locks import PATIENCE_S, locked_within, set_byte_lock
 from .claims import Claims
 from .passed_pages import PASSED_PAGES
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...memory.arena import ALIGNMENT, SMALL_BYTES, Arena
-from ...native.kernels import gather as gather_rows
-from ...process.dataclass import dataclass
+from ...base.memory.arena import ALIGNMENT, SMALL_BYTES, Arena
+from ...base.native.kernels import gather as gather_rows
+from ...base.process.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

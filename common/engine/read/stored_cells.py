@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from ...memory.arena import block_memory
-from ...process.dataclass import dataclass
+from ...base.memory.arena import block_memory
+from ...base.process.dataclass import dataclass
 
 _NO_BYTE = np.zeros(1, np.int64)
 

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from ...errors import DecodeError, SchemaError
-from ...layout.arrow_read import WHOLE, ReadSize, read_parts
-from ...layout.dataset import StoredDataset
-from ...layout.nested import child, without_rare_types
-from ...layout.row_groups import describe_row_group
-from ...layout.spark_files import refuse_old_calendar
-from ...layout.table_read import column_slices
-from ...memory.arrow_views import is_number
+from ...base.errors import DecodeError, SchemaError
+from ...base.memory.arrow_views import is_number
+from ...dataset.arrow_read import WHOLE, ReadSize, read_parts
+from ...dataset.dataset import StoredDataset
+from ...dataset.row_groups import describe_row_group
+from ...dataset.table_read import column_slices
+from ...parquet.nested import child, without_rare_types
+from ...parquet.spark_files import refuse_old_calendar
 from ...schema.field import UnischemaField
-from .listed_files import is_listed, listed_column
+from .external_images import is_listed, listed_column
 
 _LARGE_CHUNK_BYTES = 1 << 17
 _ADVICE = "The file is damaged or was replaced since it was opened: write it again."

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...errors import DatasetError
-from ...layout.checksums import WRONG_CHECKSUMS, StoredPage, crc32
-from ...memory.arena import SCRATCH
-from ...native.kernels import read_pages
-from ...native.parquet import WantedPage
+from ...base.errors import DatasetError
+from ...base.memory.arena import SCRATCH
+from ...base.native.kernels import read_pages
+from ...base.native.parquet import WantedPage
+from ...parquet.checksums import WRONG_CHECKSUMS, StoredPage, crc32
 from .open_file import OpenFile, read_values
 from .passed_pages import PassedPages
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...counting.counters import Count, add, add_time, counter_value
-from ...errors import ELEMENT_ERRORS, NullValueError
-from ...memory.arena import Arena, Heap
+from ...base.errors import ELEMENT_ERRORS, NullValueError
+from ...base.memory.arena import Arena, Heap
+from ...base.metrics.counters import Count, add, add_time, counter_value
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...stages.steps import Step, WindowStep
 from ..columns.batch import (
@@ -31,7 +31,7 @@ from ..steps.apply import BatchRows, apply_by_batch, apply_dropping, apply_step,
 from ..steps.image_columns import SizeCheck
 from ..steps.join import join_rows
 from ..steps.random_numbers import ItemKeys, concat_keys
-from ..steps.source import BatchSource, Taken
+from ..steps.source import BlockSlice, Taken
 from .gather import gather, gather_together, places_of, reordered
 
 _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time
@@ -39,7 +39,7 @@ _REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different number
 
 def assemble(
     program: ElementProgram | MixedProgram,
-    sources: Sequence[BatchSource],
+    sources: Sequence[BlockSlice],
     count: int,
     arena: Arena,
 ) -> list[Column]:
@@ -57,7 +57,7 @@ def assemble(
 
 def assemble_batches(
     program: ElementProgram | MixedProgram,
-    sources: Sequence[BatchSource],
+    sources: Sequence[BlockSlice],
     bounds: Sequence[int],
     arena: Arena,
 ) -> list[list[Column]]:
@@ -87,7 +87,7 @@ def assemble_batches(
 
 
 @contextmanager
-def _timed(sources: Sequence[BatchSource], count: int) -> Iterator[None]:
+def _timed(sources: Sequence[BlockSlice], count: int) -> Iterator[None]:
     """Counts the time that the block takes, and notes the item of an error."""
     begin, busy, transformed = time.perf_counter(), time.thread_time(), counter_value(Count.TRANSFORM_S)
     try:
@@ -102,7 +102,7 @@ def _timed(sources: Sequence[BatchSource], count: int) -> Iterator[None]:
 
 def _assembled(
     program: ElementProgram | MixedProgram,
-    sources: Sequence[BatchSource],
+    sources: Sequence[BlockSlice],
     count: int,
     arena: Arena,
 ) -> list[Column]:
@@ -118,7 +118,7 @@ def _assembled(
 
 
 def _before_item_steps(
-    program: ElementProgram | MixedProgram, sources: Sequence[BatchSource], rows: BatchRows, arena: Arena
+    program: ElementProgram | MixedProgram, sources: Sequence[BlockSlice], rows: BatchRows, arena: Arena
 ) -> list[Column]:
     """Returns the columns that the steps on items get."""
     if isinstance(program, MixedProgram):
@@ -166,7 +166,7 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
     return BatchRows(count=len(kept), describe=describe, keys=lambda: rows.keys().take(kept), check=SizeCheck(describe))
 
 
-def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) -> list[Column]:
+def _mixed(program: MixedProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
     """Makes each pipeline's rows with its own program, then puts them in the order of the mix."""
     made, order, first = [], [], 0
     for part in program.sources:
@@ -191,7 +191,7 @@ def _mixed(program: MixedProgram, sources: Sequence[BatchSource], count: int) ->
 
 def _inputs(
     program: ElementProgram,
-    sources: Sequence[BatchSource],
+    sources: Sequence[BlockSlice],
     rows: BatchRows,
     arena: Arena,
     *,
@@ -211,7 +211,7 @@ def _input(
     program: ElementProgram,
     window: WindowStep | None,
     wanted: Input,
-    sources: Sequence[BatchSource],
+    sources: Sequence[BlockSlice],
     rows: BatchRows,
     arena: Arena,
 ) -> Column:
@@ -241,7 +241,7 @@ def _windows(
     program: ElementProgram,
     step: WindowStep,
     leaves: Sequence[int],
-    sources: Sequence[BatchSource],
+    sources: Sequence[BlockSlice],
     count: int,
     arena: Arena,
 ) -> list[Column]:
@@ -253,7 +253,7 @@ def _windows(
         steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
         lead = (count,) if offset is not None else (count, len(steps))
         flat = [
-            BatchSource(
+            BlockSlice(
                 block=source.block,
                 item_rows=source.item_rows[:, steps].reshape(-1, 1),
                 places=None if source.places is None else _step_places(source.places, len(steps)),
@@ -265,9 +265,9 @@ def _windows(
     return columns
 
 
-def _transformed_rows(program: ElementProgram, sources: Sequence[BatchSource], count: int) -> list[Column]:
+def _transformed_rows(program: ElementProgram, sources: Sequence[BlockSlice], count: int) -> list[Column]:
     """Applies the row steps to each distinct row once, then arranges the results for the items."""
-    distinct: list[BatchSource] = []
+    distinct: list[BlockSlice] = []
     index: list[np.ndarray] = []
     base = 0
     for source in sources:
@@ -311,12 +311,12 @@ def _step_places(places: np.ndarray, steps: int) -> np.ndarray:
     return (places[:, None] * steps + np.arange(steps)).reshape(-1)
 
 
-def _batch_rows(sources: Sequence[BatchSource], count: int) -> BatchRows:
+def _batch_rows(sources: Sequence[BlockSlice], count: int) -> BatchRows:
     describe = _describe(sources, count)
     return BatchRows(count=count, describe=describe, keys=_keys(sources, count), check=SizeCheck(describe))
 
 
-def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
+def _keys(sources: Sequence[BlockSlice], count: int) -> Callable[[], ItemKeys]:
     """Returns a function that returns the keys of the items: where the first step of each is stored.
 
     The keys are made once, at the first call.
@@ -338,7 +338,7 @@ def _keys(sources: Sequence[BatchSource], count: int) -> Callable[[], ItemKeys]:
     return keys
 
 
-def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str]:
+def _describe(sources: Sequence[BlockSlice], count: int) -> Callable[[int], str]:
     def describe(item: int) -> str:
         for source in sources:
             places = places_of(source, count)
@@ -350,7 +350,7 @@ def _describe(sources: Sequence[BatchSource], count: int) -> Callable[[int], str
     return describe
 
 
-def _failing_item(sources: Sequence[BatchSource], count: int) -> int | None:
+def _failing_item(sources: Sequence[BlockSlice], count: int) -> int | None:
     """Returns the first item that contains the row of this thread's latest error: the row that it described last."""
     for source in sources:
         row = source.block.where.last_described_row

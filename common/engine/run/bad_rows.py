@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DecodeError
-from ...layout.file_cache import user_cache
-from ...order.cursor import START, Cursor
+from ...base.errors import DecodeError
+from ...base.process.forks import ForkLock
 from ...plan.draws import BlockKey, BlockRows, Draw
+from ...plan.order.cursor import START, Cursor
 from ...plan.plan import BasePlan
-from ...process.forks import ForkLock
+from ...plan.selection.store import kept_key
 from ...schema.image_files import pixel_limit
 from ...schema.images import CompressedImageCodec
-from ...selection.store import kept_key
 from ...stages.base import Decision
+from ...storage.file_cache import user_cache
 
 _SAVED_EVERY_S = 2.0
 _MOST_BLOCKS = 64

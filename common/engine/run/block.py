@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 
-from ...layout.core_read import OrderedNumbers
-from ...layout.row_groups import MAX_VALUE_BYTES
-from ...memory.arena import BLOCK_REGIONS, Heap, array_bytes
+from ...base.memory.arena import BLOCK_REGIONS, Heap, array_bytes
+from ...dataset.row_groups import MAX_VALUE_BYTES
+from ...parquet.native_decode import OrderedNumbers
 from ...plan.program import ElementProgram
+from ...plan.selection.rows import RowNumbers
 from ...schema.element import Path
 from ...schema.field import UnischemaField
-from ...selection.rows import RowNumbers
 from ...stages.pack import PackStep
 from ..columns.block_column import block_column
 from ..columns.fixed_column import FixedColumn

@@ -16,20 +16,20 @@ from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
-from ...counting.counters import Count, Counters, add, add_time, counter_value
-from ...counting.tally import Gauge
-from ...errors import ELEMENT_ERRORS, PipelineError
-from ...layout.arrow_read import TooLargeError
+from ...base.errors import ELEMENT_ERRORS, PipelineError
+from ...base.metrics.counters import Count, Counters, add, add_time, counter_value
+from ...base.metrics.tally import Gauge
+from ...base.process.dataclass import dataclass
+from ...base.progress import CancelToken
+from ...base.threads import ThreadPool
+from ...dataset.arrow_read import TooLargeError
 from ...plan.draws import BlockKey, BlockRows
 from ...plan.plan import BasePlan
-from ...process.dataclass import dataclass
-from ...progress import CancelToken
-from ...threads import ThreadPool
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..read.item_order import ItemOrder
 from ..read.large_blocks import BlockColumns, LargeColumns
-from ..steps.source import BatchSource
+from ..steps.source import BlockSlice
 from .jobs import Job
 
 
@@ -319,12 +319,12 @@ def all_loaded(handles: Sequence[BlockHandle]) -> list[Any]:
         add_time(Count.BLOCKED_S, begin)
 
 
-def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BatchSource]:
+def sources_of(job: Job, handles: Sequence[BlockHandle]) -> list[BlockSlice]:
     """Waits for the blocks of a job and returns the rows that it takes from them."""
     result = []
     for draw, (rows, block) in zip(job.draws, all_loaded(handles), strict=True):
         result.append(
-            BatchSource(
+            BlockSlice(
                 block=block,
                 item_rows=rows.rows_of_items(draw.items, are_consecutive=draw.is_consecutive),
                 places=draw.places,

@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...counting.counters import Counters
-from ...order.cursor import Cursor, SkipState
+from ...base.metrics.counters import Counters
 from ...plan.bucket_items import BucketItems
 from ...plan.draws import Draw
+from ...plan.order.cursor import Cursor, SkipState
 from ...plan.plan import BasePlan, Plan
 from ...schema.ragged import concat_ranges
 from .bad_rows import BadRows, bad_rows_of
-from .jobs import Job, JobPlanner, JobPosition, Merging, Planner, Skip, SkipPosition
+from .jobs import Job, JobPlanner, JobPosition, JobSizer, Planner, Skip, SkipPosition
 from .skipping import SkippingPlanner
 
 _FEWEST_SCANNED, _MOST_SCANNED = 16, 256
@@ -44,7 +44,7 @@ class BucketSkippingPlanner(SkippingPlanner):
         bad: BadRows,
         max_errors: float | None,
         counters: Counters,
-        merging: Merging | None = None,
+        merging: JobSizer | None = None,
     ) -> None:
         super().__init__(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, merging=merging)
         assert isinstance(plan, Plan)
@@ -191,7 +191,7 @@ def planner_of(
     strict_nulls: bool,
     max_errors: float | None,
     counters: Counters,
-    merging: Merging,
+    merging: JobSizer,
 ) -> Planner:
     """Returns the planner of an iteration. ``strict_nulls`` says whether nulls are errors; see `SkippingPlanner`."""
     if not plan.skips:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...counting.counters import Counters
-from ...memory.arena import Arena
+from ...base.memory.arena import Arena
+from ...base.metrics.counters import Counters
+from ...base.process.forks import reading
+from ...base.progress import CancelToken
+from ...base.threads import ThreadPool
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
-from ...process.forks import reading
-from ...progress import CancelToken
-from ...threads import ThreadPool
 from ..columns.batch import Column
 from ..columns.first_job import FirstJob
 from ..read.item_order import ItemOrder
@@ -66,7 +66,7 @@ class DecodeThreads:
         self._counters.bind()
         self._token.bind()
         sources = sources_of(job, handles)
-        with reading(), self._first_job.helped(job.number):
+        with reading(), self._first_job.first_batch_boost(job.number):
             if job.bounds:
                 made = assemble_batches(self._program, sources, job.bounds, arena)
             else:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ...plan.draws import BlockRows, Draw
-from ..read.listed_files import ListedPlace
+from ..read.external_images import ListedPlace
 from .block_store import BlockHandle
 from .jobs import Job
 

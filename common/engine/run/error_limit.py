@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import PipelineError
-from ...order.cursor import Cursor
+from ...base.errors import PipelineError
+from ...plan.order.cursor import Cursor
 from ...plan.plan import BasePlan
 from .bad_rows import SkippedItem
 from .jobs import Skip

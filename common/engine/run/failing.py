@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...errors import ELEMENT_ERRORS, DatasetError
+from ...base.errors import ELEMENT_ERRORS, DatasetError
 from .bad_rows import FailedItem
 from .block_store import BlockHandle
 from .jobs import Job, UnfinishedJobError

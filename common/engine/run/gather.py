@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...memory.arena import Arena
-from ...native.kernels import gather as gather_rows
+from ...base.memory.arena import Arena
+from ...base.native.kernels import gather as gather_rows
 from ...plan.draws import slice_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
@@ -19,10 +19,10 @@ from ..columns.batch import (
 )
 from ..columns.coded_column import CodedColumn
 from ..read.stacked_columns import allocate_stacked
-from ..steps.source import BatchSource, RowIndex, as_slice
+from ..steps.source import BlockSlice, RowIndex, as_slice
 
 
-def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], count: int, arena: Arena) -> Column:
+def gather(field: UnischemaField, number: int, sources: Sequence[BlockSlice], count: int, arena: Arena) -> Column:
     """Gathers one field of all items of a batch, which have one step each. Numbers go straight into the arena."""
     out = _out(field, (count,), arena)
     if len(sources) == 1 and sources[0].places is None:
@@ -42,7 +42,7 @@ def gather(field: UnischemaField, number: int, sources: Sequence[BatchSource], c
     return Dense(out, valid)
 
 
-def _are_in_order(sources: Sequence[BatchSource]) -> bool:
+def _are_in_order(sources: Sequence[BlockSlice]) -> bool:
     """Returns whether each source gives the rows that follow those of the source before it."""
     end = 0
     for source in sources:
@@ -52,7 +52,7 @@ def _are_in_order(sources: Sequence[BatchSource]) -> bool:
     return True
 
 
-def _part(source: BatchSource, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
+def _part(source: BlockSlice, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
     """Gathers one block's part of a field, if possible straight into its scattered places in ``out``."""
     column = source.block.column(number)
     places = source.places
@@ -83,11 +83,11 @@ def reordered(parts: Sequence[Column], order: np.ndarray) -> Column:
     return take_rows(joined, inverse)
 
 
-def places_of(source: BatchSource, count: int) -> np.ndarray:
+def places_of(source: BlockSlice, count: int) -> np.ndarray:
     return np.arange(count) if source.places is None else source.places
 
 
-def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) -> dict[int, Column]:
+def gather_together(sources: Sequence[BlockSlice], count: int, arena: Arena) -> dict[int, Column]:
     """Gathers the small numbers of shuffled blocks, all columns at once. Returns them by field number.
 
     Such columns are put into item order once, when their block is loaded. At that point a whole column fits into the
@@ -133,7 +133,7 @@ def gather_together(sources: Sequence[BatchSource], count: int, arena: Arena) ->
     return {number: Dense(out, nulls.get(number)) for number, out in outs.items()}
 
 
-def _rows_and_places(source: BatchSource, numbers: np.ndarray, count: int) -> tuple[RowIndex, RowIndex]:
+def _rows_and_places(source: BlockSlice, numbers: np.ndarray, count: int) -> tuple[RowIndex, RowIndex]:
     """Returns row numbers, and their places in the batch, as slices if they are consecutive."""
     if source.is_consecutive and source.block.by_item:
         return slice_of(numbers), slice(0, count) if source.places is None else slice_of(source.places)

@@ -1,6 +1,6 @@
 """Plans the jobs of an iteration.
 
-A `Planner` returns the jobs in order, and `Merging` decides how many small steps each of them makes at once.
+A `Planner` returns the jobs in order, and `JobSizer` decides how many small steps each of them makes at once.
 `block_store` loads the blocks that they draw from, and `loop` runs them.
 """
 
@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...errors import SidecarError
-from ...order.cursor import NOTHING, SkipState
-from ...order.positions import BatchView, consecutive
+from ...base.errors import SidecarError
+from ...base.process.dataclass import dataclass
 from ...plan.draws import Draw
+from ...plan.order.cursor import NOTHING, SkipState
+from ...plan.order.positions import BatchView, consecutive
 from ...plan.plan import BasePlan
-from ...process.dataclass import dataclass
 from .bad_rows import FailedItem, SkippedItem
 
 _MOST_BLOCKS = 8
@@ -144,7 +144,7 @@ class Job:
         return part, [number for number, _ in kept]
 
 
-class Merging:
+class JobSizer:
     """How many small steps to make at once, which grows from one as steps arrive. It affects only the speed.
 
     The first step comes alone, as soon as possible. Later jobs hold more steps while they stay small and take their
@@ -163,7 +163,7 @@ class Merging:
         self._by_blocks = most
 
     @classmethod
-    def of(cls, plan: BasePlan, job_bytes: int, workers: int) -> Merging:
+    def of(cls, plan: BasePlan, job_bytes: int, workers: int) -> JobSizer:
         """Returns the merging of a plan whose jobs may take ``job_bytes``; see `BasePlan.merged_steps`."""
         return cls(plan.merged_steps(job_bytes, workers), plan.merged_bytes(job_bytes, workers))
 
@@ -189,7 +189,7 @@ class Planner:
         merging: how many steps a job may hold.
     """
 
-    merging: Merging
+    merging: JobSizer
 
     def __iter__(self) -> Iterator[Job]:
         return self
@@ -230,13 +230,13 @@ class JobPlanner(Planner):
     """
 
     def __init__(
-        self, plan: BasePlan, steps: BatchView, iteration: int, *, start: int = 0, merging: Merging | None = None
+        self, plan: BasePlan, steps: BatchView, iteration: int, *, start: int = 0, merging: JobSizer | None = None
     ) -> None:
         self._plan = plan
         self._steps = steps
         self._length = steps.length
         self._iteration = iteration
-        self.merging = merging or Merging()
+        self.merging = merging or JobSizer()
         self._next_step = 0
         self._number = 0
         self._first = start

@@ -17,14 +17,14 @@ from functools import partial
 from threading import Condition
 from typing import Generic, Protocol, TypeVar
 
-from ...counting.counters import Count, Counters
-from ...counting.tally import Gauge
-from ...errors import ELEMENT_ERRORS
-from ...order.cursor import NOTHING, Cursor, SkipState
+from ...base.errors import ELEMENT_ERRORS
+from ...base.metrics.counters import Count, Counters
+from ...base.metrics.tally import Gauge
+from ...base.process.dataclass import dataclass
+from ...base.progress import CancelToken, warning_seconds
+from ...base.threads import ThreadPool
+from ...plan.order.cursor import NOTHING, Cursor, SkipState
 from ...plan.plan import BasePlan
-from ...process.dataclass import dataclass
-from ...progress import CancelToken, warning_seconds
-from ...threads import ThreadPool
 from ..columns.batch import Column
 from .bad_rows import FailedItem
 from .block_store import BlockHandle, BlockStore

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...order.cursor import Cursor
-from ...order.positions import RowView
+from ...base.process.forks import cached_property
+from ...plan.order.cursor import Cursor
+from ...plan.order.positions import RowView
 from ...plan.plan import BasePlan
-from ...process.forks import cached_property
 
 
 class PartPositions:

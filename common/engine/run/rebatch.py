@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...order.cursor import NOTHING, SkipState
+from ...base.process.dataclass import dataclass
+from ...plan.order.cursor import NOTHING, SkipState
 from ...plan.plan import BasePlan
-from ...process.dataclass import dataclass
 from ..columns.batch import Column, Dense, concat_columns, take_rows
 
 

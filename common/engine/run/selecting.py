@@ -11,17 +11,17 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from ...errors import TransformError
-from ...layout.dataset import StoredDataset
-from ...memory.arena import Heap
+from ...base.errors import TransformError
+from ...base.memory.arena import Heap
+from ...base.process.forks import load_compute
+from ...base.progress import check_cancelled
+from ...dataset.dataset import StoredDataset
 from ...plan.draws import BlockRows
-from ...process.forks import load_compute
-from ...progress import check_cancelled
+from ...plan.selection.select import evaluate
+from ...plan.selection.selection import Selection
+from ...plan.selection.store import load_selection, save_selection, selection_key
 from ...schema.element import OutputField, about_row_bytes, nest, output_of
 from ...schema.field import UnischemaField
-from ...selection.select import evaluate
-from ...selection.selection import Selection
-from ...selection.store import load_selection, save_selection, selection_key
 from ...stages.base import Stage
 from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
@@ -31,7 +31,7 @@ from ..columns.protocols import Describe
 from ..read.column_reader import ReadContext
 from ..read.fetch import Fetcher, fetch_threads
 from ..steps.returned_values import to_array
-from ..steps.source import BatchSource
+from ..steps.source import BlockSlice
 from ..steps.transform import call_with
 from .block import LoadedBlock
 from .block_loader import BlockLoader
@@ -105,7 +105,7 @@ def tested_rows(
     for first in range(0, len(rows), at_once):
         check_cancelled()
         count = min(at_once, len(rows) - first)
-        source = BatchSource(block=block, item_rows=np.arange(first, first + count)[:, None], places=None)
+        source = BlockSlice(block=block, item_rows=np.arange(first, first + count)[:, None], places=None)
         columns = [gather(field, number, [source], count, Heap()) for number, field in enumerate(fetcher.fields)]
         describe = partial(_described, block, first)
         test = _tested_batch if stage.batched else _tested_each

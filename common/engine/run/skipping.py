@@ -18,14 +18,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from ...counting.counters import SKIPPED, Count, Counters
-from ...errors import PipelineError
-from ...order.cursor import START, Cursor, SkipState
+from ...base.errors import PipelineError
+from ...base.metrics.counters import SKIPPED, Count, Counters
 from ...plan.draws import Draw
+from ...plan.order.cursor import START, Cursor, SkipState
 from ...plan.plan import BasePlan
 from .bad_rows import BadRows, FailedItem, Failure, Row, SkippedItem
 from .error_limit import ErrorLimit
-from .jobs import Job, JobPosition, Merging, Planner, Skip, SkipPosition
+from .jobs import Job, JobPosition, JobSizer, Planner, Skip, SkipPosition
 from .part_positions import PartPositions
 
 _LOGGER = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class SkippingPlanner(Planner):
         bad: BadRows,
         max_errors: float | None,
         counters: Counters,
-        merging: Merging | None = None,
+        merging: JobSizer | None = None,
     ) -> None:
         self._plan = plan
         self._cursor = cursor
@@ -61,7 +61,7 @@ class SkippingPlanner(Planner):
         self.bad = bad
         self.bad.refresh()
         self._positions = PartPositions(plan, cursor)
-        self.merging = merging or Merging()
+        self.merging = merging or JobSizer()
         self._chunk_rows = plan.chunk_rows
         self._begin = self._first_place(cursor)
         self._over: list[SkippedItem] = []  # after the last job, up to the one that `max_errors` does not allow

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...counting.counters import Count, Counters, add, add_time
-from ...memory.arena import SHARED_REGIONS
-from ...order.cursor import Cursor, SkipState
+from ...base.memory.arena import SHARED_REGIONS
+from ...base.metrics.counters import Count, Counters, add, add_time
+from ...base.process.forks import load_compute
+from ...plan.order.cursor import Cursor, SkipState
 from ...plan.plan import BasePlan
-from ...process.forks import load_compute
 from ..columns.batch import Column, column_bytes
 from ..read.column_reader import ReadContext, TableCache
 from ..read.fetch import fetch_threads, fetchers_of
@@ -23,7 +23,7 @@ from .block_loader import BlockLoader, loaders_of
 from .block_store import BlockHandle, BlockStore
 from .bucket_skipping import planner_of
 from .decode_threads import DecodeThreads
-from .jobs import Job, Merging
+from .jobs import Job, JobSizer
 from .loop import JobLoop
 from .rebatch import Emission
 from .step_run import NO_STEPS, Converter, StepRun, split_columns
@@ -117,7 +117,7 @@ class ThreadedEngine:
         self._counters = counters = counters or Counters()
         most_ahead = 2 * threads + 1
         job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
-        merging = Merging.of(plan, job_bytes, cursor.workers)
+        merging = JobSizer.of(plan, job_bytes, cursor.workers)
         if plan.makes_large_jobs(merging.most):
             most_ahead = threads + 1
         shared_by_workers, share = cursor.workers > 1, 1 / cursor.workers

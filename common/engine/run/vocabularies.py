@@ -1,8 +1,8 @@
 """The vocabularies that ``encode`` learns: the sorted distinct values of a field in the rows selected before it.
 
 A vocabulary is learned once and stored on disk under the dataset's version, the stages of the selection, and the field,
-so that every rank, worker and restart uses the same one. If the selection cannot be stored (see `selection.store`),
-neither is the vocabulary.
+so that every rank, worker and restart uses the same one. If the selection cannot be stored (see
+`plan.selection.store`), neither is the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ...errors import PipelineError
-from ...layout.file_cache import user_cache
-from ...layout.nested import is_list, one_array
-from ...memory.arrow_views import as_arrow, from_stream, to_stream
+from ...base.errors import PipelineError
+from ...base.memory.arrow_views import as_arrow, from_stream, to_stream
+from ...base.process.forks import pc
+from ...base.progress import in_parallel
+from ...parquet.nested import is_list, one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
-from ...process.forks import pc
-from ...progress import in_parallel
+from ...plan.selection.rows import RowSet
+from ...plan.selection.store import kept_key
 from ...schema.element import output_of
 from ...schema.vocabulary import Vocabulary
-from ...selection.rows import RowSet
-from ...selection.store import kept_key
 from ...stages.base import Stage
 from ...stages.encode import EncodeStep, encoded_as
 from ...stages.steps import Step
+from ...storage.file_cache import user_cache
 from ..read.fetch import Fetcher, fetch_threads
 
 _THREADS = 8

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...memory.arena import Arena
-from ...process.dataclass import dataclass
+from ...base.memory.arena import Arena
+from ...base.process.dataclass import dataclass
 from ...stages.cast import CastStep
 from ...stages.encode import EncodeStep
 from ...stages.image_base import ImageStep

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...errors import DecodeError
+from ...base.errors import DecodeError
 from ...schema.dtypes import numbers_outside
 from ...schema.times import convert_counts, counts_too_far
 from ...stages.cast import CastStep

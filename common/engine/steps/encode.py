@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ...errors import DecodeError
-from ...memory.arrow_views import as_arrow
+from ...base.errors import DecodeError
+from ...base.memory.arrow_views import as_arrow
 from ...stages.encode import EncodeStep
 from ..columns.batch import Column, Dense, Plain, Ragged, Strings, leading, values_of, with_values
 

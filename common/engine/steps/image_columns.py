@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from ...errors import DecodeError, ParquetryError
-from ...memory.arena import SCRATCH, Arena
+from ...base.errors import DecodeError, ParquetryError
+from ...base.memory.arena import SCRATCH, Arena
 from ...stages.image_base import ImageStep
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.coded_column import CodedColumn

@@ -14,10 +14,10 @@ from types import ModuleType
 
 import numpy as np
 
-from ...errors import CodecUnavailableError, missing_package
-from ...memory.arena import SCRATCH
-from ...native.kernels import normalize
-from ...process.forks import importing
+from ...base.errors import CodecUnavailableError, missing_package
+from ...base.memory.arena import SCRATCH
+from ...base.native.kernels import normalize
+from ...base.process.forks import importing
 from ...stages.image_base import RESIZABLE
 
 

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from ...memory.arena import SCRATCH
-from ...process.dataclass import dataclass
+from ...base.memory.arena import SCRATCH
+from ...base.process.dataclass import dataclass
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageStep
 from ...stages.normalize import NormalizeOp

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...memory.arena import Arena
-from ...native.kernels import copy_pieces
-from ...process.dataclass import dataclass
+from ...base.memory.arena import Arena
+from ...base.native.kernels import copy_pieces
+from ...base.process.dataclass import dataclass
 from ...schema.dtypes import delivered_dtype
 from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep
 from ..columns.batch import Column, Dense
 from ..columns.protocols import TokenColumn
-from .source import BatchSource
+from .source import BlockSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class _Pieces:
         separators: where separators go in the flat batch.
     """
 
-    source: BatchSource
+    source: BlockSlice
     rows: np.ndarray
     first: np.ndarray
     tokens: np.ndarray
@@ -40,7 +40,7 @@ class _Pieces:
 
 
 def join_rows(
-    step: JoinStep, fields: Sequence[UnischemaField], sources: Sequence[BatchSource], count: int, arena: Arena
+    step: JoinStep, fields: Sequence[UnischemaField], sources: Sequence[BlockSlice], count: int, arena: Arena
 ) -> list[Column]:
     """Returns the fields of ``count`` items, ``[count, length]`` each, followed by the positions, if requested."""
     shape = (count, step.length)
@@ -107,7 +107,7 @@ def _write_positions(
     segments[:] = np.repeat(values.astype(np.int32), lengths)
 
 
-def _laid_out(step: JoinStep, sources: Sequence[BatchSource]) -> tuple[np.ndarray, np.ndarray]:
+def _laid_out(step: JoinStep, sources: Sequence[BlockSlice]) -> tuple[np.ndarray, np.ndarray]:
     """Returns where the pieces of all sources begin in the flat batch, ascending, and their sizes with separators."""
     parts = [_starts(step, source) for source in sources]
     starts = np.concatenate([np.zeros(0, np.int64), *parts])
@@ -116,18 +116,18 @@ def _laid_out(step: JoinStep, sources: Sequence[BatchSource]) -> tuple[np.ndarra
     return starts[order], sizes[order]
 
 
-def _starts(step: JoinStep, source: BatchSource) -> np.ndarray:
+def _starts(step: JoinStep, source: BlockSlice) -> np.ndarray:
     assert source.places is not None
     starts: np.ndarray = source.places * step.length + _spans_of(source)[:, 2]
     return starts
 
 
-def _spans_of(source: BatchSource) -> np.ndarray:
+def _spans_of(source: BlockSlice) -> np.ndarray:
     assert source.spans is not None
     return source.spans
 
 
-def _pieces(step: JoinStep, source: BatchSource) -> _Pieces:
+def _pieces(step: JoinStep, source: BlockSlice) -> _Pieces:
     starts, (first, tokens, _, separator) = _starts(step, source), _spans_of(source).T
     some = np.flatnonzero(tokens)
     order = some[np.argsort(starts[some])]

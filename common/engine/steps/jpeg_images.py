@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...native.jpeg import MIRRORED, UPSIDE_DOWN
-from ...process.dataclass import dataclass
+from ...base.native.jpeg import MIRRORED, UPSIDE_DOWN
+from ...base.process.dataclass import dataclass
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageOp, ImageStep
 from ...stages.normalize import NormalizeOp

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import DecodeError, NullValueError
-from ...memory.arena import Arena, array_bytes
+from ...base.errors import DecodeError, NullValueError
+from ...base.memory.arena import Arena, array_bytes
 from ...schema.element import OutputField
 from ...stages.pack import PackStep
 from ..columns.batch import Column, Dense

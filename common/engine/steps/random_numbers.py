@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...order.permutations import counted, generator, hashed, raw_words
-from ...process.dataclass import dataclass
+from ...base.process.dataclass import dataclass
+from ...plan.order.permutations import counted, generator, hashed, raw_words
 from ...stages.image_base import Key
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import TransformError
+from ...base.errors import TransformError
 from ...schema.codec import fits_shape
 from ...schema.dtypes import delivered_dtype, float_holds
 from ...schema.element import OutputField

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DecodeError, NullValueError, PipelineError
-from ...memory.arena import run_memory
-from ...native.kernels import pad_runs
+from ...base.errors import DecodeError, NullValueError, PipelineError
+from ...base.memory.arena import run_memory
+from ...base.native.kernels import pad_runs
 from ...schema.element import OutputField
 from ...schema.ragged import concat_ranges, ends_of
 from ...stages.nulls import NullStep

@@ -1,4 +1,4 @@
-"""`BatchSource`: the rows that a batch takes from one loaded block, and `RowPlaces`: where these are stored."""
+"""`BlockSlice`: the rows that a batch takes from one loaded block, and `RowPlaces`: where these are stored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 
 import numpy as np
 
-from ...process.dataclass import dataclass
+from ...base.process.dataclass import dataclass
+from ...plan.selection.rows import RowNumbers, rows_inside
 from ...schema.ragged import ends_of
-from ...selection.rows import RowNumbers, rows_inside
 from ...stages.pack import PackStep
 from ..columns.fixed_column import FixedColumn
 from ..columns.protocols import BlockColumn
-from ..read.listed_files import ListedPlace
+from ..read.external_images import ListedPlace
 from ..read.stacked_columns import StackedColumns
 
 RowIndex = slice | np.ndarray
@@ -91,7 +91,7 @@ class LoadedColumns(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSource:
+class BlockSlice:
     """The rows that a batch takes from one block.
 
     Attributes:
@@ -130,7 +130,7 @@ class Taken:
     """
 
     leaf: int
-    sources: Sequence[BatchSource]
+    sources: Sequence[BlockSlice]
     steps: Sequence[int]
     places: Sequence[np.ndarray]
     lead: tuple[int, ...]

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
-from ...process.exit_watch import serves_a_trainer
-from ...progress import check_cancelled
+from ...base.errors import ParquetryError, ResourceError, TransformError, limit_reached
+from ...base.process.exit_watch import serves_a_trainer
+from ...base.progress import check_cancelled
+from ...base.tracebacks import missing_key, shorten
 from ...schema.element import flatten, nest
 from ...stages.functions import lock_of
 from ...stages.transform import TransformStep
-from ...tracebacks import missing_key, shorten
 from ..columns.arrow_columns import from_arrow, to_arrow
 from ..columns.batch import Column, rows_of, timed, to_numpy
 from ..columns.protocols import Describe

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from ...errors import PipelineError
-from ...process.dataclass import dataclass
+from ...base.errors import PipelineError
+from ...base.process.dataclass import dataclass
 
 _FORMS = "unix:PATH or tcp://127.0.0.1:PORT"
 _LONGEST_UNIX_PATH = 107

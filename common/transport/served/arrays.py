@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...base.errors import EncodeError
+from ...base.memory.arrow_views import as_numpy
 from ...engine.columns.batch import Strings
-from ...errors import EncodeError
-from ...memory.arrow_views import as_numpy
 
 _MOST = 2**31 - 1
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...base.errors import ParquetryError, SidecarError, error_class
 from ...engine.columns.batch import leading
 from ...engine.run.step_run import Converter
-from ...errors import ParquetryError, SidecarError, error_class
-from ...order.cursor import NOTHING, Cursor
+from ...plan.order.cursor import NOTHING, Cursor
 from ...stages.base import Stage
 from ..source import StepRequest
 from .address import ServerAddress

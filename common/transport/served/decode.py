@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from ...base.errors import SidecarError
 from ...engine.columns.batch import Column, Dense, Ragged, Strings
-from ...errors import SidecarError
 from ...schema.element import Element, OutputField
 from .arrays import numbers_of, offsets_of, strings_of, valid_of
 from .encode import has_shapes, has_valid, is_scalar

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from ...base.process.dataclass import dataclass
 from ...engine.columns.batch import Column, Dense, Ragged, Strings
-from ...process.dataclass import dataclass
 from ...schema.element import Element, OutputField
 from ...schema.ragged import ends_of
 from .arrays import even_offsets, flat_array, list_array, string_array

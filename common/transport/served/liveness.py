@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from ...errors import SidecarError
-from ...progress import warning_seconds
+from ...base.errors import SidecarError
+from ...base.progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)
 CHECK_S = 0.25

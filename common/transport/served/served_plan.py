@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import PipelineError
-from ...order.cursor import Origin
+from ...base.errors import PipelineError
+from ...base.process.dataclass import dataclass
+from ...base.process.forks import cached_property
+from ...plan.order.cursor import Origin
 from ...plan.plan import BasePlan
 from ...plan.stage_order import StageOrder
-from ...process.dataclass import dataclass
-from ...process.forks import cached_property
 from ...schema.element import Element
 from ...stages.base import Stage, kinds, stage_from_json
 from .address import ServerAddress

@@ -16,7 +16,7 @@ import stat
 import time
 from pathlib import Path
 
-from ...errors import PipelineError
+from ...base.errors import PipelineError
 from .address import Endpoint, ServerAddress
 
 _SHORTEST_TOKEN = 16

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...errors import SidecarError, StateError
-from ...order.cursor import Cursor, Origin
+from ...base.errors import SidecarError, StateError
+from ...plan.order.cursor import Cursor, Origin
 from ...schema.element import Element, OutputField
 from ...schema.plain import integer, plain
 

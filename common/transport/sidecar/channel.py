@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ...counting.counters import Counters
-from ...errors import SidecarError
+from ...base.errors import SidecarError
+from ...base.metrics.counters import Counters
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
 _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES

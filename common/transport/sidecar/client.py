@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...counting.tracing import ENVIRONMENT
+from ...base.errors import ParquetryError, PipelineError, SidecarError, error_class, limit_reached
+from ...base.memory.arena import SMALL_BYTES
+from ...base.memory.memory_file import memory_file
+from ...base.metrics.tracing import ENVIRONMENT
 from ...engine.columns.batch import Column
-from ...errors import ParquetryError, PipelineError, SidecarError, error_class, limit_reached
-from ...memory.arena import SMALL_BYTES
-from ...memory.memory_file import memory_file
-from ...order.cursor import SkipState
+from ...plan.order.cursor import SkipState
 from ...schema.element import OutputField
 from ..children import how_it_ended, start_child
 from ..processes import SHARED, python_command

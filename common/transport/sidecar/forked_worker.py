@@ -25,8 +25,8 @@ from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Any, NoReturn
 
-from ...errors import SidecarError
-from ...process.exit_watch import end_with_parent
+from ...base.errors import SidecarError
+from ...base.process.exit_watch import end_with_parent
 from .stream import StreamChannel
 from .worker import work
 from .worker_process import Process, WorkerProcess, start_worker

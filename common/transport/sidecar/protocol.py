@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import SidecarError
-from ...order.cursor import Cursor, Origin
-from ...process.dataclass import dataclass
+from ...base.errors import SidecarError
+from ...base.process.dataclass import dataclass
+from ...plan.order.cursor import Cursor, Origin
 
 MAGIC = 0x59525150
 VERSION = 3

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import PipelineError, SchemaError
+from ...base.errors import PipelineError, SchemaError
 from ...plan.plan import BasePlan
 from ...schema.element import Element
 from .runners import needs_workers

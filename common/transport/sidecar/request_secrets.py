@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...errors import DatasetError
-from ...layout.plain_options import is_plain_filesystem, without_secret_options
-from ...layout.store_answers import told
+from ...base.errors import DatasetError
+from ...base.urls import without_users
 from ...stages.functions import UserFunction
-from ...urls import without_users
+from ...storage.plain_options import is_plain_filesystem, without_secret_options
+from ...storage.store_answers import told
 
 OPT_IN = "PARQUETRY_SECRETS_IN_GRAPHS"
 """If this environment variable is 1, graphs hold the secrets, for workers that cannot get them in another way."""

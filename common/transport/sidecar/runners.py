@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeAlias
 
-from ...counting.counters import Count, add_time
+from ...base.metrics.counters import Count, add_time
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle
 from ...engine.run.decode_threads import DecodeThreads

@@ -14,16 +14,16 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from ...base.memory.arrow_views import as_arrow, from_stream, write_stream
+from ...base.memory.memory_file import memory_file
+from ...base.process.dataclass import dataclass
 from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFiles
 from ...engine.read.large_blocks import BlockColumns, LargeColumns
 from ...engine.read.stored_cells import StoredCells
-from ...layout.nested import one_array
-from ...layout.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
-from ...memory.arrow_views import as_arrow, from_stream, write_stream
-from ...memory.memory_file import memory_file
+from ...parquet.nested import one_array
 from ...plan.draws import BlockRows
-from ...process.dataclass import dataclass
-from ...selection.rows import RowNumbers
+from ...plan.selection.rows import RowNumbers
+from ...storage.temporary import NoRoomError, telling_of_room, temporary_directory, temporary_file
 
 _LOGGER = logging.getLogger(__name__)
 _TAIL = struct.Struct("<QQ")

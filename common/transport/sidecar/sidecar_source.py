@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ...counting.counters import Count
+from ...base.errors import ELEMENT_ERRORS, PipelineError, SidecarError
+from ...base.metrics.counters import Count
 from ...engine.run.step_run import NO_STEPS, Converter, StepRun
-from ...errors import ELEMENT_ERRORS, PipelineError, SidecarError
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
 from ..source import StepRequest

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.errors import SidecarError
 from ...engine.columns.batch import Column, Dense, Ragged, Strings
-from ...errors import SidecarError
 from ...schema.element import OutputField
 from .protocol import ALIGNMENT, DTYPE_CODES, ENTRY, ENTRY_BYTES, MAX_DIMS, BatchHeader, Role
 

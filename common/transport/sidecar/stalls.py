@@ -17,8 +17,8 @@ import os
 import time
 from collections.abc import Mapping
 
-from ...process.dataclass import dataclass
-from ...progress import warning_seconds
+from ...base.process.dataclass import dataclass
+from ...base.progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)
 _IDLE_SHARE = 0.01

@@ -23,15 +23,15 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from ...counting.counters import Count, Counters, add_time
+from ...base.errors import ParquetryError, ResourceError, TransformError, limit_reached
+from ...base.memory.arena import SHARED_REGIONS
+from ...base.metrics.counters import Count, Counters, add_time
+from ...base.process.exit_watch import end_with_parent
 from ...engine.columns.batch import Column
 from ...engine.run.assemble import assemble
 from ...engine.run.block import BlockParts, LoadedBlock, block_by_row
-from ...engine.steps.source import BatchSource
-from ...errors import ParquetryError, ResourceError, TransformError, limit_reached
-from ...memory.arena import SHARED_REGIONS
+from ...engine.steps.source import BlockSlice
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
-from ...process.exit_watch import end_with_parent
 from .shared_blocks import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with
@@ -106,7 +106,7 @@ class Worker:
             slot = self._slots[message["slot"]]
             slot.begin()
             sources = [
-                BatchSource(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]
+                BlockSlice(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]
             ]
             columns = self._assemble(sources, message["count"], slot)
             begin = time.perf_counter()
@@ -141,7 +141,7 @@ class Worker:
             answer = {"failed": error}
         self._channel.send_pickled(_pickled(answer))
 
-    def _assemble(self, sources: list[BatchSource], count: int, slot: SlotMemory) -> list[Column]:
+    def _assemble(self, sources: list[BlockSlice], count: int, slot: SlotMemory) -> list[Column]:
         """Assembles the columns straight in the slot, unless a user function sees them.
 
         A function may keep its arguments, and slots are reused.

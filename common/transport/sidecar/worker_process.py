@@ -9,7 +9,7 @@ import socket
 import subprocess
 from typing import Protocol
 
-from ...process.dataclass import dataclass
+from ...base.process.dataclass import dataclass
 from ..children import start_child
 from ..processes import python_command
 

@@ -13,16 +13,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from ...counting.counters import Count, Counters, add
+from ...base.errors import PipelineError, SidecarError
+from ...base.metrics.counters import Count, Counters, add
+from ...base.progress import CancelToken
 from ...engine.read.large_blocks import BlockColumns
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle, all_loaded
 from ...engine.run.describing import describe_rows
 from ...engine.run.jobs import Job, UnfinishedJobError
-from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
-from ...progress import CancelToken
 from ...stages.functions import pickle_with_files
 from ..children import how_it_ended, killed_for_memory
 from ..processes import start_vital

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import ELEMENT_ERRORS, DatasetError, TransformError
+from parquetry.common.base.errors import ELEMENT_ERRORS, DatasetError, TransformError
 
 ROWS = 23
 BAD = (0, 7, 8, 22)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry import LoaderStats, Pipeline, mix
-from parquetry.common.errors import TransformError
-from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.base.errors import TransformError
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 
 ROWS = 60
 

@@ -16,11 +16,11 @@ from drive_rows import drive_once
 from ids import ids
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.errors import PipelineError, SchemaError, StateError
-from parquetry.common.order.mixing import SOURCE_SHIFT
-from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.apps.testing import assert_resumable, assert_same
+from parquetry.common.base.errors import PipelineError, SchemaError, StateError
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
+from parquetry.common.plan.order.mixing import SOURCE_SHIFT
 from parquetry.common.plan.state import plan_hash
-from parquetry.common.testing import assert_resumable, assert_same
 
 drive = drive_once(executor="threads", workers=2)
 

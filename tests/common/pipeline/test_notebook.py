@@ -55,5 +55,5 @@ def test_tab_completion_offers_verbs_and_nothing_internal(url: str) -> None:
     assert {"shuffle", "batch", "where", "head", "explain", "from_delta", "schema"} <= set(offered)
     assert not [name for name in offered if name.startswith("_") and not name.endswith("__")]
     assert len(mock.MagicMock(spec=Pipeline(url))) == 0
-    assert not {"check_movable", "hold_to", "with_seed", "source"} & set(offered)
+    assert not {"check_movable", "require_versions", "with_seed", "source"} & set(offered)
     assert offered == sorted(set(offered))

@@ -21,8 +21,8 @@ from mishaps import run_changed, run_failing, run_limited, run_refilling, run_sk
 from oracle import apply, call, check, check_mixed, examples
 
 from parquetry.common import UnischemaField, mix
-from parquetry.common.errors import EmptySelectionError
-from parquetry.common.pipeline.iteration import batch_to_numpy, rows_to_numpy
+from parquetry.common.base.errors import EmptySelectionError
+from parquetry.common.pipeline.pipeline_iterator import batch_to_numpy, rows_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
 
 pytestmark = [pytest.mark.slow, pytest.mark.versions]

@@ -21,11 +21,11 @@ from ids import ids
 from oracle import apply, examples
 
 from parquetry.common import Pipeline, UnischemaField, mix
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import EmptySelectionError, NullValueError, PipelineError
 from parquetry.common.engine.read.fetch import Fetcher
-from parquetry.common.errors import EmptySelectionError, NullValueError, PipelineError
 from parquetry.common.pipeline.element_numbers import drawn_numbers, numbers_of
-from parquetry.common.pipeline.iteration import PipelineIterator
-from parquetry.common.testing import assert_same
+from parquetry.common.pipeline.pipeline_iterator import PipelineIterator
 
 pytestmark = pytest.mark.versions
 

@@ -19,10 +19,10 @@ from oracle import examples
 from resume_cases import CASES, RESUME_NAMES
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.errors import EmptySelectionError, StateError
-from parquetry.common.pipeline.iteration import batch_to_numpy
+from parquetry.common.apps.testing import assert_resumable
+from parquetry.common.base.errors import EmptySelectionError, StateError
+from parquetry.common.pipeline.pipeline_iterator import batch_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
-from parquetry.common.testing import assert_resumable
 
 built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 

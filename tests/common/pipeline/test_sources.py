@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.pipeline.class_labels import class_names
 from parquetry.common.pipeline.sources import Files, Mix, Served, Snapshot
-from parquetry.common.tables import class_names
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from oracle import examples
 from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
 
 from parquetry.common import Pipeline, UnischemaField, contains
-from parquetry.common.errors import StateError
+from parquetry.common.base.errors import StateError
 from parquetry.common.plan.state import plan_hash
 from parquetry.common.stages.functions import UserFunction, digest_of
 

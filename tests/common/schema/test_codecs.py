@@ -17,7 +17,7 @@ import simplejpeg
 from cases import every_case
 from PIL import Image
 
-from parquetry.common.errors import EncodeError
+from parquetry.common.base.errors import EncodeError
 from parquetry.common.schema import (
     Codec,
     CompressedImageCodec,

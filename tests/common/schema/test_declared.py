@@ -12,7 +12,7 @@ import pytest
 from builders import write_table
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, ScalarCodec, UnischemaField, mix
-from parquetry.common.errors import DecodeError, ParquetryError, PipelineError, SchemaError, StateError
+from parquetry.common.base.errors import DecodeError, ParquetryError, PipelineError, SchemaError, StateError
 
 pytestmark = pytest.mark.versions
 

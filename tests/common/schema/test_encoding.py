@@ -14,7 +14,7 @@ from cases import every_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common.errors import EncodeError, SchemaError
+from parquetry.common.base.errors import EncodeError, SchemaError
 from parquetry.common.schema import (
     CompressedImageCodec,
     ListCodec,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from parquetry.common.errors import FieldNotFoundError, SchemaError
+from parquetry.common.base.errors import FieldNotFoundError, SchemaError
 from parquetry.common.schema import (
     Codec,
     CompressedImageCodec,

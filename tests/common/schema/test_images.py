@@ -14,7 +14,7 @@ from cases import every_case
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import DecodeError, EncodeError, SchemaError
+from parquetry.common.base.errors import DecodeError, EncodeError, SchemaError
 from parquetry.common.schema import images
 from parquetry.common.schema.codec import codec_from_json
 from parquetry.common.schema.encoding import encode_columns, encode_rows

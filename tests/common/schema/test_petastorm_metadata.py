@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from cases import every_case
 
-from parquetry.common.errors import SchemaError
+from parquetry.common.base.errors import SchemaError
 from parquetry.common.schema import (
     CompressedImageCodec,
     CompressedNdarrayCodec,

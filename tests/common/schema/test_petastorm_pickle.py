@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from cases import every_case
 
-from parquetry.common.errors import SchemaError
+from parquetry.common.base.errors import SchemaError
 from parquetry.common.schema import petastorm_machine, petastorm_pickle
 from parquetry.common.schema.petastorm_names import Global, InertObject
 from parquetry.common.schema.petastorm_pickle import load_inert

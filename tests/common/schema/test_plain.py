@@ -14,7 +14,7 @@ import pytest
 from cases import every_case
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, contains, hash_split, write_dataset
-from parquetry.common.errors import PipelineError, SchemaError
+from parquetry.common.base.errors import PipelineError, SchemaError
 from parquetry.common.schema.field import Unischema
 from parquetry.common.schema.plain import conformed, plain
 from parquetry.common.stages.base import Stage, kinds

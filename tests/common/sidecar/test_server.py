@@ -19,8 +19,8 @@ from processes import PATIENCE_S
 from sidecar_packets import packet
 
 from parquetry.common import Pipeline
-from parquetry.common.memory.memory_file import memory_file
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.base.memory.memory_file import memory_file
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.transport.processes import python_command
 from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import Message, MessageType, RemoteError, Start
@@ -73,7 +73,7 @@ def test_a_client_that_does_not_speak_the_protocol_gets_an_error_on_stderr(sidec
     send(ours)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 70
-    assert said.splitlines()[-1].startswith("parquetry.common.errors.SidecarError: ")
+    assert said.splitlines()[-1].startswith("parquetry.common.base.errors.SidecarError: ")
     assert re.search(expected, said)
 
 

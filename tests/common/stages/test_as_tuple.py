@@ -11,7 +11,7 @@ import pytest
 from drive_rows import drive_once
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import FieldNotFoundError, PipelineError
+from parquetry.common.base.errors import FieldNotFoundError, PipelineError
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.served.wire import element_from_json, element_to_json
 

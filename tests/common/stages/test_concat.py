@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from joins import WAYS, copying
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
-from parquetry.common.errors import (
+from parquetry.common.base.errors import (
     DecodeError,
     EmptySelectionError,
     FieldNotFoundError,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import Pipeline, contains, hash_split, mix
+from parquetry.common.base.errors import DecodeError, FieldNotFoundError, PipelineError
 from parquetry.common.engine.run import vocabularies
-from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError
 from parquetry.common.schema.vocabulary import Vocabulary
 
 drive = drive_once()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.stages.functions import UserFunction
 
 

@@ -12,7 +12,7 @@ import pytest
 from builders import write_table
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 Verb = Callable[[Pipeline], Pipeline]
 

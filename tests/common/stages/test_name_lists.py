@@ -10,7 +10,7 @@ import pytest
 from cases import every_case
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 NAMES = ("a", "b")
 VERBS: dict[str, Callable[..., Pipeline]] = {

@@ -15,14 +15,14 @@ from cases import every_case
 from faces import plain
 
 from parquetry.common import Pipeline, TensorCodec, Unischema, UnischemaField
-from parquetry.common.errors import ParquetryError
-from parquetry.common.predicates.expression import expression_to_json
+from parquetry.common.base.errors import ParquetryError
 from parquetry.common.stages.base import Decision, Stage, kinds
 from parquetry.common.stages.encode import Encode
 from parquetry.common.stages.functions import UserFunction
 from parquetry.common.stages.names import NewNames
 from parquetry.common.stages.ngram import Ngram
 from parquetry.common.stages.nulls import Nulls
+from parquetry.common.stages.predicates.expression import expression_to_json
 from parquetry.common.stages.weigh import (
     ClassWeights,
     ExpressionWeights,

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common import NdarrayCodec, NestedArray, Pipeline, Unischema, UnischemaField, mix, write_dataset
-from parquetry.common.arrow_stream import serve
-from parquetry.common.errors import DecodeError, PipelineError, SchemaError, StateError, TransformError
+from parquetry.common.base.errors import DecodeError, PipelineError, SchemaError, StateError, TransformError
+from parquetry.common.server import serve
 from parquetry.common.transport.served.wire import element_from_json, element_to_json
 
 LEAVES: dict[str, tuple[pa.DataType, Any]] = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from joins import WAYS, copying
 
 from parquetry.common import Pipeline, cu_seqlens
-from parquetry.common.errors import DecodeError, EmptySelectionError, PipelineError
+from parquetry.common.base.errors import DecodeError, EmptySelectionError, PipelineError
 
 PADDING = -1
 

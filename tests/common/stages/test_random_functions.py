@@ -13,7 +13,7 @@ import pytest
 from builders import build
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 
 NOISE = [UnischemaField("noise", np.int64)]
 GENERATOR = np.random.default_rng(1)

@@ -13,9 +13,9 @@ import pytest
 from drive_rows import ROWS, drive_url_once
 
 from parquetry.common import Pipeline, ScalarCodec, UnischemaField, contains, mix
-from parquetry.common.arrow_stream import serve
-from parquetry.common.errors import FieldNotFoundError, PipelineError, StateError
+from parquetry.common.base.errors import FieldNotFoundError, PipelineError, StateError
 from parquetry.common.plan.plan import Plan
+from parquetry.common.server import serve
 from parquetry.common.stages.base import stage_from_json
 
 url = drive_url_once()

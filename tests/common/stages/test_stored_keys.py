@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.stages.base import kinds, stage_from_json
 
 KEYS = {

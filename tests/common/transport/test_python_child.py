@@ -9,7 +9,7 @@ import pytest
 from builders import Built, built_once
 from processes import run_python
 
-from parquetry.common.errors import SidecarError
+from parquetry.common.base.errors import SidecarError
 from parquetry.common.transport.processes import python_command
 
 SHADOWS = ("logging", "json", "pickle", "socket", "numpy", "pyarrow", "runpy", "parquetry", "cloudpickle", "argparse")
@@ -17,8 +17,8 @@ SHADOWS = ("logging", "json", "pickle", "socket", "numpy", "pyarrow", "runpy", "
 TRAINER = """
 import sys
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream.own_server import OwnServer
-from parquetry.common.petastorm.reader import make_batch_reader
+from parquetry.common.server.own_server import OwnServer
+from parquetry.common.compat.petastorm.reader import make_batch_reader
 
 
 def helped(row):

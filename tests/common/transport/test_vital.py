@@ -41,7 +41,7 @@ def test_a_thread_that_ends_well_ends_nothing() -> None:
     start_vital(lambda: None, name="a").join()
 
 
-@pytest.mark.parametrize("folder", ["sidecar", "arrow_stream"])
+@pytest.mark.parametrize("folder", ["sidecar", "server"])
 def test_no_thread_is_started_in_another_way(folder: str) -> None:
     sources = [path for path in (COMMON / folder).glob("*.py") if path.name != "vital.py"]
     assert sources

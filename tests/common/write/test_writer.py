@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import PATIENCE_S
 
-from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
-from parquetry.common.process import locks
+from parquetry.common.base.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
+from parquetry.common.base.process import locks
 from parquetry.common.schema import (
     CompressedImageCodec,
     CompressedNdarrayCodec,

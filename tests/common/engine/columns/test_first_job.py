@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import PATIENCE_S
 
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.base.progress import CancelToken
 from parquetry.common.engine.columns.first_job import FirstJob, in_parts
-from parquetry.common.errors import PipelineError
-from parquetry.common.progress import CancelToken
 
 pytestmark = pytest.mark.versions
 
@@ -32,7 +32,7 @@ def test_each_value_is_in_one_part(count: int, most: int, threads: int) -> None:
             seen[job].extend(_values(part))
             lengths.append(len(_values(part)))
 
-        with first_job.helped(job):
+        with first_job.first_batch_boost(job):
             in_parts(count, most, work)
 
     with ThreadPoolExecutor(threads) as pool:
@@ -53,12 +53,12 @@ def test_the_thread_of_a_later_job_helps_first() -> None:
         done.append(("first", threading.current_thread().name))
 
     def run_first() -> None:
-        with first_job.helped(0):
+        with first_job.first_batch_boost(0):
             in_parts(2, 1, first)
 
     def run_second() -> None:
         begun.wait(PATIENCE_S)
-        with first_job.helped(1):
+        with first_job.first_batch_boost(1):
             in_parts(1, 1, lambda part: done.append(("second", threading.current_thread().name)))
 
     threads = [threading.Thread(target=run_first, name="one"), threading.Thread(target=run_second, name="two")]
@@ -81,12 +81,12 @@ def test_an_error_in_a_helping_thread_is_raised_in_the_first_job() -> None:
 
     def run_second() -> None:
         begun.wait(PATIENCE_S)
-        with first_job.helped(1):
+        with first_job.first_batch_boost(1):
             in_parts(1, 1, lambda part: None)
 
     second = threading.Thread(target=run_second, name="two")
     second.start()
-    with pytest.raises(ValueError, match="damaged"), first_job.helped(0):
+    with pytest.raises(ValueError, match="damaged"), first_job.first_batch_boost(0):
         in_parts(2, 1, first)
     second.join(PATIENCE_S)
 
@@ -94,11 +94,11 @@ def test_an_error_in_a_helping_thread_is_raised_in_the_first_job() -> None:
 def test_later_jobs_are_made_alone_once_the_first_is_over() -> None:
     first_job = FirstJob(4)
     parts: list[slice] = []
-    with first_job.helped(0):
+    with first_job.first_batch_boost(0):
         in_parts(8, 16, parts.append)
     assert [len(_values(part)) for part in parts] == [1] * 8  # two parts for each thread
     parts.clear()
-    with first_job.helped(1):
+    with first_job.first_batch_boost(1):
         in_parts(40, 16, parts.append)
     assert [len(_values(part)) for part in parts] == [16, 16, 8]
     parts.clear()

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.base.errors import DecodeError, NullValueError, PipelineError
 from parquetry.common.engine.columns.null_elements import filled, flagged
-from parquetry.common.errors import DecodeError, NullValueError, PipelineError
 from parquetry.common.schema.ragged import RaggedArray
 
 pytestmark = pytest.mark.versions

@@ -18,7 +18,7 @@ from faces import THREADS, plain
 from oracle import collapsed
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
+from parquetry.common.base.errors import DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
 
 pytestmark = pytest.mark.versions
 

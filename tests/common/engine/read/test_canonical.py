@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Unischema, UnischemaField
+from parquetry.common.base.errors import DecodeError
 from parquetry.common.engine.read.canonical import to_canonical
-from parquetry.common.errors import DecodeError
 
 KINDS = {"text": (np.str_, pa.string(), pa.large_string()), "bytes": (np.bytes_, pa.binary(), pa.large_binary())}
 

@@ -15,9 +15,9 @@ from builders import write_table
 from faces import plain
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import SchemaError
-from parquetry.common.layout.index import write_index
-from parquetry.common.layout.value_bounds import most_bytes
+from parquetry.common.base.errors import SchemaError
+from parquetry.common.dataset.index import write_index
+from parquetry.common.parquet.value_bounds import most_bytes
 
 pytestmark = pytest.mark.versions
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from processes import open_files
 
 from parquetry.common.engine.read.growing import GrowingArray
-from parquetry.common.layout import temporary
-from parquetry.common.layout.temporary import NoRoomError, TemporaryBuffer, temporary_directories, temporary_directory
+from parquetry.common.storage import temporary
+from parquetry.common.storage.temporary import NoRoomError, TemporaryBuffer, temporary_directories, temporary_directory
 
 _NUMBERS = st.integers(0, 9)
 _LEAVES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

@@ -18,7 +18,7 @@ from parquetry.common import Pipeline
 from parquetry.common.engine.read.column_reader import ReadRequest
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.list_reader import ListReader
-from parquetry.common.layout.list_pages import list_numbers
+from parquetry.common.parquet.list_pages import list_numbers
 
 PLAIN: dict[str, Any] = {"use_dictionary": False}
 

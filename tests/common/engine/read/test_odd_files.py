@@ -26,7 +26,7 @@ from faces import THREADS
 from ids import ids
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import DatasetError, DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
+from parquetry.common.base.errors import DatasetError, DecodeError, EmptySelectionError, FieldNotFoundError, SchemaError
 
 pytestmark = pytest.mark.versions
 

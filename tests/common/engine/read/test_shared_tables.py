@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from processes import PATIENCE_S
 
+from parquetry.common.base.memory.arrow_views import stream_bytes
 from parquetry.common.engine.read import shared_tables
 from parquetry.common.engine.read.shared_tables import SharedTables, can_share, new_contents
-from parquetry.common.memory.arrow_views import stream_bytes
 
 pytestmark = pytest.mark.skipif(not can_share(), reason="needs memory files and locks of open files")
 FORK = multiprocessing.get_context("fork")

@@ -13,13 +13,13 @@ import pytest
 from faces import SIDECAR, THREADS, Face
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.base.errors import DatasetError, DecodeError
 from parquetry.common.engine.read.column_reader import ReadRequest
 from parquetry.common.engine.read.disk_cache import DiskCache
 from parquetry.common.engine.read.fetch import Fetcher, fetchers_of
 from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.read.kept_tables import table_key
 from parquetry.common.engine.run.block import BlockParts
-from parquetry.common.errors import DatasetError, DecodeError
 
 pytestmark = pytest.mark.versions
 
@@ -152,7 +152,7 @@ def test_a_window_holds_each_part_to_its_rows() -> None:
 
 
 def test_the_rows_of_petastorms_readers_are_held_to_the_count(short: Path) -> None:
-    from parquetry.common.petastorm import make_batch_reader
+    from parquetry.common.compat.petastorm import make_batch_reader
 
     reader = make_batch_reader(short.parent.as_uri(), reader_pool_type="dummy", num_epochs=1)
     with reader, pytest.raises(Exception, match=CHUNK):

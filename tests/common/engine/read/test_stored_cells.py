@@ -26,6 +26,7 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
+from parquetry.common.base.errors import DatasetError, DecodeError
 from parquetry.common.engine.read import cell_reader, fetch, file_cells, open_file
 from parquetry.common.engine.read.cell_reader import CellReader
 from parquetry.common.engine.read.column_reader import NOTHING, ReadContext
@@ -33,11 +34,10 @@ from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
 from parquetry.common.engine.run.block_loader import loaders_of
-from parquetry.common.errors import DatasetError, DecodeError
-from parquetry.common.layout.file_versions import local_version
-from parquetry.common.layout.files import list_files
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.draws import BlockRows
+from parquetry.common.storage.file_versions import local_version
+from parquetry.common.storage.files import list_files
 
 pytestmark = pytest.mark.versions
 

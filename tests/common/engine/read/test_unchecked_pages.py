@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import NdarrayCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.base.errors import DatasetError
 from parquetry.common.engine.read import unchecked_pages
 from parquetry.common.engine.read.open_file import OpenFile
 from parquetry.common.engine.read.passed_pages import PassedPages, page_keys
 from parquetry.common.engine.read.unchecked_pages import UncheckedPages
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout.checksums import StoredPage
-from parquetry.common.layout.file_versions import local_version
+from parquetry.common.parquet.checksums import StoredPage
+from parquetry.common.storage.file_versions import local_version
 
 CHUNK = 7  # where the chunk begins in the file
 

@@ -19,9 +19,9 @@ from oracle import examples
 from refills import Batch, left_out, without
 
 from parquetry.common import Pipeline
-from parquetry.common.counting.counters import Counters
+from parquetry.common.base.errors import PipelineError, StateError
+from parquetry.common.base.metrics.counters import Counters
 from parquetry.common.engine.run.bad_rows import Failure, Row, bad_rows_of
-from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.step_iterator import StepIterator
 
 

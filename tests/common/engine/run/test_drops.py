@@ -12,8 +12,8 @@ from drive_rows import ROWS, write_drive
 from ids import ids
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import PipelineError, TransformError
-from parquetry.common.testing import assert_resumable
+from parquetry.common.apps.testing import assert_resumable
+from parquetry.common.base.errors import PipelineError, TransformError
 
 LEFT = [row["id"] for row in ROWS if row["id"] % 3 != 1]
 

@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import Pipeline, mix
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import NullValueError
+from parquetry.common.base.memory.arena import RegionPool
+from parquetry.common.base.native.library import is_compiled
 from parquetry.common.engine.columns.batch import to_numpy
 from parquetry.common.engine.read import item_order
 from parquetry.common.engine.read.column_reader import ReadContext
@@ -22,16 +26,12 @@ from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
 from parquetry.common.engine.run.block_loader import loaders_of
 from parquetry.common.engine.steps.source import as_slice
-from parquetry.common.errors import NullValueError
-from parquetry.common.layout.core_read import OrderedNumbers
-from parquetry.common.memory.arena import RegionPool
-from parquetry.common.native.library import is_compiled
-from parquetry.common.pipeline.iteration import batches_to_numpy
+from parquetry.common.parquet.native_decode import OrderedNumbers
+from parquetry.common.pipeline.pipeline_iterator import batches_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.plan.draws import BlockKey
 from parquetry.common.plan.program import ElementProgram
 from parquetry.common.schema.dtypes import delivered_dtype
-from parquetry.common.testing import assert_same
 
 ROWS = 3000
 WIDE = ("int32", "uint32", "float32")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
-from parquetry.common.engine.run.jobs import Job, JobPlanner, Merging
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.engine.run.jobs import Job, JobPlanner, JobSizer
+from parquetry.common.plan.order.cursor import Cursor
 
 VIEWS = ("where", "shuffle", "batch", "take", "skip", "repeat", "shard", "weigh", "bucket")
 MOST_JOBS = 40
@@ -21,7 +21,7 @@ MOST_JOBS = 40
 def planned(pipeline: Pipeline, workers: int, most: int, *, with_numbers: bool) -> Sequence[Job]:
     """Plans the jobs of the first worker, of up to ``most`` steps each."""
     plan, cursor = pipeline.plan(), Cursor(iteration=1, worker=0, workers=workers)
-    merging = Merging(most, 1 << 20)
+    merging = JobSizer(most, 1 << 20)
     planner = JobPlanner(plan, plan.steps(cursor), 1, merging=merging)
     if with_numbers:
         planner._of_consecutive_rows = lambda steps: None  # type: ignore[method-assign]

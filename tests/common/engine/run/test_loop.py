@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from builders import build
 
-from parquetry.common.counting.counters import Counters
+from parquetry.common.base.errors import DecodeError, PipelineError
+from parquetry.common.base.metrics.counters import Counters
 from parquetry.common.engine.run.block_store import BlockStore
-from parquetry.common.engine.run.jobs import Job, JobPlanner, Merging
+from parquetry.common.engine.run.jobs import Job, JobPlanner, JobSizer
 from parquetry.common.engine.run.loop import JobLoop
-from parquetry.common.errors import DecodeError, PipelineError
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.plan.order.cursor import Cursor
 
 
 class FailingPlanner(JobPlanner):
@@ -25,7 +25,7 @@ class FailingPlanner(JobPlanner):
 
     def __init__(self) -> None:
         self.jobs = [Job(number=0, steps=1, count=1, elements=1, draws=())]
-        self.merging = Merging()
+        self.merging = JobSizer()
         self.skips = self.is_over = False
 
     def __next__(self) -> Job:

@@ -13,9 +13,9 @@ import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
-from parquetry.common.engine.run.jobs import Merging
+from parquetry.common.engine.run.jobs import JobSizer
 from parquetry.common.engine.run.threads import ThreadedEngine
-from parquetry.common.order.cursor import Cursor
+from parquetry.common.plan.order.cursor import Cursor
 
 BATCH, BLOCKS = 8, 200
 MANY = 128
@@ -55,7 +55,7 @@ def test_the_first_batch_waits_for_few_blocks(blocks: str, read: list[int], on_e
     assert numbers == list(range(BLOCKS * BATCH))
 
 
-def steps_of(merging: Merging, jobs: int, *, step_bytes: int = 1, blocks_per_step: float = 0) -> list[int]:
+def steps_of(merging: JobSizer, jobs: int, *, step_bytes: int = 1, blocks_per_step: float = 0) -> list[int]:
     """Returns the number of steps of each job; a job is planned once the one before it is made."""
     found = []
     for _ in range(jobs):
@@ -67,25 +67,25 @@ def steps_of(merging: Merging, jobs: int, *, step_bytes: int = 1, blocks_per_ste
 
 
 def test_jobs_grow_from_one_step_to_the_most() -> None:
-    assert steps_of(Merging(20, 1 << 20), 7) == [1, 2, 4, 8, 16, 20, 20]
+    assert steps_of(JobSizer(20, 1 << 20), 7) == [1, 2, 4, 8, 16, 20, 20]
 
 
 def test_jobs_are_alone_unless_told_otherwise() -> None:
-    assert steps_of(Merging(), 3) == [1, 1, 1]
+    assert steps_of(JobSizer(), 3) == [1, 1, 1]
 
 
 def test_jobs_stay_as_small_as_their_bytes_must() -> None:
-    assert steps_of(Merging(MANY, 100), 6, step_bytes=10) == [1, 2, 4, 8, 10, 10]
-    assert steps_of(Merging(MANY, 100), 3, step_bytes=1000) == [1, 1, 1]
+    assert steps_of(JobSizer(MANY, 100), 6, step_bytes=10) == [1, 2, 4, 8, 10, 10]
+    assert steps_of(JobSizer(MANY, 100), 3, step_bytes=1000) == [1, 1, 1]
 
 
 def test_jobs_of_many_blocks_stay_small() -> None:
-    assert steps_of(Merging(MANY, 1 << 20), 6, blocks_per_step=1) == [1, 2, 4, 8, 8, 8]
-    assert steps_of(Merging(MANY, 1 << 20), 3, blocks_per_step=16) == [1, 1, 1]
+    assert steps_of(JobSizer(MANY, 1 << 20), 6, blocks_per_step=1) == [1, 2, 4, 8, 8, 8]
+    assert steps_of(JobSizer(MANY, 1 << 20), 3, blocks_per_step=16) == [1, 1, 1]
 
 
 def test_jobs_grow_once_for_those_that_were_planned_before() -> None:
-    merging = Merging(MANY, 1 << 20)
+    merging = JobSizer(MANY, 1 << 20)
     for _ in range(5):
         merging.made(1, 1)
     assert merging.steps == 2

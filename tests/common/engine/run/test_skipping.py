@@ -19,13 +19,13 @@ from ids import ids_by_element as ids
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
-from parquetry.common.counting.counters import Count, Counters
-from parquetry.common.counting.loader_stats import SkippedRow
+from parquetry.common.base.errors import DecodeError, PipelineError, StateError
+from parquetry.common.base.metrics.counters import Count, Counters
+from parquetry.common.base.metrics.loader_stats import SkippedRow
 from parquetry.common.engine.run.bad_rows import BadRows, FailedItem, bad_rows_of
 from parquetry.common.engine.run.skipping import SkippingPlanner
-from parquetry.common.errors import DecodeError, PipelineError, StateError
-from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.step_iterator import StepIterator
+from parquetry.common.plan.order.cursor import Cursor
 
 ROWS = 23
 BAD = (0, 7, 8, 22)

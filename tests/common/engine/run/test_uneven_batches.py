@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import NdarrayCodec, Pipeline, UnischemaField, mix
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import DecodeError
 from parquetry.common.engine.run import decode_threads
-from parquetry.common.errors import DecodeError
-from parquetry.common.testing import assert_same
 from parquetry.common.transport.sidecar.protocol import BatchHeader
 
 ROWS = 700

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.errors import EmptySelectionError, NullValueError, PipelineError, StateError
+from parquetry.common.base.errors import EmptySelectionError, NullValueError, PipelineError, StateError
 from parquetry.common.pipeline.step_iterator import StepIterator
 
 ROWS = 30

@@ -9,7 +9,7 @@ import pytest
 from drive_rows import ROWS, drive_once
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import TransformError
+from parquetry.common.base.errors import TransformError
 
 pytestmark = pytest.mark.versions
 

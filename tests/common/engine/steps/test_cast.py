@@ -15,8 +15,8 @@ from cases import every_case
 from drive_rows import ROWS, drive_url_once
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.arrow_stream import serve
-from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError, TransformError
+from parquetry.common.base.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError, TransformError
+from parquetry.common.server import serve
 
 pytestmark = pytest.mark.versions
 

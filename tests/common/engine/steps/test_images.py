@@ -24,11 +24,11 @@ from PIL import Image
 from processes import PATIENCE_S
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
+from parquetry.common.apps.testing import assert_resumable, assert_same
+from parquetry.common.base.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
 from parquetry.common.engine.steps import image_kernels
 from parquetry.common.engine.steps.random_numbers import ItemKeys, uniform
-from parquetry.common.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
 from parquetry.common.schema.images import CompressedImageCodec as Codec
-from parquetry.common.testing import assert_resumable, assert_same
 
 pytestmark = pytest.mark.versions
 

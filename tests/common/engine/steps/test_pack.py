@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
+from parquetry.common.apps.testing import assert_resumable, assert_same
+from parquetry.common.base.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.engine.run.block import BlockParts
-from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
-from parquetry.common.testing import assert_resumable, assert_same
 
 pytestmark = pytest.mark.versions
 

@@ -12,9 +12,9 @@ from drive_rows import ROWS, drive_url_once
 from ids import ids
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.base.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.common.engine.steps.shaping import pad_batches
-from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.schema.element import OutputField
 from parquetry.common.schema.field import Shape
 from parquetry.common.stages.pad import PadStep

@@ -20,8 +20,8 @@ import pytest
 from builders import Built, build, built_once
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import DecodeError, PipelineError, TransformError
-from parquetry.common.testing import assert_same
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import DecodeError, PipelineError, TransformError
 
 ROWS = 40
 VECTOR = UnischemaField("double", np.int64, (3,))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from parquetry.common.transport.served.tokens import read_token, same_token
 

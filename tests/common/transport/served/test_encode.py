@@ -11,8 +11,8 @@ import pytest
 from builders import ALL_FIELDS, Built, built_once
 
 from parquetry.common import Pipeline
+from parquetry.common.base.errors import EncodeError, SidecarError
 from parquetry.common.engine.columns.batch import Column
-from parquetry.common.errors import EncodeError, SidecarError
 from parquetry.common.pipeline.step_iterator import StepIterator
 from parquetry.common.transport.served.arrays import flat_array, list_array, numbers_of
 from parquetry.common.transport.served.decode import decode_rows, element_of_schema

@@ -12,7 +12,7 @@ from builders import build
 from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
 from parquetry.common.transport.sidecar.client import SidecarClient
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 

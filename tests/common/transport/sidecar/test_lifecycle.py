@@ -23,7 +23,7 @@ from processes import command_of, gone, run_python
 
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import DatasetError, DecodeError, PipelineError, SidecarError, TransformError
+from parquetry.common.base.errors import DatasetError, DecodeError, PipelineError, SidecarError, TransformError
 from parquetry.common.transport.sidecar.idle_pool import FEWEST_KEPT, IDLE, RecentMost
 
 pytestmark = [

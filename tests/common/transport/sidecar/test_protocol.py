@@ -21,12 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sidecar_packets import BROKEN, golden, request
 
+from parquetry.common.apps.testing import assert_same
+from parquetry.common.base.errors import SidecarError
+from parquetry.common.base.memory.memory_file import memory_file
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings
-from parquetry.common.errors import SidecarError
-from parquetry.common.memory.memory_file import memory_file
-from parquetry.common.order.cursor import Cursor, Origin
+from parquetry.common.plan.order.cursor import Cursor, Origin
 from parquetry.common.schema.element import OutputField
-from parquetry.common.testing import assert_same
 from parquetry.common.transport.sidecar import client, protocol
 from parquetry.common.transport.sidecar.channel import Channel
 from parquetry.common.transport.sidecar.protocol import (

@@ -21,8 +21,8 @@ from parquetry.common import (
     mix,
     write_dataset,
 )
+from parquetry.common.apps.testing import assert_same
 from parquetry.common.schema import images
-from parquetry.common.testing import assert_same
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 from parquetry.common.transport.sidecar.runners import needs_workers
 

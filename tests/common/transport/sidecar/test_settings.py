@@ -17,7 +17,7 @@ import pytest
 from processes import PATIENCE_S, gone, open_files
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import SidecarError
+from parquetry.common.base.errors import SidecarError
 from parquetry.common.transport.sidecar import client, idle_pool
 from parquetry.common.transport.sidecar.idle_pool import IDLE
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.base.errors import DatasetError
 from parquetry.common.engine.read.column_reader import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.large_blocks import LargeColumns
 from parquetry.common.engine.read.stored_cells import StoredCells
-from parquetry.common.errors import DatasetError
-from parquetry.common.layout.temporary import NoRoomError
 from parquetry.common.plan.draws import BlockRows
+from parquetry.common.storage.temporary import NoRoomError
 from parquetry.common.transport.sidecar import shared_blocks
 from parquetry.common.transport.sidecar.shared_blocks import ExportedBlock, export_block, open_exported
 

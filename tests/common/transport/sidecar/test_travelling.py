@@ -20,8 +20,8 @@ from fsspec.implementations.local import LocalFileSystem
 from processes import PATIENCE_S, run_python
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream.own_server import OwnServer
-from parquetry.common.errors import PipelineError
+from parquetry.common.base.errors import PipelineError
+from parquetry.common.server.own_server import OwnServer
 
 pytestmark = pytest.mark.versions
 

@@ -1,0 +1,1 @@
+"""The command line, reports, and tools for whole datasets."""

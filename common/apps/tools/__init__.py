@@ -1,0 +1,27 @@
+"""Tools for whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`, `rewrite`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...base.process.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .converting import convert
+    from .copying import CopyReport, conditions, copy
+    from .generating import generate_metadata
+    from .migrating import Migration, migrate
+    from .rewriting import rewrite
+
+__all__ = ["CopyReport", "Migration", "conditions", "convert", "copy", "generate_metadata", "migrate", "rewrite"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".converting": ("convert",),
+        ".copying": ("CopyReport", "conditions", "copy"),
+        ".generating": ("generate_metadata",),
+        ".migrating": ("Migration", "migrate"),
+        ".rewriting": ("rewrite",),
+    },
+)

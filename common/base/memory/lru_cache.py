@@ -1,0 +1,67 @@
+"""`LRUCache`: a cache of the values that were used last, limited in number or in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from ..process.forks import ForkLock
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class LRUCache(Generic[Key, Value]):
+    """Keeps the most recently used values, and at least one. Thread-safe, and usable in a forked child.
+
+    Args:
+        limit: the largest sum of sizes.
+        size_of: returns the size of a value. By default, each counts as one.
+
+    Attributes:
+        size: the sum of the sizes of the values that are kept.
+    """
+
+    def __init__(self, limit: int, size_of: Callable[[Value], int] = lambda value: 1) -> None:
+        self.limit = limit
+        self.size = 0
+        self._size_of = size_of
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = ForkLock()
+
+    def get(self, key: Key) -> Value | None:
+        """Returns a value, or ``None`` if it is not kept."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def keep(self, key: Key, value: Value) -> None:
+        """Keeps a value, unless one is kept under this key."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = value
+                self.size += self._size_of(value)
+            while self.size > self.limit and len(self._kept) > 1:
+                self.size -= self._size_of(self._kept.popitem(last=False)[1])
+
+    def made(self, key: Key, make: Callable[[], Value]) -> Value:
+        """Returns a value. If it is not kept, makes and keeps it. Two threads may make it at the same time."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.keep(key, value)
+        return value
+
+    def clear(self) -> None:
+        """Drops every value."""
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)

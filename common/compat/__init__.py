@@ -1,0 +1,1 @@
+"""Petastorm's names, Spark, and Ray Data."""

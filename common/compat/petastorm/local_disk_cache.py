@@ -1,0 +1,79 @@
+"""`LocalDiskCache`: caches picklable values by key in a directory of this user."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import PipelineError
+from ...storage.file_cache import FileCache
+from .cache import CacheBase
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class LocalDiskCache(CacheBase):
+    """Caches values on disk; removes the least recently used ones to make room.
+
+    Files are pickles. A file that another user owns or could write is never read; its value is made again. If the disk
+    is full, values are made without being cached.
+
+    Args:
+        path: the directory.
+        size_limit_bytes: total size of all values.
+        expected_row_size_bytes: unused.
+        shards: unused.
+        cleanup: whether `cleanup` removes the directory.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        size_limit_bytes: int,
+        expected_row_size_bytes: int,
+        shards: int = 6,
+        cleanup: bool = False,
+        **settings: object,
+    ) -> None:
+        if not isinstance(size_limit_bytes, int) or size_limit_bytes < 1:
+            raise PipelineError(f"LocalDiskCache: expected size_limit_bytes >= 1, got {size_limit_bytes!r}.")
+        self._directory = path
+        self._kept = FileCache(path, ".pickle", max_bytes=size_limit_bytes)
+        self._cleanup = cleanup
+
+    def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:
+        digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+        path = Path(self._kept.path(digest))
+        try:
+            with open(path, "rb") as file:
+                _check_own(file.fileno())
+                value = pickle.load(file)
+        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError):
+            value = fill_cache_func()
+            data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+            try:
+                self._kept.keep(digest, len(data), lambda hidden: Path(hidden).write_bytes(data))
+            except OSError as error:
+                _LOGGER.warning("%s could not be kept: %s", path, error)
+            return value
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return value
+
+    def cleanup(self) -> None:
+        if self._cleanup:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _check_own(file: int) -> None:
+    """Raises `PermissionError` if another user owns the file or can write it."""
+    status = os.fstat(file)
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+        raise PermissionError("it belongs to another user, or others can write to it")

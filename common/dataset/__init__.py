@@ -1,0 +1,1 @@
+"""What is stored as a whole: partitions, row groups, the index, deleted rows, and snapshots of tables."""

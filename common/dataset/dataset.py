@@ -1,0 +1,691 @@
+"""`StoredDataset`: the files, the schema, and the table of row groups of one dataset.
+
+It takes URLs and returns numpy columns with one entry per row group, ordered by full file path and then by row group.
+Footers are read at most once, and only if the schema and a row-group index do not have the answer.
+"""
+
+from __future__ import annotations
+
+import copy
+import decimal
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..base.errors import DatasetError, ParquetryError, SchemaError
+from ..base.memory.arrow_views import as_numpy
+from ..base.process.forks import cached_property
+from ..base.urls import clean_cause, url_without_secrets
+from ..parquet.checksums import VERIFY, Verify
+from ..parquet.evolution import DistinctSchemas, strained, unify_schemas
+from ..parquet.footers import REMOVED, checked_footer, footer_digest, read_footer, read_footers, remedy, why
+from ..parquet.group_footers import read_group_footer
+from ..parquet.int96 import footer_schema, has_nanoseconds
+from ..parquet.nested import usual_type, variable, wide
+from ..schema.dtypes import is_bytes
+from ..schema.field import Unischema, UnischemaField, match_names, schema_from_metadata
+from ..schema.infer import flatten_fields, infer_fields
+from ..schema.petastorm_metadata import schema_from_petastorm
+from ..schema.ragged import ends_of
+from ..storage.file_cache import user_cache
+from ..storage.file_versions import FileVersion, changed
+from ..storage.files import DataFile, FileListing, list_files, warn_of_splits
+from ..storage.filesystem import resolve
+from ..storage.opening import check_used, opened
+from ..storage.patterns import Pattern
+from ..storage.retries import is_local, with_retries
+from ..storage.store_answers import StoreError
+from ..storage.stores import ForkSafeFileSystem
+from ..storage.table_logs import check_no_deletes
+from .deletes import deleted_rows
+from .file_schemas import (
+    MOST_EXAMPLES,
+    FileSchema,
+    SomeFiles,
+    differing_columns,
+    joined,
+    missing_columns,
+    schemas_from_bytes,
+    schemas_key,
+    schemas_to_bytes,
+    undeclared,
+    with_new_columns,
+    with_nullable,
+)
+from .index import RowGroupIndex, load_index
+from .partitions import partition_columns
+from .row_groups import MAX_VALUE_BYTES, RowGroups, describe_row_group
+from .stored_keys import agree, stored_keys, warn_of_differences
+from .table import Table, TableColumn
+from .table_dataset import describe_table, table_filesystem, table_listing
+from .table_read import locate
+
+LABELS_KEY = b"parquetry.class_names.v1"
+_LOGGER = logging.getLogger(__name__)
+_warned: set[tuple[str, str]] = set()
+_MANY_FILES = 1000  # whose columns are kept, because a process that needs only them reads no other part of the footers
+
+
+class StoredDataset:
+    """A dataset as stored. Everything is read lazily and only once.
+
+    Args:
+        listing: the files that another process listed, to read the same versions; ``None`` lists them now.
+        verify, max_value_bytes: see `Options`.
+
+    Raises:
+        DatasetError: a URL does not exist, or has no Parquet files.
+    """
+
+    _filesystem: ForkSafeFileSystem | None = None
+    _cast: Container[str] = frozenset()
+    _is_declared = False  # whether the user's declarations change the type of a column
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        filesystem: object = None,
+        storage_options: Mapping[str, Any] | None = None,
+        table: Table | None = None,
+        listing: FileListing | None = None,
+        verify: Verify = "written",
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
+        self.verify = verify
+        self.max_value_bytes = max_value_bytes
+        options = dict(storage_options) if storage_options else None
+        self.table = table
+        self._located: dict[tuple[int, str], str | None] = {}
+        self._lists = listing is None  # so that only the first process warns
+        self._folder: tuple[ForkSafeFileSystem, str] | None = None
+        if table is not None and table.is_manifest:
+            folder, place = resolve(urls[0], filesystem=filesystem, storage_options=options)
+            self._folder = ForkSafeFileSystem(folder), place
+            manifest = table.files[0].path
+            if not os.path.exists(manifest):
+                raise DatasetError(
+                    f"image folder '{urls[0]}': expected its manifest in the cache directory, but {manifest} is gone. "
+                    "Call from_image_folder() again to list the folder as it is now."
+                )
+        if listing is not None:
+            store = table_filesystem(urls[0], table, filesystem=filesystem, storage_options=options)
+            self._listing = replace(listing, filesystem=store)
+        elif table is None:
+            self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
+            if len(urls) == 1:
+                warn_of_splits(urls[0], self._listing)
+        else:
+            self._listing = table_listing(urls[0], table, filesystem=filesystem, storage_options=options)
+        self._filesystem = ForkSafeFileSystem(self._listing.filesystem)
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The data files, sorted by full path."""
+        return self._listing.files
+
+    @property
+    def listing(self) -> FileListing:
+        """The listing without its file system, for another process that must read the same file versions."""
+        return replace(self._listing, filesystem=None)  # the receiving process sets it up again
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """The file system that holds the files."""
+        if self._filesystem is None:
+            self._filesystem = ForkSafeFileSystem(self._listing.filesystem)
+        return self._filesystem.here
+
+    @property
+    def folder(self) -> tuple[pafs.FileSystem, str]:
+        """The file system and the directory of the files that a manifest lists."""
+        assert self._folder is not None  # set if the table is a manifest
+        return self._folder[0].here, self._folder[1]
+
+    @cached_property
+    def listed_bytes(self) -> np.ndarray:
+        """The total bytes of the files that each row group of a manifest lists."""
+        try:
+            with self.open(0) as source:
+                sizes = as_numpy(
+                    pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
+                )
+        except FileNotFoundError as error:
+            raise DatasetError(f"file {self.files[0].shown_path}: {REMOVED}.") from clean_cause(error)
+        ends = np.cumsum(self.row_groups.rows)
+        return np.diff(ends_of(sizes)[ends], prepend=0)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The directories or files that the URLs named; for a pattern, the files that match."""
+        return self._listing.roots
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns among the URLs."""
+        return self._listing.patterns
+
+    def directory(self, what: str) -> str:
+        """The directory that the only URL named; see `FileListing.directory`."""
+        return self._listing.directory(what)
+
+    @cached_property
+    def _described(self) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+        return _describe(self) if self.table is None else describe_table(self, self.table)
+
+    @property
+    def schema(self) -> Unischema:
+        """Every readable field, including partition columns."""
+        return self._described[0]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Columns that cannot become tensors, each with the reason."""
+        return self._described[1]
+
+    @property
+    def partitions(self) -> dict[str, pa.Array]:
+        """The value of each partition column in each file."""
+        return self._described[2]
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """The Arrow type of every field as seen by filters, windows and decoders, whatever type each file stores.
+
+        It is the type that all files share. Where they differ, it is the declared type, or else the narrowest type for
+        the values of all files, each of which is checked as it is read.
+        """
+        if self.table is not None:
+            types = {name: wide(column.arrow) for name, column in self.columns.items()}
+        else:
+            types = {path: usual_type(column.type) for path, column in self._unified[0]}
+        declared = {f.name: f.storage.arrow_type(f) for f in self.schema if f.name not in types}
+        images = {name: types[stored] for name, stored in self.image_bytes.items()}
+        return {**types, **declared, **images, **{name: values.type for name, values in self.partitions.items()}}
+
+    @cached_property
+    def image_bytes(self) -> dict[str, str]:
+        """Maps each struct of ``bytes`` and ``path``, as Hugging Face stores images, to the dotted name of its bytes.
+
+        The name of such a struct selects a field that is declared with a codec. It is not a field of the schema.
+        """
+        fields = self.schema.fields
+        names = [name.removesuffix(".bytes") for name, field in fields.items() if is_bytes(field.dtype)]
+        return {name: f"{name}.bytes" for name in names if f"{name}.path" in fields and name not in fields}
+
+    @cached_property
+    def _unified(self) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
+        return unify_schemas(self._first_files, self._declared_types, self._cast)
+
+    @cached_property
+    def strained(self) -> frozenset[str]:
+        """The columns that have values in some file which their type in the dataset may not represent."""
+        return strained(self._first_files, self._unified[0]) if self.table is None else frozenset()
+
+    @property
+    def _first_files(self) -> list[tuple[str, pa.Schema]]:
+        """The distinct schemas, each with the first file that has it."""
+        return [(schema.examples[0], schema.arrow) for schema in self._schemas]
+
+    @cached_property
+    def _schemas(self) -> list[FileSchema]:
+        return _distinct_schemas(self)
+
+    @cached_property
+    def _declared(self) -> Unischema | None:
+        """The schema in the dataset's own metadata, and in that of its files."""
+        return _declared_schema(replace(self._listing, filesystem=self.filesystem), self)
+
+    @cached_property
+    def _declared_types(self) -> dict[str, pa.DataType]:
+        """The types to read columns in whose files differ, where a schema or the user declares one."""
+        return _types_of(self._declared or ())
+
+    def declaring(self, fields: Iterable[UnischemaField], cast: Collection[str] = ()) -> StoredDataset:
+        """Returns this dataset with other types where files differ.
+
+        Args:
+            fields: the fields that the user declares.
+            cast: see `unify_schemas`.
+        """
+        types = _types_of(fields)
+        if self.table is not None or not (types or cast):
+            return self
+        _ = self._schemas  # reads the footers or the index once for both
+        dataset = copy.copy(self)
+        for name in ("_unified", "_described", "types", "image_bytes", "strained", "fingerprint", "version"):
+            dataset.__dict__.pop(name, None)
+        dataset._declared_types, dataset._cast = {**self._declared_types, **types}, cast or self._cast
+        dataset._is_declared = True
+        return self if dataset._unified == self._unified else dataset
+
+    @property
+    def missing(self) -> dict[str, SomeFiles]:
+        """The fields of the schema that some files lack, with these files. The fields are null there."""
+        if self.table is not None:
+            return {}
+        return missing_columns((name for name in self.schema.fields if name not in self.partitions), self._schemas)
+
+    @property
+    def unlike_files(self) -> list[int]:
+        """The numbers of the first files that have each of the distinct schemas."""
+        return [schema.first for schema in self._schemas]
+
+    @property
+    def differing(self) -> dict[str, dict[str, SomeFiles]]:
+        """The fields of the schema that files store in different types, with the files that have each type."""
+        if self.table is not None:
+            return {}
+        columns = differing_columns(self._schemas)
+        return {name: types for name, types in columns.items() if name in self.schema and name not in self.partitions}
+
+    @property
+    def stored_names(self) -> frozenset[str]:
+        """The columns of all files: of the top level, and by dotted path."""
+        return frozenset[str]().union(*(schema.names for schema in self._schemas))
+
+    @property
+    def shadowed(self) -> list[str]:
+        """The partition columns that some files store, too. The values of the directories count."""
+        if self.table is not None:
+            return []
+        stored = self.stored_names if self.partitions else ()
+        return [name for name in self.partitions if name in stored]
+
+    @property
+    def undeclared(self) -> list[str]:
+        """The columns of every file that the metadata leaves out, so that they are no fields."""
+        if self.table is not None or self._declared is None:
+            return []
+        known = {**self.schema.fields, **self.refused}
+        return undeclared(known, (path for path, _ in self._unified[0]))
+
+    @property
+    def not_added(self) -> dict[str, str]:
+        """The columns that only some files have, that the metadata does not declare, and that cannot become fields,
+        with the reason. They are left out.
+        """
+        if self.table is not None or self._declared is None:
+            return {}
+        return _not_added(self._described[1], self._schemas)
+
+    @cached_property
+    def footers(self) -> list[pq.FileMetaData]:
+        """The footer of each file. This reads all footers; use `footer` if you need only one."""
+        return read_footers(self.filesystem, self.files)
+
+    @property
+    def has_footers(self) -> bool:
+        """Whether the footers of all files were read."""
+        return "footers" in self.__dict__
+
+    def footer(self, file: int) -> pq.FileMetaData:
+        """The footer of one file, by its number."""
+        if self.has_footers:
+            return self.footers[file]
+        return read_footer(self.filesystem, self.files[file])
+
+    def group_footer(self, row_group: int) -> tuple[pq.FileMetaData, int]:
+        """A footer that describes one row group, and the row group's number in that footer."""
+        groups = self.row_groups
+        file, group = int(groups.file[row_group]), int(groups.group[row_group])
+        if self.has_footers:
+            return self.footers[file], group
+        bounds = np.array([file, file + 1], groups.file.dtype)  # of another dtype, numpy would convert all files first
+        first, end = np.searchsorted(groups.file, bounds)
+        return read_group_footer(self.filesystem, self.files[file], group, int(end - first))
+
+    @contextmanager
+    def open(self, file: int, *, ranges: bool = False) -> Iterator[pa.NativeFile]:
+        """Opens a data file by number and checks that the block reads the planned version of it.
+
+        Args:
+            ranges: the block only reads ranges; see `opened`.
+
+        Raises:
+            DatasetError: the file changed since it was listed. Raised at the end of the block, or in place of an error
+                inside it.
+        """
+        version = self.files[file].version
+        with opened(self.filesystem, version, ranges=ranges) as source:
+            yield source
+            if not version.has_version_metadata and not checked_footer(source).equals(self.footer(file)):
+                raise changed(version, version)
+
+    def check_unchanged(self) -> None:
+        """Checks the remote files that were read since their last check. Call it at the end of an epoch.
+
+        Raises:
+            DatasetError: one of them has changed, or the store fails.
+        """
+        if is_local(self.filesystem):
+            return
+        try:
+            versions = [file.version for file in self.files]
+            named = self.table is not None or not {version.path for version in versions}.isdisjoint(self.roots)
+            check_used(self.filesystem, versions, directories=() if named else self.roots)
+        except StoreError as error:
+            raise DatasetError(
+                f"files of the epoch: cannot be checked for changes, {error}. {error.advice}"
+            ) from clean_cause(error)
+
+    @cached_property
+    def index(self) -> RowGroupIndex | None:
+        """The dataset's row-group index; ``None`` if there is none or it does not match the files."""
+        return load_index(replace(self._listing, filesystem=self.filesystem)) if self.table is None else None
+
+    @cached_property
+    def row_groups(self) -> RowGroups:
+        """The table of row groups, from the index if there is one, otherwise from the footers."""
+        if self.index is not None:
+            return RowGroups(file=self.index.file, group=self.index.group, rows=self.index.rows)
+        per_file = np.array([footer.num_row_groups for footer in self.footers], dtype=np.int64)
+        rows = [
+            footer.row_group(number).num_rows
+            for footer, count in zip(self.footers, per_file, strict=True)
+            for number in range(count)
+        ]
+        file = np.repeat(np.arange(len(per_file)), per_file)
+        if min(rows, default=0) < 0:
+            path = self.files[int(file[int(np.argmin(rows))])].shown_path
+            raise DatasetError(f"file {path}: expected row groups of 0 rows or more, got {min(rows)}. Write it again.")
+        starts = np.cumsum(per_file) - per_file
+        group = np.arange(len(file)) - starts[file] if len(file) else np.zeros(0, np.int64)
+        return RowGroups(file=file.astype(np.int64), group=group.astype(np.int64), rows=np.asarray(rows, np.int64))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of relative paths, file sizes, row counts of all row groups, and schema, wherever the files are."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files if self._folder is None else ():
+            digest.update(f"{file.relative}\0{file.size_bytes}\0".encode())
+        digest.update(self.row_groups.file.tobytes() + self.row_groups.rows.tobytes())
+        digest.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
+        if self.table is not None:
+            digest.update(self.table.digest.encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of the store, the files and their versions, used as the key for everything cached about the dataset.
+
+        Every process that sees the same store and files computes the same digest. It needs only the listing, plus the
+        footers of files for which the store reports neither a time nor a tag.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for version in (*(file.version for file in self.files), *self._listing.metadata_files):
+            digest.update(version.shared_key.encode("utf-8", "surrogateescape") + b"\0")
+        for number, file in enumerate(self.files):
+            if not file.version.has_version_metadata:
+                digest.update(footer_digest(self.footer(number)))
+        if self.table is not None:
+            digest.update(self.table.digest.encode())
+        if self.verify != VERIFY[0]:  # cached data was checked at this level
+            digest.update(self.verify.encode())
+        if self._is_declared:  # windows have gaps in the unit of their field
+            digest.update(str(self._unified[0]).encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """For each field of class numbers, the names of the classes."""
+        if self.table is not None:
+            return dict(self.table.labels)
+        for version in self._listing.metadata_files:
+            text = read_key_values(self.filesystem, version).get(LABELS_KEY)
+            if text is not None:
+                return {name: tuple(names) for name, names in json.loads(text).items()}
+        return {}
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether `version` identifies the data uniquely, so that other plans may use what is cached under it."""
+        return all(file.version.is_cacheable for file in self.files)
+
+    # --- tables ---
+
+    @cached_property
+    def columns(self) -> dict[str, TableColumn]:
+        """The columns of the table by name; empty if the dataset is not a table."""
+        if self.table is None:
+            return {}
+        columns = {column.name: column for column in self.table.columns}
+        return columns | {name: replace(columns[stored], name=name) for name, stored in self.image_bytes.items()}
+
+    def values_of(self, file: int) -> dict[str, str | None]:
+        """The column values in one file that the table metadata states, as text."""
+        return {} if self.table is None else dict(self.table.files[file].values)
+
+    def stored_name(self, file: int, name: str) -> str | None:
+        """A field's dotted name in a file; ``None`` if the file lacks the field."""
+        if self.table is None:
+            return name
+        if (file, name) not in self._located:
+            self._located[file, name] = self._locate(file, name)
+        return self._located[file, name]
+
+    def _locate(self, file: int, name: str) -> str | None:
+        if self.columns[name].in_files:
+            return None
+        path = locate(footer_schema(self.footer(file)), self.columns[name], where=self.files[file].shown_path)
+        return None if path is None else ".".join(path)
+
+    @cached_property
+    def deleted(self) -> dict[int, np.ndarray]:
+        """The deleted rows of each row group that has any."""
+        return deleted_rows(self)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the files are on a remote store, so that many reads must be in flight at once."""
+        filesystem = self.filesystem if self._folder is None else self.folder[0]
+        return bool(filesystem.type_name != "local")
+
+    def field(self, name: str) -> UnischemaField:
+        """A readable field: one of the schema, or an image of `image_bytes` under the name of its struct."""
+        stored = self.image_bytes.get(name)
+        return self.schema[name] if stored is None else self.schema[stored].replace(name=name)
+
+    def match(self, patterns: Sequence[str] | None) -> list[str]:
+        """The fields that the patterns select, in schema order; ``None`` selects all fields.
+
+        A regex matches only fields of the schema. Names in `image_bytes` must be given in full.
+
+        Raises:
+            FieldNotFoundError: a pattern matches nothing.
+            SchemaError: a selected column cannot become a tensor.
+        """
+        if patterns is None:
+            hides = self.refused and self.table is None and self._declared is not None  # the metadata leaves them out
+            for reason in () if hides else self.refused.values():
+                cannot = ", ".join(map(repr, list(self.refused)[:20])) + (", ..." if len(self.refused) > 20 else "")
+                raise SchemaError(f"{reason} Fields that cannot be read: {cannot}; select('.*') keeps all others.")
+            if not self.schema.fields:
+                places = ", ".join(map(url_without_secrets, self.roots))
+                raise SchemaError(f"{places}: expected files with columns, got none. Write them again with columns.")
+            return list(self.schema.fields)
+        names = dict.fromkeys([*self.schema.fields, *self.refused])
+        selection: set[str] = set()
+        for pattern in patterns:
+            if isinstance(pattern, str) and pattern in self.refused:
+                raise SchemaError(self.refused[pattern])
+            if isinstance(pattern, str) and pattern in self.image_bytes:
+                selection.add(pattern)
+                continue
+            matches = match_names(pattern, names)
+            usable = [name for name in matches if name not in self.refused]
+            if not usable:
+                raise SchemaError(self.refused[matches[0]])
+            selection.update(usable)
+        structs = {stored: name for name, stored in self.image_bytes.items() if name in selection}
+        ordered = [part for name in self.schema.fields for part in (structs.get(name, name), name)]
+        return [name for name in dict.fromkeys(ordered) if name in selection]
+
+    def describe_row(self, row_group: int, row: int) -> str:
+        """Describes the position of a row, for messages."""
+        return f"{describe_row_group(self, row_group)}, row {row}"
+
+
+def _types_of(fields: Iterable[UnischemaField]) -> dict[str, pa.DataType]:
+    """Returns the Arrow types that fields declare for their columns, by name. Decimals leave their digits open."""
+    types = {}
+    for field in fields:
+        if not field.storage.coded and field.dtype is not decimal.Decimal:
+            with suppress(SchemaError):  # a unit that Parquet does not store
+                types[field.name] = variable(wide(field.storage.arrow_type(field)))
+    return types
+
+
+def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+    schemas = dataset._schemas
+    for each in schemas:
+        check_no_deletes(each.examples[0], each.arrow)
+    columns, refused = dataset._unified
+    if dataset._declared is None:
+        schema, unusable = infer_fields(columns)
+        refused = {**refused, **unusable}
+    else:
+        schema, unusable = with_new_columns(dataset._declared, columns, schemas)
+        refused = {**{name: why for name, why in refused.items() if name not in schema}, **unusable}
+    declared = dataset._declared.fields if dataset._declared is not None else {}
+    stored = stored_keys(dataset.files, dataset._declared, schemas)
+    partitions, fields = partition_columns(dataset.files, schema, declared, stored, partial(agree, dataset))
+    for key in partitions.keys() & stored.keys() if dataset._lists else ():
+        warn_of_differences(dataset, url_without_secrets(dataset.roots[0]), key, partitions[key], schemas)
+    schema = with_nullable(schema, missing_columns((name for name in schema.fields if name not in partitions), schemas))
+    if fields:
+        others = {name: field for name, field in fields.items() if name not in schema}
+        schema = Unischema(schema.name, [*(fields.get(field.name, field) for field in schema), *others.values()])
+    refused = {name: reason for name, reason in refused.items() if name not in fields}
+    if dataset._declared is not None and dataset._lists:
+        _warn_of_columns(url_without_secrets(dataset.roots[0]), _not_added(refused, schemas))
+    return schema, refused, partitions
+
+
+def _not_added(refused: Mapping[str, str], schemas: Sequence[FileSchema]) -> dict[str, str]:
+    newer = missing_columns(refused, schemas)
+    return {name: reason for name, reason in refused.items() if name in newer}
+
+
+def _warn_of_columns(root: str, not_added: Mapping[str, str]) -> None:
+    for name, reason in not_added.items():
+        if (root, name) not in _warned:
+            _warned.add((root, name))
+            _LOGGER.warning(
+                "dataset '%s': column '%s', which the schema in the metadata does not declare, is left out: %s",
+                root,
+                name,
+                reason,
+            )
+
+
+def first_schema(dataset: StoredDataset) -> tuple[str, pa.Schema]:
+    """Returns the path and the Arrow schema of the first file."""
+    return dataset.files[0].shown_path, _schema_of(dataset, 0)
+
+
+def _schema_of(dataset: StoredDataset, file: int) -> pa.Schema:
+    footer = dataset.footer(file)
+    with _naming(dataset.files[file].shown_path):
+        return footer_schema(footer)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except ParquetryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"file {path}: expected columns that Arrow has types for, got: {why(error)}. Write it again without the "
+            "column, or leave the file out."
+        ) from clean_cause(error)
+
+
+def _distinct_schemas(dataset: StoredDataset) -> list[FileSchema]:
+    """The distinct Arrow schemas of the files, in order of first occurrence."""
+    if dataset.index is not None:
+        place = {file.path: number for number, file in enumerate(dataset.files)}
+        described = [(place[path], arrow) for path, arrow in dataset.index.schemas]
+        if dataset.index.is_old:
+            described = [(n, _schema_of(dataset, n) if has_nanoseconds(arrow) else arrow) for n, arrow in described]
+        return [FileSchema.of(arrow, [n], [dataset.files[n].shown_path], counted=False) for n, arrow in described]
+    key = schemas_key(dataset.version) if len(dataset.files) >= _MANY_FILES and dataset.is_cacheable else None
+    kept = None
+    if key is not None and not dataset.has_footers:
+        kept = user_cache("schemas").load(key, schemas_from_bytes)
+    if kept is None:
+        kept = _schemas_in_footers(dataset)
+        if key is not None:
+            user_cache("schemas").save(key, schemas_to_bytes(kept))
+    return kept
+
+
+def _schemas_in_footers(dataset: StoredDataset) -> list[FileSchema]:
+    seen, numbers = DistinctSchemas(), list[list[int]]()
+    for number, (listed, footer) in enumerate(zip(dataset.files, dataset.footers, strict=True)):
+        with _naming(listed.shown_path):
+            schema = seen.add(footer)
+        if schema == len(numbers):
+            numbers.append([])
+        numbers[schema].append(number)
+    return [
+        FileSchema.of(arrow, own, [dataset.files[number].shown_path for number in own[:MOST_EXAMPLES]])
+        for arrow, own in zip(seen.schemas, numbers, strict=True)
+    ]
+
+
+def _declared_schema(listing: FileListing, dataset: StoredDataset) -> Unischema | None:
+    """What ``_common_metadata`` declares, and the files: the first one, and those with columns not declared so far."""
+    declarations: list[Unischema] = []
+    for version in listing.metadata_files:
+        schema = _schema_in(read_key_values(listing.filesystem, version), version.shown_path)
+        if schema is not None:
+            declarations.append(schema)
+            break
+    for each in dataset._schemas:
+        declared = {name for declaration in declarations for name in declaration.fields}
+        if declarations and not undeclared(declared, (path for path, _ in flatten_fields(each.arrow))):
+            continue
+        path, footer = each.examples[0], dataset.footer(each.first)
+        schema = _schema_in(footer.metadata, path) or _schema_in(footer.schema.to_arrow_schema().metadata, path)
+        declarations += [] if schema is None else [schema]
+    return joined(declarations)
+
+
+def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[bytes, bytes]:
+    """Reads the key-value metadata of ``_common_metadata``.
+
+    Raises:
+        DatasetError: the file cannot be read, or changed since it was listed.
+    """
+
+    def read() -> dict[bytes, bytes]:
+        with opened(filesystem, version) as source:
+            return pq.read_schema(source).metadata or {}
+
+    try:
+        return with_retries(filesystem, read, f"file {version.shown_path}")
+    except ParquetryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise DatasetError(
+            f"file {version.shown_path}: expected Parquet metadata, got: {error}. "
+            f"{remedy(error, 'Delete it, or write it again.')}"
+        ) from clean_cause(error)
+
+
+def _schema_in(metadata: Mapping[bytes, bytes] | None, where: str) -> Unischema | None:
+    return schema_from_metadata(metadata, where=where) or schema_from_petastorm(metadata or {}, where=where)

@@ -1,0 +1,143 @@
+"""`IndexFile`: one `_row_groups.parquet`, opened and checked for consistency, but not yet compared with a listing.
+
+It holds the described files with their lines, and reads other columns on demand. Pages are compared with their
+checksums, and all columns come from the same version of the file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..base.errors import DatasetError, ParquetryError, access_failed
+from ..base.memory.arrow_views import as_arrow, as_numpy
+from ..base.process.dataclass import dataclass
+from ..base.urls import clean_cause
+from ..storage.file_versions import FileVersion
+from ..storage.opening import opened
+from ..storage.retries import with_retries
+from .index_format import BASE, METADATA_KEY, IndexDescription
+
+_PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IndexFile:
+    """One index file.
+
+    Attributes:
+        version: the version of the index file when it was opened.
+        files, first, count: the version, first line and number of lines of each described file.
+        rows: the number of rows of each line's row group.
+    """
+
+    filesystem: pafs.FileSystem
+    version: FileVersion
+    metadata: pq.FileMetaData
+    description: IndexDescription
+    files: list[FileVersion]
+    first: np.ndarray
+    count: np.ndarray
+    rows: pa.Array
+
+    @classmethod
+    def open(cls, filesystem: pafs.FileSystem, version: FileVersion) -> IndexFile:
+        """Reads the columns that planning always needs.
+
+        Raises:
+            DatasetError: the file is not a valid index.
+            OSError: it cannot be read.
+        """
+
+        def read() -> tuple[pq.FileMetaData, pa.Table]:
+            with (
+                opened(filesystem, version) as source,
+                pq.ParquetFile(source, read_dictionary=["file", "tag"], page_checksum_verification=True) as reader,
+            ):
+                return reader.metadata, reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
+
+        try:
+            metadata, table = with_retries(filesystem, read, f"row-group index {version.shown_path}")
+            description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
+            return cls._of(filesystem, version, metadata, description, table)
+        except ParquetryError:
+            raise
+        except _UNREADABLE as error:
+            if access_failed(error):
+                raise
+            raise DatasetError(
+                f"row-group index {version.shown_path}: expected a valid index, got: {error!r}."
+            ) from clean_cause(error)
+
+    @classmethod
+    def _of(
+        cls,
+        filesystem: pafs.FileSystem,
+        version: FileVersion,
+        metadata: pq.FileMetaData,
+        description: IndexDescription,
+        table: pa.Table,
+    ) -> IndexFile:
+        names = single_chunk(table.column("file"))
+        codes = as_numpy(names.indices)
+        group, size, time = (as_numpy(table.column(name)) for name in ("group", "size_bytes", "mtime_ns"))
+        first = np.flatnonzero(np.diff(codes, prepend=-1))
+        count = np.diff(first, append=len(codes))
+        if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):
+            raise DatasetError(f"row-group index {version.shown_path}: expected the row groups of each file in order.")
+        texts = names.dictionary.take(as_arrow(codes[first])).to_pylist()
+        tags = [""] * len(first)  # if the index is older than the tags
+        if "tag" in table.column_names:
+            tags = single_chunk(table.column("tag")).take(as_arrow(first)).to_pylist()
+        root = posixpath.dirname(version.path)
+        described = [
+            *zip(texts, size[first].tolist(), time[first].tolist(), tags, strict=True),
+            *description.empty,
+        ]
+        return cls(
+            filesystem=filesystem,
+            version=version,
+            metadata=metadata,
+            description=description,
+            files=[
+                FileVersion(path=posixpath.join(root, path), size_bytes=size_bytes, mtime_ns=mtime_ns, tag=tag)
+                for path, size_bytes, mtime_ns, tag in described
+            ],
+            first=np.concatenate([first, np.zeros(len(description.empty), np.int64)]),
+            count=np.concatenate([count, np.zeros(len(description.empty), np.int64)]),
+            rows=single_chunk(table.column("rows")),
+        )
+
+    def read(self, columns: list[str]) -> pa.Table:
+        """Reads some columns. Raises `DatasetError` if the file was replaced since it was opened, or is unreadable."""
+        where = f"row-group index {self.version.shown_path}"
+
+        def read() -> pa.Table:
+            with (
+                opened(self.filesystem, self.version) as source,
+                pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True) as reader,
+            ):
+                return reader.read(columns=columns).select(columns)
+
+        try:
+            table = with_retries(self.filesystem, read, where)
+        except ParquetryError:
+            raise
+        except _UNREADABLE as error:
+            advice = access_failed(error)
+            raise DatasetError(f"{where}: expected valid columns, got: {error!r}. {advice}".rstrip()) from clean_cause(
+                error
+            )
+        for column in table.columns:
+            if len(column) != len(self.rows):
+                raise DatasetError(f"{where}: expected {len(self.rows)} lines, got {len(column)}.")
+        return table
+
+
+def single_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)

@@ -1,0 +1,119 @@
+"""The format of `_row_groups.parquet`: one line per row group, in file order, and a description in the footer.
+
+The columns are those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each
+described leaf column; and ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat field. Unknown bounds are
+null, and unknown null counts are -1. Files without row groups are listed in the description.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ..base.process.dataclass import dataclass
+from ..parquet.chunk_statistics import belongs
+from ..parquet.writers import GENERATION
+
+INDEX_NAME = "_row_groups.parquet"
+METADATA_KEY = b"parquetry.row_groups.v1"
+BASE = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),  # path relative to the index's directory
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),  # 0 if the file system has no times
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("compressed_bytes", pa.int64(), nullable=False),
+        pa.field("tag", pa.string(), nullable=False),  # ETag or generation; empty if there is none, and for local files
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDescription:
+    """What an index describes.
+
+    Attributes:
+        fields: the described fields, by dotted path.
+        leaves: the Parquet leaf columns of these fields.
+        exact: for each field with statistics, whether its bounds are values that occur in it.
+        unbounded: fields with statistics but unknown bounds, because a file has a type that does not widen to the
+            first file's type.
+        complete: whether no file has fields other than ``fields``.
+        empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
+        schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
+        by_arrow: whether Arrow's schemas were compared; earlier releases compared those of Parquet.
+        by_writer: the `GENERATION` of the writers whose bounds were left out; 0 if none were.
+    """
+
+    fields: tuple[str, ...]
+    leaves: tuple[str, ...]
+    exact: dict[str, bool]
+    unbounded: tuple[str, ...]
+    complete: bool
+    empty: tuple[tuple[str, int, int, str], ...]
+    schemas: tuple[tuple[str, str], ...]
+    by_arrow: bool = True
+    by_writer: int = GENERATION
+
+    def covers(self, names: Sequence[str]) -> bool:
+        """Whether the index has everything that the footers say about these fields."""
+        return self.complete or all(name in self.fields for name in names)
+
+    def leaves_of(self, names: Sequence[str]) -> list[str]:
+        """The leaf columns of the given fields."""
+        roots = frozenset(names)
+        return [leaf for leaf in self.leaves if belongs(leaf, roots)]
+
+    def to_bytes(self) -> bytes:
+        """The form stored in the footer: CRC-32 in 8 hex digits, then JSON. (Pages have checksums of their own.)"""
+        text = json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
+        return b"%08x" % zlib.crc32(text) + text
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> IndexDescription:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            ValueError, KeyError, TypeError, RecursionError: the bytes are not a valid description.
+        """
+        if stored[:8] != b"%08x" % zlib.crc32(stored[8:]):
+            raise ValueError("the description does not match its checksum")
+        value: dict[str, Any] = json.loads(stored[8:])
+        return cls(
+            fields=tuple(value["fields"]),
+            leaves=tuple(value["leaves"]),
+            exact=dict(value["exact"]),
+            unbounded=tuple(value["unbounded"]),
+            complete=bool(value["complete"]),
+            empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
+            schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
+            by_arrow=bool(value.get("by_arrow", False)),
+            by_writer=int(value.get("by_writer", 0)),
+        )
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Serializes an Arrow schema to text."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """The inverse of `schema_to_text`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def index_schema(leaves: Sequence[str], bounds: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The schema of an index with these leaf columns and these fields with statistics."""
+    fields = list(BASE)
+    for leaf in leaves:
+        fields += [pa.field(f"{kind}:{leaf}", pa.int64(), nullable=False) for kind in ("stored", "decoded")]
+    for name, arrow in bounds:
+        fields += [pa.field(f"min:{name}", arrow), pa.field(f"max:{name}", arrow)]
+        fields.append(pa.field(f"nulls:{name}", pa.int64(), nullable=False))
+    return pa.schema(fields)

@@ -1,1 +1,0 @@
-"""Describes what is on storage: files, footers, partitions, and the table of row groups."""

@@ -1,0 +1,139 @@
+"""Verifies page checksums, as far as the option ``verify`` asks for it.
+
+A checksum covers the bytes of a page as stored: compressed, and without the header.
+Source of the rule: ``crc`` of PageHeader in parquet.thrift, which is the CRC-32 of zlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from ..base.errors import DatasetError
+from ..base.process.dataclass import dataclass
+from .page_header import DataPage, page_checksum
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+try:
+    from isal.isal_zlib import crc32  # same result, twenty times as fast
+except ImportError:  # a platform without an isal wheel
+    from zlib import crc32
+
+__all__ = ["VERIFY", "WRONG_CHECKSUMS", "ChunkBytes", "PageCheck", "Verify", "crc32", "require_checksums"]
+
+Verify: TypeAlias = Literal["written", "always", "never"]
+VERIFY: tuple[Verify, ...] = ("written", "always", "never")
+WRONG_CHECKSUMS = 'If only its checksums are wrong, as in files of Parquet.jl, read it with verify="never".'
+"""What else to do about a page that does not match its checksum."""
+
+
+class ChunkBytes(Protocol):
+    """The bytes of a column chunk."""
+
+    def __len__(self) -> int:
+        """The number of bytes."""
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Returns the bytes from ``begin`` to ``end`` (exclusive), a range inside the chunk.
+
+        Raises:
+            ValueError: the bytes cannot be read.
+        """
+
+    def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
+        """Returns the ``size`` bytes after each start as uint8 ``[starts, size]``. Raises like `read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """A page that has a checksum: offsets in its chunk of the first byte after the header and after the last byte."""
+
+    begin: int
+    end: int
+    checksum: int
+
+
+class PageCheck:
+    """Checks the pages of one column chunk against their checksums.
+
+    Args:
+        required: whether a page without a checksum fails.
+    """
+
+    def __init__(self, *, required: bool = False) -> None:
+        self._required = required
+
+    def passes(self, chunk: ChunkBytes, page: DataPage) -> bool:
+        """Whether a page is intact, or need not be checked."""
+        if page.checksum is None:
+            return not self._required
+        return self._matches(chunk, StoredPage(page.begin, page.end, page.checksum))
+
+    def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
+        return crc32(chunk.read(page.begin, page.end)) == page.checksum
+
+
+class LaterCheck(PageCheck):
+    """Collects the pages of one column chunk that have checksums, to be checked when they are read.
+
+    Attributes:
+        pages: in the order of the chunk.
+    """
+
+    def __init__(self, *, required: bool = False) -> None:
+        super().__init__(required=required)
+        self.pages: list[StoredPage] = []
+
+    def _matches(self, chunk: ChunkBytes, page: StoredPage) -> bool:
+        self.pages.append(page)
+        return True
+
+
+def page_check(verify: Verify) -> PageCheck | None:
+    """The check that the option ``verify`` requires for a chunk in memory, or ``None``."""
+    return None if verify == "never" else PageCheck(required=verify == "always")
+
+
+def later_check(verify: Verify) -> LaterCheck | None:
+    """The check that the option ``verify`` requires for a chunk that stays in its file, or ``None``."""
+    return None if verify == "never" else LaterCheck(required=verify == "always")
+
+
+def require_checksums(
+    source: pa.NativeFile, footer: pq.FileMetaData, group: int, columns: Iterable[int], place: str
+) -> None:
+    """Requires every page of the given leaf columns of a row group to have a checksum.
+
+    Reads the page headers itself, because Arrow does not report pages without a checksum.
+
+    Raises:
+        DatasetError: a page has no checksum, or a header is malformed.
+    """
+    for number in columns:
+        chunk = footer.row_group(group).column(number)
+        first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+        begin = chunk.data_page_offset if first is None else min(first, chunk.data_page_offset)
+        size, position = chunk.total_compressed_size, 0
+
+        def read(start: int, end: int, begin: int = begin) -> memoryview:
+            return memoryview(source.read_at(end - start, begin + start))
+
+        where = f"{place}, column '{chunk.path_in_schema}'"
+        try:
+            while position < size:
+                checksum, position = page_checksum(read, position, size)
+                if checksum is None:
+                    raise DatasetError(
+                        f"{where}: expected a checksum in every page because verify='always', got a page without one. "
+                        "Rewrite the dataset with parquetry.common.apps.tools.rewrite(), which adds them, or read it "
+                        "with verify='written'."
+                    )
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise DatasetError(
+                f"{where}: expected valid page headers, got: {error}. The file is damaged: write it again."
+            ) from error

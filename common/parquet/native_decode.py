@@ -1,0 +1,484 @@
+"""Reads columns with the compiled core, in a third of Arrow's time: `read_by_core`, `CoreColumns`.
+
+They take a file and return the columns that they could read; Arrow reads the others. They read numbers, text, bytes,
+and lists of numbers without nulls that are stored uncompressed, with Snappy or with Zstandard, as plain values or as
+codes of a dictionary. A column whose bytes are not as expected is left to Arrow, too, which then says what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import accumulate, repeat
+from typing import Any, TypeAlias, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..base.memory.arena import ALIGNMENT, SCRATCH, block_memory
+from ..base.memory.arrow_views import as_arrow, is_number, number_dtype
+from ..base.memory.lru_cache import LRUCache
+from ..base.native.kernels import CHUNK_COMPRESSIONS, decode_chunks
+from ..base.native.library import address_of
+from ..base.native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus
+from ..base.native.zstd import has_zstd
+from ..base.process.dataclass import dataclass
+from .nested import has_extensions, wide
+
+_STORED_BYTES = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_OFFSET_BYTES = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
+_ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BIT_PACKED"}
+"""Encodings that chunks may name. Many writers name the last one for levels that flat columns do not have."""
+_PREFIX = 4  # bytes that each stored string has for its length
+_SHORT_TEXT = 8  # bytes of a string in a dictionary, on average; more are allocated if they are needed
+_READ_BYTES = 1 << 20  # chunks that follow each other are read together, as long as they stay in the processor's cache
+_MOST_CHUNK_BYTES = 16 << 20
+_MOST_PAGE_BYTES = 4 << 20
+_MOST_RATIO = 64  # of decoded to stored bytes; nothing is allocated because a footer claims more
+_LEAST_BYTES = 1 << 20  # which are always allocated
+_MOST_KEPT = 1 << 16  # columns of row groups
+_MOST_ORDERED_BYTES = 8 << 20
+"""Larger columns are not put in order as they are decoded: each thread that fetches keeps memory for one of them."""
+_BYTES = np.dtype(np.uint8)
+_WIDE_BYTES = 8  # of an offset
+_ADDRESSES = ("target", "offsets", "validity")
+_VALUE_BYTES, _OFFSETS = (CHUNK.names.index(name) for name in ("value_bytes", "offset_bytes"))  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column that may be read.
+
+    Attributes:
+        begin, end: where its chunk lies in the file.
+        chunk: a value of dtype `CHUNK`, without addresses.
+        dtype: of its numbers; ``None`` for text, bytes and lists.
+        page_bytes: the size of its largest page, at most.
+        dictionary_bytes: what its dictionary takes in memory, at most.
+        most_bytes: what its values may take in memory.
+    """
+
+    name: str
+    type: pa.DataType
+    begin: int
+    end: int
+    chunk: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+    page_bytes: int
+    dictionary_bytes: int
+    most_bytes: int
+
+    def values(
+        self,
+        rows: int,
+        block: np.ndarray,
+        begins: Sequence[int],
+        found: int,
+        nulls: int,
+        longer: np.ndarray | None = None,
+    ) -> Values:
+        """Returns the values.
+
+        Args:
+            block, begins: their memory, and where values, offsets and validity begin there.
+            found: how many numbers, or bytes of strings, there are.
+            longer: memory for the values, if that in ``block`` was too small.
+        """
+        begin, offsets, validity = begins
+        if self.dtype is not None and not nulls:
+            return np.frombuffer(block, self.dtype, rows, begin)
+        size = found * self.value_bytes
+        values = pa.py_buffer(block[begin : begin + size] if longer is None else longer)
+        valid = pa.py_buffer(block[validity : validity + -(-rows // 8)]) if nulls else None
+        if self.dtype is not None:
+            return pa.Array.from_buffers(self.type, rows, [valid, values], nulls)
+        ends = pa.py_buffer(block[offsets : offsets + self.offset_bytes * (rows + 1)])
+        if not self.type.num_fields:
+            return pa.Array.from_buffers(self.type, rows, [valid, ends, values], nulls)
+        inside = pa.Array.from_buffers(self.type.value_type, found, [None, values], 0)
+        return pa.Array.from_buffers(self.type, rows, [None, ends], 0, 0, [inside])
+
+    @property
+    def value_bytes(self) -> int:
+        """The size of a number; 1 for strings."""
+        return self.chunk[_VALUE_BYTES]
+
+    @property
+    def offset_bytes(self) -> int:
+        """The size of an offset of a string or list; 0 for numbers."""
+        return self.chunk[_OFFSETS]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedNumbers:
+    """Numbers of a row group, in the order of the items that take them.
+
+    Attributes:
+        values: the number of each item; 0 for null.
+        valid: which items are not null, bool; ``None`` if no row is null.
+        rows: how many rows they were taken from.
+    """
+
+    values: np.ndarray
+    valid: np.ndarray | None
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+Leaves = Mapping[str, tuple[int, pa.Field]]
+Values: TypeAlias = np.ndarray | pa.Array | OrderedNumbers
+"""Decoded values: a numpy array for numbers without nulls, or an Arrow array, unless they are put in order."""
+
+
+class CoreColumns:
+    """The columns of a row group that the core may read, and how they will lie in memory.
+
+    Numbers have their own memory, because they are kept for a shorter time than the other columns.
+
+    Args:
+        ordered: columns to put in the order of items, if they hold small numbers.
+
+    Attributes:
+        columns: in the order of their chunks.
+        rows: how many the row group has, as the footer says.
+        ordered: those that are put in order, by name, with their dtypes.
+        needed_bytes: the memory that the others take, unless long text repeats.
+    """
+
+    def __init__(self, columns: Sequence[_Column], rows: int, ordered: Container[str] = ()) -> None:
+        self.columns = columns
+        self.rows = rows
+        self._chunks = chunks = np.array([column.chunk for column in columns], CHUNK)
+        self.ordered: list[tuple[str, np.dtype[Any]]] = []
+        self._ordered: list[int] = []
+        self._column_bytes = 0
+        for place, column in enumerate(columns if ordered else ()):
+            if column.name in ordered and column.dtype is not None and column.value_bytes * rows <= _MOST_ORDERED_BYTES:
+                self.ordered.append((column.name, column.dtype))
+                self._ordered.append(place)
+                self._column_bytes = max(self._column_bytes, column.value_bytes * rows)
+        chunks["in_order"][self._ordered] = 1
+        may_be_null = (chunks["definition"] > 0) & (chunks["empty"] < 0)
+        sizes = np.empty((len(chunks), 3), np.int64)
+        sizes[:, 0] = chunks["capacity"] * chunks["value_bytes"] * (chunks["in_order"] == 0)
+        sizes[:, 1] = chunks["offset_bytes"] * (rows + 1)
+        sizes[:, 2] = may_be_null * (-(-rows // 8))
+        room = -(-sizes // ALIGNMENT) * ALIGNMENT
+        kinds, places = sizes[:, 1] > 0, np.empty_like(sizes)
+        self._parts: list[tuple[np.ndarray, int]] = []
+        self._part_of: list[int] = [0] * len(columns)
+        for kind in set(kinds.tolist()):
+            members = np.flatnonzero(kinds == kind)
+            ends = np.cumsum(room[members].reshape(-1))
+            places[members] = ends.reshape(-1, 3) - room[members]
+            for number in members.tolist():
+                self._part_of[number] = len(self._parts)
+            self._parts.append(((kinds == kind).astype(np.int64), int(ends[-1])))
+        for number, name in enumerate(_ADDRESSES):
+            chunks[name] = places[:, number]  # to which the address of the memory is added
+        chunks["found"] = -1
+        self._places = places
+        self._numbers = [(column.dtype, begin) for column, (begin, _, _), _ in self._described() if column.dtype]
+        self._chunk_bytes = max((column.end - column.begin for column in columns), default=0)
+        self._page_bytes = max((column.page_bytes for column in columns), default=0)
+        self._dictionary_bytes = max((column.dictionary_bytes for column in columns), default=0)
+        self.needed_bytes = sum(size for _, size in self._parts)
+
+    def read(
+        self,
+        source: pa.NativeFile | str,
+        *,
+        checked: bool,
+        room_bytes: int | None = None,
+        items: np.ndarray | None = None,
+        targets: Sequence[np.ndarray] = (),
+    ) -> tuple[list[Values | None], FileStatus]:
+        """Returns the values of each column, ``None`` for those that Arrow has to read.
+
+        They are in memory that is reused when the last array of a row group is gone.
+
+        Args:
+            source: the file, or where it is on a local disk. The core reads that itself, so that it waits for the
+                interpreter lock only once.
+            checked: whether pages must match their checksums, if they have some.
+            room_bytes: the memory for the columns; ``None`` = no limit.
+            items: the row of each item, int32; ``None`` if no columns are ``ordered``.
+            targets: memory for the numbers of the items, one array for each of those columns.
+
+        Returns:
+            The values, and the status of the file at the path after it was read (all 0 without a path).
+        """
+        chunks, blocks = self._allocate()
+        memory = {
+            "page": SCRATCH.array("page", (self._page_bytes + SLACK,), _BYTES),
+            "dictionary": SCRATCH.array("dictionary", (self._dictionary_bytes,), _BYTES),
+        }
+        if self._ordered and items is None:
+            raise ValueError("expected items for the columns that are put in order")
+        if items is not None:
+            chunks["target"][self._ordered] = [address_of(target) for target in targets]
+            memory |= {"column": SCRATCH.array("column", (self._column_bytes,), _BYTES), "items": items}
+        room = math.inf if room_bytes is None else room_bytes - self.needed_bytes
+        longer: dict[int, np.ndarray] = {}
+        status = NO_FILE
+        for first, last, place in self._in_memory(source, chunks):
+            some = chunks[first:last]
+            status = decode_chunks(some, self.rows, checked=checked, **memory, **place)
+            for number in np.flatnonzero(some["found"] > some["capacity"]).tolist():  # long text in a dictionary
+                chunk, size = some[number : number + 1], int(some["found"][number])
+                if size > min(self.columns[first + number].most_bytes, room):
+                    chunk["found"] = -1
+                    continue
+                room -= size
+                longer[first + number] = np.empty(size, np.uint8)
+                chunk["target"], chunk["capacity"] = address_of(longer[first + number]), size
+                status = decode_chunks(chunk, self.rows, checked=checked, **memory, **place)
+                if chunk["found"][0] > size:  # the file has changed in between
+                    chunk["found"] = -1
+        counts, nulls = chunks["found"], chunks["nulls"]
+        if items is None:
+            return self._values(blocks, counts, nulls, longer), status
+        values: list[Values | None] = [None] * len(counts)
+        if len(self._ordered) < len(counts):
+            others = counts.copy()
+            others[self._ordered] = -1
+            values = self._values(blocks, others, nulls, longer)
+        for number, target in zip(self._ordered, targets, strict=True):
+            if counts[number] == self.rows:
+                valid = self._is_valid(blocks, number)[items] if nulls[number] else None
+                values[number] = OrderedNumbers(target, valid, self.rows)
+        return values, status
+
+    def _is_valid(self, blocks: Sequence[np.ndarray], number: int) -> np.ndarray:
+        """Returns which rows of a column are not null."""
+        bits = blocks[self._part_of[number]][self._places[number, -1] :][: -(-self.rows // 8)]
+        return np.unpackbits(bits, count=self.rows, bitorder="little").view(np.bool_)
+
+    def _values(
+        self, blocks: Sequence[np.ndarray], found: np.ndarray, nulls: np.ndarray, longer: Mapping[int, np.ndarray]
+    ) -> list[Values | None]:
+        rows = self.rows
+        if len(self._numbers) == len(found) and (found == rows).all() and not nulls.any():  # as in most wide tables
+            return [np.frombuffer(blocks[0], dtype, rows, begin) for dtype, begin in self._numbers]
+        described = zip(self._described(), found.tolist(), nulls.tolist(), strict=True)
+        return [
+            None if some < 0 else column.values(rows, blocks[part], begins, some, empty, longer.get(number))
+            for number, ((column, begins, part), some, empty) in enumerate(described)
+        ]
+
+    def _described(self) -> Iterator[tuple[_Column, list[int], int]]:
+        """Iterates over the columns, with where they begin in their memory, and which memory that is."""
+        return zip(self.columns, self._places.tolist(), self._part_of, strict=True)
+
+    def _allocate(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Returns the chunks, which point to memory of earlier row groups, and that memory (uint8)."""
+        chunks, blocks = self._chunks.copy(), []
+        addresses: np.ndarray | int = 0
+        for mine, size in self._parts:
+            block = block_memory(size)
+            addresses = addresses + mine * address_of(block)
+            block.flags.writeable = False
+            blocks.append(block)
+        for name in _ADDRESSES:
+            chunks[name] += addresses
+        return chunks, blocks
+
+    def _in_memory(self, source: pa.NativeFile | str, chunks: np.ndarray) -> Iterator[tuple[int, int, _Place]]:
+        """Yields which chunks can be decoded at once: the numbers of the first, and of the one after the last.
+
+        Chunks of an open file are in memory that the next ones reuse.
+        """
+        if isinstance(source, str):
+            chunk = SCRATCH.array("chunk", (self._chunk_bytes + SLACK,), _BYTES)
+            yield 0, len(self.columns), {"path": source, "chunk": chunk}
+            return
+        for first, last in _read_together(self.columns):
+            begin, end = self.columns[first].begin, self.columns[last - 1].end
+            data = SCRATCH.array("chunk", (end - begin + SLACK,), _BYTES)
+            source.seek(begin)
+            if source.readinto(memoryview(data)[: end - begin]) != end - begin:  # type: ignore[arg-type]  # a buffer
+                continue
+            chunks["data"][first:last] = address_of(data) + chunks["begin"][first:last] - begin
+            yield first, last, {}
+
+
+class _Place(TypedDict, total=False):
+    """Where chunks are, if not in memory; see `decode_chunks`."""
+
+    path: str
+    chunk: np.ndarray
+
+
+_known: LRUCache[tuple[str, tuple[str, ...], frozenset[str]], CoreColumns] = LRUCache(
+    _MOST_KEPT, lambda known: 1 + len(known.columns)
+)
+
+
+def core_compressions() -> frozenset[str]:
+    """Returns the compressions of column chunks that the core can read; empty if it is not compiled."""
+    return frozenset(name for name in CHUNK_COMPRESSIONS if name != "ZSTD" or has_zstd())
+
+
+def read_by_core(
+    source: pa.NativeFile,
+    footer: pq.FileMetaData,
+    group: int,
+    names: Sequence[str],
+    leaves: Leaves,
+    *,
+    path: str | None,
+    key: str,
+    checked: bool,
+) -> dict[str, pa.Array]:
+    """Reads columns of a row group without Arrow. Returns them by name, except for columns that only Arrow can read.
+
+    Args:
+        leaves: the `leaves_of` the file.
+        path: where the file is on a local disk; ``None`` if it is not.
+        key: names the version of the file, and the row group.
+        checked: see `CoreColumns.read`.
+    """
+    columns = core_columns(footer, group, tuple(names), lambda: leaves, key)
+    if not columns.columns:
+        return {}
+    values, _ = columns.read(source if path is None else path, checked=checked)
+    return {
+        column.name: as_arrow(each) if isinstance(each, np.ndarray) else each
+        for column, each in zip(columns.columns, values, strict=True)
+        if each is not None
+    }
+
+
+def _read_together(columns: Sequence[_Column]) -> list[tuple[int, int]]:
+    """Returns which chunks to read together: the numbers of the first, and of the one after the last."""
+    runs: list[tuple[int, int]] = []
+    first = 0
+    for number, column in enumerate(columns):
+        follows = number > first and column.begin == columns[number - 1].end
+        if number > first and (not follows or column.end - columns[first].begin > _READ_BYTES):
+            runs.append((first, number))
+            first = number
+    return [*runs, (first, len(columns))]
+
+
+def core_columns(
+    footer: pq.FileMetaData,
+    group: int,
+    names: tuple[str, ...],
+    leaves: Callable[[], Leaves],
+    key: str,
+    *,
+    kinds: Sequence[pa.DataType] | None = None,
+    ordered: frozenset[str] = frozenset(),
+) -> CoreColumns:
+    """Returns the columns of a row group that the core may read: none if it is not compiled.
+
+    Args:
+        leaves: returns the `leaves_of` the file.
+        key: names the version of the file, the row group, and ``kinds``.
+        kinds: the type that each column must have after its offsets are widened to 64 bits. ``None`` allows columns of
+            any type, and keeps their offsets.
+        ordered: see `CoreColumns`.
+    """
+    known = _known.get((key, names, ordered))
+    if known is not None:
+        return known
+    here, wanted = leaves(), repeat(None) if kinds is None else kinds
+    possible = [
+        _column(footer, group, *here[name], wanted=kind)
+        for name, kind in zip(names, wanted, strict=False)
+        if name in here
+    ]
+    columns = tuple(sorted((column for column in possible if column is not None), key=lambda column: column.begin))
+    made = CoreColumns(columns, footer.row_group(group).num_rows, ordered)
+    _known.keep((key, names, ordered), made)
+    return made
+
+
+def leaves_of(footer: pq.FileMetaData, arrow: pa.Schema) -> Leaves:
+    """Returns the columns of a file that consist of a single leaf: its number, and the field, by name.
+
+    Leaves out names that contain a dot or occur twice, and extension types, because these depend on what this process
+    has registered so far.
+
+    Args:
+        arrow: the Arrow schema of the file.
+    """
+    counts = [_leaf_count(kind) for kind in arrow.types]
+    if sum(counts) != footer.num_columns:
+        return {}
+    times = Counter(arrow.names)
+    columns = zip(arrow, counts, accumulate(counts), strict=True)
+    plain = ((field, end - 1) for field, count, end in columns if count == 1 and times[field.name] == 1)
+    return {field.name: (leaf, field) for field, leaf in plain if "." not in field.name and not has_extensions(field)}
+
+
+def _leaf_count(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.ExtensionType):
+        kind = kind.storage_type
+    if not kind.num_fields:
+        return 1
+    return sum(_leaf_count(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _column(
+    footer: pq.FileMetaData, group: int, leaf: int, field: pa.Field, *, wanted: pa.DataType | None = None
+) -> _Column | None:
+    """Returns how to read a column, or ``None`` if only Arrow can. See `core_columns` about the type ``wanted``."""
+    if wanted is not None and wide(field.type) != wanted:
+        return None
+    levels, chunk = footer.schema.column(leaf), footer.row_group(group).column(leaf)
+    kind, rows = field.type, footer.row_group(group).num_rows
+    compression = chunk.compression
+    if not {*chunk.encodings} <= _ENCODINGS or compression not in CHUNK_COMPRESSIONS:
+        return None
+    if compression == "ZSTD" and not has_zstd():
+        return None
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    definition = int(field.nullable) + (1 + int(kind.value_field.nullable) if lists else 0)
+    if levels.max_repetition_level != int(lists) or levels.max_definition_level != definition:
+        return None
+    size, unpacked = chunk.total_compressed_size, chunk.total_uncompressed_size
+    begin = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        begin = min(begin, chunk.dictionary_page_offset)
+    empty, offset_bytes, count = -1, 0, rows
+    if lists:
+        empty, offset_bytes = int(field.nullable), 4 if pa.types.is_list(kind) else 8
+        kind, count = kind.value_type, chunk.num_values
+    if is_number(kind):
+        stored, width = _STORED_BYTES.get(chunk.physical_type, 0), kind.bit_width // 8
+        floats = chunk.physical_type in ("FLOAT", "DOUBLE")
+        narrowed = chunk.physical_type == "INT32" and width < stored
+        if pa.types.is_floating(kind) != floats or not (width == stored or narrowed):
+            return None
+        needed = count * stored
+    elif kind.id in _OFFSET_BYTES and not lists and chunk.physical_type == "BYTE_ARRAY":
+        stored, width, offset_bytes = 0, 1, _OFFSET_BYTES[kind.id]
+        count = needed = unpacked + (_SHORT_TEXT * rows if chunk.has_dictionary_page else 0)
+    else:
+        return None
+    if wanted is not None and offset_bytes:
+        offset_bytes = _WIDE_BYTES
+    most = max(_MOST_RATIO * size, _LEAST_BYTES)
+    compressed = CHUNK_COMPRESSIONS[compression]
+    if min(begin, size - 1, count, unpacked) < 0 or max(needed, unpacked, offset_bytes * rows) > most:
+        return None
+    if size > _MOST_CHUNK_BYTES or not (lists or chunk.num_values == rows):
+        return None
+    page_bytes = min(unpacked, _MOST_PAGE_BYTES)
+    return _Column(
+        name=field.name,
+        type=field.type if wanted is None else wanted,
+        begin=begin,
+        end=begin + size,
+        chunk=(0, begin, size, stored, width, compressed, definition, empty, 0, count, 0, offset_bytes, 0, 0, 0, 0),
+        dtype=None if offset_bytes else number_dtype(kind),
+        page_bytes=page_bytes,
+        dictionary_bytes=page_bytes if stored else page_bytes * (1 + ENTRY_BYTES // _PREFIX),
+        most_bytes=most,
+    )

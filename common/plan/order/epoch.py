@@ -1,0 +1,245 @@
+"""`EpochOrder`: the global order of one pass over the items, computed by position and never materialized.
+
+The input is the number of items in each row group, and an `OrderSpec`. For a stream and a position, you get the shuffle
+block and the place inside it. For a block, you get its items in order. Nothing depends on ranks, workers, or timing,
+and every item is in exactly one block of one stream.
+
+The rules are in `docs/rooms/order.md`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from ...base.process.dataclass import dataclass
+from ...base.process.forks import cached_property
+from ...schema.ragged import concat_ranges, ends_of
+from .grouping import equal_groups
+from .permutations import permutation, raw_words
+
+Even = Literal["pad", "drop", "none"]
+
+_GROUPS_KEY = 1
+_BLOCK_KEY = 2
+_STREAM_GROUPS_KEY = 3
+_PIECES_KEY = 12
+_STREAMS_KEY = 13
+_PIECES = 64  # more mix better, and fewer let a reader skip more pages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSpec:
+    """The parameters of the global order.
+
+    Attributes:
+        seed: the seed of the shuffle.
+        buffer_size: the minimum number of items in a shuffle block; ``None`` for storage order.
+        streams: the number of canonical streams, C.
+        even: what to do when the items do not divide evenly by C.
+        shard_first: whether streams are cut before row groups are permuted (``shard().shuffle()``). Each stream then
+            keeps the same items in every epoch.
+    """
+
+    seed: int = 0
+    buffer_size: int | None = None
+    streams: int = 1
+    even: Even = "none"
+    shard_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBlocks:
+    """The blocks of one stream. A segment is a run of neighboring items of one row group.
+
+    Attributes:
+        row_group: the row group of each segment, int64 ``[S]``.
+        first: the index of each segment's first item among all items, int64 ``[S]``.
+        position: the stream position at which each segment begins, int64 ``[S + 1]``.
+        block_segment: the first segment of each block, int64 ``[W + 1]``.
+        block_position: the stream position at which each block begins, int64 ``[W + 1]``.
+    """
+
+    row_group: np.ndarray
+    first: np.ndarray
+    position: np.ndarray
+    block_segment: np.ndarray
+    block_position: np.ndarray
+
+
+class EpochOrder:
+    """The order of one epoch; a pure function of its arguments, with small caches.
+
+    Args:
+        items_before: int64 ``[row_groups + 1]``: the number of items before each row group; the last entry is N.
+        spec: the parameters of the order.
+        epoch: the number of the pass.
+    """
+
+    def __init__(self, items_before: np.ndarray, spec: OrderSpec, epoch: int) -> None:
+        self.spec = spec
+        self.epoch = epoch
+        self._items_before = items_before
+        self._total = int(items_before[-1])
+        counts = np.diff(items_before)
+        self._row_groups = np.flatnonzero(counts)
+        if spec.buffer_size is not None and not spec.shard_first:
+            self._row_groups = self._row_groups[permutation(len(self._row_groups), _GROUPS_KEY, spec.seed, epoch)]
+        self._laid = ends_of(counts[self._row_groups])
+        self.stream = lru_cache(maxsize=max(64, spec.streams))(self._stream)
+
+    def stream_items(self, stream: int) -> int:
+        """Returns the number of distinct items in the stream, before padding or dropping."""
+        size, extra = divmod(self._total, self.spec.streams)
+        return size + (stream < extra)
+
+    def locate(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ``(stream, position)`` of the items at the global positions ``index`` (int64) of the epoch.
+
+        Position ``g`` belongs to stream ``g % C``. Past a stream's end (padding), it wraps around within the stream. An
+        empty stream borrows from one that has items.
+        """
+        streams = self.spec.streams
+        if streams == 1 and len(index) and index.max() < self._total:  # the usual case, without divisions
+            return np.zeros_like(index), index
+        stream, position = index % streams, index // streams
+        if self._total < streams:
+            stream = stream % max(self._total, 1)
+        size, extra = divmod(self._total, streams)
+        return stream, position % np.maximum(size + (stream < extra), 1)
+
+    def _stream(self, stream: int) -> StreamBlocks:
+        start, stop = self._extent(stream)
+        lo = int(np.searchsorted(self._laid, start, side="right")) - 1
+        hi = int(np.searchsorted(self._laid, stop, side="left"))
+        row_group = self._row_groups[lo:hi]
+        begin = np.maximum(self._laid[lo:hi], start) - self._laid[lo:hi]
+        end = np.minimum(self._laid[lo + 1 : hi + 1], stop) - self._laid[lo:hi]
+        part = np.arange(len(row_group))
+        if self.spec.buffer_size is not None and self.spec.shard_first:
+            order = permutation(len(row_group), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
+            row_group, begin, end = row_group[order], begin[order], end[order]
+        elif self.spec.buffer_size is not None and len(row_group):
+            row_group, begin, end, part = self._split(row_group, begin, end, np.diff(self._laid[lo : hi + 1]))
+        first, length = self._items_before[row_group] + begin, end - begin
+        position = ends_of(length)
+        segment = np.searchsorted(part, np.arange(part[-1] + 2)) if len(part) else np.zeros(1, np.int64)
+        block_segment = segment[self._blocks(ends_of(self._rows(first, length))[segment])]
+        return StreamBlocks(
+            row_group=row_group,
+            first=first,
+            position=position,
+            block_segment=block_segment,
+            block_position=position[block_segment],
+        )
+
+    def _split(
+        self, row_group: np.ndarray, begin: np.ndarray, end: np.ndarray, items: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Splits the parts that other streams have of the same row groups into segments all over the row group.
+
+        The arguments are the row group of each part, its begin and end in the row group, and the row group's items.
+
+        Returns:
+            The row group, begin and end of each segment, and the number of the part that it belongs to.
+        """
+        cut = np.flatnonzero(end - begin < items).tolist()  # only the first and the last part may be cut
+        if not cut:
+            return row_group, begin, end, np.arange(len(row_group))
+        whole = np.flatnonzero(end - begin == items)
+        begins, ends, parts = [begin[whole]], [end[whole]], [whole]
+        for number in cut:
+            run_begins, run_ends = self._runs(int(row_group[number]), int(begin[number]), int(end[number]))
+            begins.append(run_begins)
+            ends.append(run_ends)
+            parts.append(np.full(len(run_begins), number))
+        part = np.concatenate(parts)
+        order = np.argsort(part, kind="stable")
+        part = part[order]
+        return row_group[part], np.concatenate(begins)[order], np.concatenate(ends)[order], part
+
+    def _runs(self, row_group: int, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the runs of items of a row group that are at ``begin`` to ``end`` after its pieces are permuted.
+
+        A row group that several streams share is split into pieces of equal length. Where they begin is drawn like
+        their order, and the last one goes on at the row group's begin, so each item comes to each place equally often.
+        The runs are in storage order.
+
+        Returns:
+            Where each run begins and ends in the row group, int64.
+        """
+        bounds, words = self._pieces(row_group)
+        items = bounds[-1] - bounds[0]
+        order = np.argsort(words, kind="stable")
+        place = ends_of(np.diff(bounds)[order])
+        begins = bounds[order] + np.maximum(begin - place[:-1], 0)
+        ends = bounds[order] + np.minimum(end - place[:-1], np.diff(place))
+        inside = begins < ends
+        begins, ends = begins[inside], ends[inside]
+        around = np.flatnonzero((begins < items) & (ends > items))
+        begins = np.sort(np.append(begins, np.full(len(around), items)) % items)
+        ends = np.sort((np.append(ends, np.full(len(around), items)) - 1) % items + 1)
+        apart = np.flatnonzero(begins[1:] != ends[:-1])
+        return begins[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)]
+
+    def _pieces(self, row_group: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where the pieces of a row group begin and the last one ends, and a random word for each piece.
+
+        Bounds past the row group's end count again from its begin.
+        """
+        first, last = self._items_before[row_group : row_group + 2].tolist()
+        pieces = min(_PIECES, last - first)
+        words = raw_words(_PIECES + 1, _PIECES_KEY, self.spec.seed, self.epoch, row_group)
+        bounds = np.arange(pieces + 1) * (last - first) // pieces + int(words[-1]) % (last - first)
+        return bounds, words[:pieces]
+
+    def _extent(self, stream: int) -> tuple[int, int]:
+        """Returns the begin and end of a stream on the axis of all items, row group after row group."""
+        start = int(self._starts[stream])
+        return start, start + self.stream_items(stream)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Where each stream begins on the axis of all items (int64). A shuffle lays out the streams in random order.
+
+        Otherwise large row groups would come to some streams more often than to others.
+        """
+        streams = self.spec.streams
+        size, extra = divmod(self._total, streams)
+        order = np.arange(streams)
+        if self.spec.buffer_size is not None and not self.spec.shard_first:
+            order = permutation(streams, _STREAMS_KEY, self.spec.seed, self.epoch)
+        starts = np.empty(streams, np.int64)
+        starts[order] = ends_of(size + (order < extra))[:-1]
+        return starts
+
+    def _rows(self, first: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """Returns the rows of segments, which determine block sizes. Here each item counts as one row."""
+        return length
+
+    def _blocks(self, rows_before: np.ndarray) -> np.ndarray:
+        """Groups the parts of row groups into blocks. Returns the first part of each, and the number of parts."""
+        if self.spec.buffer_size is None:
+            return np.arange(len(rows_before))
+        return equal_groups((rows_before, self.spec.buffer_size))
+
+    def block_segments(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the runs of items in a block, before the shuffle: ``(row_group, first item, length)``."""
+        plan = self.stream(stream)
+        lo, hi = plan.block_segment[block], plan.block_segment[block + 1]
+        return plan.row_group[lo:hi], plan.first[lo:hi], np.diff(plan.position[lo : hi + 1])
+
+    def block_permutation(self, stream: int, block: int, count: int) -> np.ndarray | None:
+        """Returns the permutation of a block's ``count`` items, or ``None`` for storage order."""
+        if self.spec.buffer_size is None:
+            return None
+        return permutation(count, _BLOCK_KEY, self.spec.seed, self.epoch, stream, block)
+
+    def block_items(self, stream: int, block: int) -> np.ndarray:
+        """Returns the items of a block in epoch order (int64 item indices)."""
+        _, first, length = self.block_segments(stream, block)
+        items = concat_ranges(first, length)
+        order = self.block_permutation(stream, block, len(items))
+        return items if order is None else items[order]

@@ -1,0 +1,144 @@
+"""Columns that the compiled core decodes straight into canonical form, compared with those that go through Arrow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.base.errors import DatasetError, DecodeError
+from parquetry.common.base.native.library import is_compiled
+from parquetry.common.dataset.arrow_read import TooLargeError
+from parquetry.common.dataset.dataset import StoredDataset
+from parquetry.common.engine.read.column_reader import NOTHING, ReadContext, ReadRequest
+from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.engine.read.native_reader import CoreReader
+
+pytestmark = pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them")
+ROWS = 500
+
+
+def table() -> pa.Table:
+    random = np.random.default_rng(0)
+    numbers = random.normal(size=ROWS)
+    holes = pa.array([None if row % 7 == 0 else row for row in range(ROWS)], pa.int32())
+    return pa.table(
+        {
+            "id": np.arange(ROWS),
+            "real": numbers.astype(np.float32),
+            "small": random.integers(-9, 9, ROWS).astype(np.int8),
+            "holes": holes,
+            "text": [None if row % 5 == 0 else f"row {row}" for row in range(ROWS)],
+            "label": [("good", "bad" * 30)[row % 2] for row in range(ROWS)],
+            "bytes": [bytes([row % 256]) * (row % 3) for row in range(ROWS)],
+            "list": [list(range(row % 4)) for row in range(ROWS)],
+            "three": pa.array([[row, 1, 2] for row in range(ROWS)], pa.list_(pa.float32())),
+            "flag": random.integers(0, 2, ROWS).astype(bool),
+            "day": pa.array(np.arange(ROWS, dtype=np.int32), pa.date32()),
+            "texts": [["a"] * (row % 3) for row in range(ROWS)],
+        }
+    )
+
+
+READ = {"id", "real", "small", "holes", "text", "label", "bytes", "list", "three"}
+
+
+def fetched(path: Path, rows: Any, fields: list[UnischemaField] | None = None, **options: Any) -> dict[str, pa.Array]:
+    dataset = StoredDataset([str(path)])
+    fields = list(dataset.schema) if fields is None else fields
+    found = Fetcher(dataset, fields, ReadContext(**options)).fetch(0, rows)
+    columns = [pa.array(each) if isinstance(each, np.ndarray) else each for each in found.columns]
+    for column in columns:
+        column.validate(full=True)
+    return dict(zip([field.name for field in fields], columns, strict=True))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    pq.write_table(table(), tmp_path / "x.parquet", compression=dict.fromkeys(table().column_names, "snappy"))
+    return tmp_path / "x.parquet"
+
+
+@pytest.mark.parametrize("rows", [None, range(ROWS), np.arange(20, 90), np.arange(0, ROWS, 3), np.zeros(0, np.int64)])
+@pytest.mark.parametrize("three", [(3,), (None,)])
+def test_columns_are_those_that_go_through_arrow(
+    path: Path, rows: Any, three: tuple[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = [
+        UnischemaField("three", np.float32, three) if field.name == "three" else field
+        for field in StoredDataset([str(path)]).schema
+    ]
+    found = fetched(path, rows, fields)
+    monkeypatch.setattr(CoreReader, "read", lambda *_, **__: NOTHING)
+    wanted = fetched(path, rows, fields)
+    assert found.keys() == wanted.keys()
+    for name, column in wanted.items():
+        assert found[name].type == column.type, name
+        assert found[name].equals(column), name
+
+
+def test_which_columns_are_read(path: Path) -> None:
+    dataset = StoredDataset([str(path)])
+    reader = CoreReader(dataset, list(dataset.schema))
+    found, used_bytes, *_ = reader.read(ReadRequest(row_group=0))
+    assert found.keys() == READ
+    assert used_bytes > 0
+    assert {name for name, values in found.items() if isinstance(values, np.ndarray)} == {"id", "real", "small"}
+    assert reader.read(ReadRequest(row_group=0, done={"id", "text"})).values.keys() == READ - {"id", "text"}
+    assert reader.read(ReadRequest(row_group=0, room_bytes=used_bytes - 1)) == NOTHING
+
+
+def test_types_that_differ_from_the_dataset_are_left_to_arrow(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(3, dtype=np.int32), "y": ["a", "b", "c"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": np.arange(3, dtype=np.int64), "y": ["a", "b", "c"]}), tmp_path / "b.parquet")
+    dataset = StoredDataset([str(tmp_path)])
+    reader = CoreReader(dataset, list(dataset.schema))
+    assert [reader.read(ReadRequest(row_group=group)).values.keys() for group in (0, 1)] == [{"y"}, {"x", "y"}]
+    assert next(iter(Pipeline(tmp_path).batch(6)))["x"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_text_that_is_not_utf8_is_an_error_only_in_wanted_rows(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    raw = pa.array([b"fine", b"\xff", b"fine"])
+    text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    pq.write_table(pa.table({"x": text}), path)
+    assert fetched(path, np.array([0, 2]))["x"].to_pylist() == ["fine", "fine"]
+    with pytest.raises(DecodeError, match=r"row group 0: field 'x', row 1: expected text in UTF-8"):
+        fetched(path, None)
+
+
+@pytest.mark.parametrize("change", ["replaced", "rewritten", "gone", "cut"])
+def test_a_file_that_changed_is_an_error(path: Path, change: str) -> None:
+    dataset = StoredDataset([str(path)])
+    fetcher = Fetcher(dataset, list(dataset.schema))
+    fetcher.fetch(0, None)
+    other = path.with_suffix(".other")
+    shutil.copy(path, other)
+    if change == "replaced":
+        other.replace(path)
+    elif change == "rewritten":
+        path.write_bytes(other.read_bytes())
+        os.utime(path, ns=(1, 1))
+    elif change == "cut":
+        os.truncate(path, 100)
+    else:
+        path.unlink()
+    with pytest.raises(DatasetError, match=r"x\.parquet"):
+        fetcher.fetch(0, None)
+    assert CoreReader(dataset, list(dataset.schema)).read(ReadRequest(row_group=0)) == NOTHING
+
+
+def test_long_text_in_a_dictionary_counts_as_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": ["long" * 100] * 2000}), path)
+    assert fetched(path, None)["x"].to_pylist() == ["long" * 100] * 2000
+    assert fetched(path, None, room_bytes=1 << 20)["x"].to_pylist() == ["long" * 100] * 2000
+    with pytest.raises(TooLargeError):
+        fetched(path, None, room_bytes=400_000)

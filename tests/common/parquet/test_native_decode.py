@@ -1,0 +1,211 @@
+"""Columns read without Arrow: which ones are, and that they hold the same values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_store import Store
+from oracle import examples
+
+from parquetry.common import Pipeline
+from parquetry.common.base.errors import DatasetError
+from parquetry.common.base.native.library import is_compiled
+from parquetry.common.parquet.native_decode import CoreColumns, core_compressions, leaves_of, read_by_core
+
+pytestmark = [
+    pytest.mark.versions,
+    pytest.mark.skipif(not is_compiled(), reason="the compiled core reads them"),
+]
+ROWS = 1000
+CORE_READ = CoreColumns.read
+DATA = Path(__file__).resolve().parents[2] / "data"
+
+
+def table(rows: int = ROWS) -> pa.Table:
+    random = np.random.default_rng(0)
+    return pa.table(
+        {
+            "small": random.integers(-100, 100, rows).astype(np.int8),
+            "wide": random.integers(0, 1 << 60, rows, np.uint64),
+            "real": random.normal(size=rows).astype(np.float32),
+            "few": random.integers(0, 3, rows),
+            "double": random.normal(size=rows),
+            "text": [str(number) for number in range(rows)],
+            "label": [("good", "a scratch", "bad" * 30)[number % 3] for number in range(rows)],
+            "holes": pa.array([None if number % 7 == 0 else number for number in range(rows)], pa.int64()),
+            "flag": random.integers(0, 2, rows).astype(bool),
+            "day": pa.array(random.integers(0, 9999, rows).astype(np.int32), pa.date32()),
+            "digits": pa.array(list(range(rows)), pa.decimal128(9, 2)),
+            "list": pa.array([list(range(number % 4)) for number in range(rows)], pa.list_(pa.int64())),
+            "texts": pa.array([["a"] for _ in range(rows)]),
+            "inside": pa.array([{"real": float(number)} for number in range(rows)]),
+        }
+    )
+
+
+NUMBERS = {"small", "wide", "real", "few", "double"}
+READ = {*NUMBERS, "text", "label", "holes", "list"}
+
+
+@pytest.fixture
+def read_apart(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The columns that each call reads without Arrow."""
+    found: list[set[str]] = []
+
+    def spied(columns: CoreColumns, *args: Any, **options: Any) -> Any:
+        values, status = CORE_READ(columns, *args, **options)
+        found.append({column.name for column, each in zip(columns.columns, values, strict=True) if each is not None})
+        return values, status
+
+    monkeypatch.setattr(CoreColumns, "read", spied)
+    return found
+
+
+def columns(path: Path, **options: Any) -> dict[str, Any]:
+    return next(iter(Pipeline(path, **options).batch(ROWS)))
+
+
+def stored(path: Path, name: str) -> np.ndarray:
+    values: np.ndarray = pq.read_table(path).column(name).to_numpy()
+    return values
+
+
+def test_plain_columns_are_read_apart(tmp_path: Path, read_apart: list[set[str]]) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(), path)
+    found = columns(path)
+    assert read_apart == [READ]
+    for name in NUMBERS:
+        assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
+    assert found["holes"].tolist() == table().column("holes").to_pylist()
+    assert found["text"].tolist() == table().column("text").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"compression": "none"}, READ),
+        (
+            {"compression": {name: "gzip" if name == "real" else "snappy" for name in table().column_names}},
+            READ - {"real"},
+        ),
+        ({"compression": "zstd"}, READ if "ZSTD" in core_compressions() else set()),
+        ({"write_statistics": False}, READ),
+        ({"use_dictionary": False, "column_encoding": {"real": "BYTE_STREAM_SPLIT"}}, READ - {"real"}),
+        ({"data_page_version": "2.0", "write_page_checksum": True, "data_page_size": 100}, READ),
+    ],
+)
+def test_which_columns_are_read_apart(
+    tmp_path: Path, read_apart: list[set[str]], options: dict[str, Any], expected: set[str]
+) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(), path, **options)
+    found = columns(path)
+    assert read_apart[0] == expected if expected else not read_apart
+    for name in NUMBERS:
+        assert np.asarray(found[name]).tobytes() == stored(path, name).tobytes(), name
+
+
+def name_of(path: Path, name: str) -> int:
+    return [column.path for column in pq.read_metadata(path).schema].index(name)
+
+
+@examples(30)
+@given(
+    rows=st.integers(1, 300),
+    each=st.sampled_from([1, 17, 100]),
+    seed=st.integers(0, 99),
+    verify=st.sampled_from(["written", "never", "always"]),
+    remote=st.booleans(),
+    nulls=st.booleans(),
+)
+def test_rows_are_those_that_arrow_reads(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, each: int, seed: int, verify: Any, remote: bool, nulls: bool
+) -> None:
+    path = tmp_path_factory.mktemp("numbers") / "x.parquet"
+    written = table(rows).select([*NUMBERS, "text", "holes"])
+    if not nulls:
+        written = written.drop_columns("holes")
+    pq.write_table(written, path, row_group_size=each, write_page_checksum=True)
+    store = Store("numbers")
+    store.put_file_bytes("x.parquet", path.read_bytes())
+    pipeline = Pipeline("x.parquet", filesystem=store, verify=verify) if remote else Pipeline(path, verify=verify)
+    pipeline = pipeline.shuffle(50, seed=seed)
+    expected = sorted(written.to_pylist(), key=lambda row: int(row["text"]))
+    assert sorted(map(dict, pipeline), key=lambda row: int(row["text"])) == expected
+
+
+def damaged(path: Path, name: str) -> None:
+    """Flips a bit in the middle of a column."""
+    chunk = pq.read_metadata(path).row_group(0).column(name_of(path, name))
+    content = bytearray(path.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_damage_is_reported_as_by_arrow(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(), path, write_page_checksum=True, use_dictionary=False)
+    damaged(path, "real")
+    with pytest.raises(DatasetError, match=r"x\.parquet, row group 0: .*'real'.*CRC"):
+        columns(path)
+    assert len(columns(path, verify="never")["real"]) == ROWS
+
+
+def test_a_file_that_ends_early_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(), path)
+    pipeline = Pipeline(path, ["real", "double"])
+    pipeline.plan()
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 4] + bytes(len(content) - len(content) // 4))
+    with pytest.raises(DatasetError, match=r"x\.parquet"):
+        list(pipeline.batch(ROWS))
+
+
+def test_many_rows_of_one_value_are_left_to_arrow(tmp_path: Path, read_apart: list[set[str]]) -> None:
+    """A footer could claim any number of rows for a few bytes."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": np.zeros(1 << 20)}), path, row_group_size=1 << 20)
+    assert len(next(iter(Pipeline(path).batch(1 << 20)))["x"]) == 1 << 20
+    assert not any(read_apart)
+
+
+def test_columns_of_one_name_are_left_to_arrow(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    same = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4])], names=["x", "x"])
+    pq.write_table(same, path)
+    reader = pq.ParquetFile(path)
+    with pa.OSFile(str(path)) as source:
+        leaves = leaves_of(reader.metadata, reader.schema_arrow)
+        found = read_by_core(source, reader.metadata, 0, ["x"], leaves, path=str(path), key=str(path), checked=True)
+    assert found == {}
+
+
+def test_arrays_keep_their_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": np.arange(50_000), "y": np.arange(50_000.0)}), path, row_group_size=10_000)
+    batches = list(Pipeline(path).batch(10_000))
+    for number, batch in enumerate(batches):
+        assert batch["x"].tolist() == list(range(10_000 * number, 10_000 * (number + 1)))
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "0.7.0", "0.7.6"])
+def test_files_of_parquet_mr_are_read_apart(version: str) -> None:
+    """Their chunks name the encoding BIT_PACKED, although no page of a flat column has it."""
+    (path,) = (DATA / "petastorm" / version).rglob("*.parquet")
+    reader = pq.ParquetFile(path)
+    assert reader.metadata.created_by.startswith("parquet-mr")
+    leaves = leaves_of(reader.metadata, reader.schema_arrow)
+    with pa.OSFile(str(path)) as source:
+        found = read_by_core(source, reader.metadata, 0, [*leaves], leaves, path=str(path), key=str(path), checked=True)
+    assert len(found) > 3
+    for name, values in found.items():
+        assert values.equals(reader.read_row_group(0, columns=[name]).column(name).combine_chunks()), name
