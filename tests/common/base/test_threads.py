@@ -125,7 +125,7 @@ def test_with_few_threads_a_pool_works_with_those_and_without_any_names_the_limi
 _TRAINING = """
 import sys, threading
 from parquetry import Pipeline
-from parquetry.common import progress
+from parquetry.common.base import progress
 
 def train():
     rows = iter(Pipeline(sys.argv[1], executor="threads", workers=2).where(("id", ">=", 0)).shuffle(10).batch(10))
