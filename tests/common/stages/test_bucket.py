@@ -21,6 +21,7 @@ from oracle import examples
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import DecodeError, EmptySelectionError, NullValueError, PipelineError, TransformError
+from parquetry.common.plan.order.grouping import equal_groups
 
 RANKS = [1, 2, 3, 4, 6, 12]
 LENGTHS = [3, 0, 9, 1, 5, 5, 2, 7, 12, 4, 4, 1, 8, 3, 6, 2, 10, 11, 1, 1, 9, 3, 5, 2, 6, 40]
@@ -54,15 +55,11 @@ def rows(url: str) -> Pipeline:
     return Pipeline(url, executor="threads", workers=1)
 
 
-def groups_of(least: int) -> list[list[int]]:
-    """Groups the rows of neighboring row groups, at least ``least`` rows per group."""
-    ends = np.cumsum(GROUPS).tolist()
-    groups, first = [], 0
-    for end in ends:
-        if end - first >= least or end == ends[-1]:
-            groups.append(list(range(first, end)))
-            first = end
-    return groups
+def groups_of(buffer_size: int, sizes: list[int]) -> list[list[int]]:
+    """Groups the rows of neighboring row groups: enough for the buffer, and for four batches of each bucket."""
+    ends = np.cumsum([0, *GROUPS])
+    bounds = ends[equal_groups((ends, max(buffer_size, 4 * sum(sizes))))].tolist()
+    return [list(range(first, end)) for first, end in itertools.pairwise(bounds)]
 
 
 def bucket_of(length: int, boundaries: list[int]) -> int:
@@ -81,7 +78,7 @@ def test_every_batch_is_of_one_bucket_and_group_and_every_row_comes_once(url: st
     order = Pipeline(url, ["id", "tokens"], executor="threads", workers=1).shuffle(buffer_size, seed=3)
     pipeline = order.bucket("tokens", boundaries, batch_sizes=sizes)
     expected = Counter()
-    for group in groups_of(buffer_size):
+    for group in groups_of(buffer_size, sizes):
         held = Counter(bucket_of(LENGTHS[row], boundaries) for row in group)
         for bucket, count in held.items():
             expected.update((bucket, size) for size in [sizes[bucket]] * (count // sizes[bucket]))
@@ -94,7 +91,7 @@ def test_every_batch_is_of_one_bucket_and_group_and_every_row_comes_once(url: st
         assert expected == Counter((bucket_of(LENGTHS[batch[0]], boundaries), len(batch)) for batch in found)
         for batch in found:
             assert len({bucket_of(LENGTHS[row], boundaries) for row in batch}) == 1
-            assert sum(set(batch) <= set(group) for group in groups_of(buffer_size)) == 1
+            assert sum(set(batch) <= set(group) for group in groups_of(buffer_size, sizes)) == 1
     assume(even != "drop" or len(pipeline) >= 12)
     parts = [ids(pipeline.shard(ranks, rank, even=even, canonical_shards=12)) for rank in range(ranks)]
     assert len({len(part) for part in parts}) == 1 or even == "none"
