@@ -1,4 +1,4 @@
-"""`make_petastorm_dataset` and `tf_tensors`: the readers of `parquetry.petastorm` in TensorFlow, under Petastorm's names.
+"""`make_petastorm_dataset` and `tf_tensors`: readers of `parquetry.petastorm` in TensorFlow, under Petastorm's names.
 
 Elements are named tuples of tensors (for windows, ``{offset: named tuple}``) with the schema's static shapes. Text,
 bytes and decimals are ``tf.string``, dates and time stamps ``tf.int64`` (nanoseconds since 1970), uint16 ``tf.int32``

@@ -1,4 +1,4 @@
-"""The pages of the rooms name every module, once, and the table of rooms has the order of the import rule."""
+"""Each room has a page that names all its modules, once; the table of rooms has the order of the import rule."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "tf_plugin", "torch_plugin")
 _FOLDER = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:/\w+)*)/`")
 _NAME = re.compile(r"`([\w/]+\.py)`")
+_PATH = re.compile(r"`([\w/]+\.(?:py|cc|h))`")
 
 
 def _named(page: Path) -> Iterator[str]:
@@ -43,6 +44,16 @@ def test_the_table_of_rooms_has_the_order_of_the_import_rule() -> None:
     assert sorted(room for row in rooms for room in row) == sorted(depth)
     depths = [depth[room] for row in rooms for room in row]
     assert depths == sorted(depths)
+    assert [room for room in depth if not (ROOT / f"docs/rooms/{room}.md").exists()] == []
+
+
+def test_the_pages_about_the_inside_name_only_files_that_there_are() -> None:
+    folders = (*PACKAGES, "parquetry", "tests", "benchmarks", "docs")
+    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    pages = [ROOT / "docs/architecture.md", ROOT / "docs/development.md", *(ROOT / "docs/rooms").glob("*.md")]
+    paths = {(page.name, path) for page in pages for path in _PATH.findall(page.read_text(encoding="utf-8"))}
+    missing = [(page, path) for page, path in paths if not any(file.endswith(f"/{path}") for file in files)]
+    assert sorted(missing) == []
 
 
 def _rooms_of(cell: str) -> list[str]:
