@@ -32,7 +32,7 @@ from pathlib import Path
 from s3_server import serving
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
-from parquetry.common.dataset import hedged_reads, retries
+from parquetry.common.storage import hedged_reads, retries
 
 def loopback(flags):
     with socket.socket() as any_socket:
@@ -62,7 +62,7 @@ OPEN = """
 import sys
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
-from parquetry.common.dataset import retries
+from parquetry.common.storage import retries
 waits = []
 retries.pause = waits.append
 try:
