@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
-from parquetry.common.plan.order.buckets import Buckets
+from parquetry.common.plan.bucket_items import Buckets
 from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec
 from parquetry.common.plan.order.grouping import equal_groups
 

@@ -15,7 +15,7 @@ import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec
-from parquetry.common.plan.order.tokens import TokenOrder
+from parquetry.common.plan.token_items import TokenOrder
 
 LIMIT = 5.0
 EPOCHS = [200, pytest.param(4000, marks=pytest.mark.nightly)]

@@ -24,7 +24,7 @@ LAYOUTS = [(600, 100), (100, 100), (1, 300)]  # the rows of a row group, and how
 def _small_sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes sections so small that the few rows of a quick test have several."""
     if "nightly" not in request.keywords:
-        monkeypatch.setattr("parquetry.common.plan.order.weighted._SECTION_ITEMS", 64, raising=False)
+        monkeypatch.setattr("parquetry.common.plan.weighted_items._SECTION_ITEMS", 64, raising=False)
 
 
 def stored(folder: Path, labels: np.ndarray, group_rows: int) -> Pipeline:

@@ -57,7 +57,7 @@ def test_each_row_comes_as_often_as_its_weight_says_in_any_order_and_on_any_rank
     files: list[list[int]], data: st.DataObject
 ) -> None:
     section_items = data.draw(st.sampled_from([1, 4096]), "items of a section")
-    with dataset(files) as made, patch("parquetry.common.plan.order.weighted._SECTION_ITEMS", section_items):
+    with dataset(files) as made, patch("parquetry.common.plan.weighted_items._SECTION_ITEMS", section_items):
         least = data.draw(st.integers(0, 6), "rows that a filter leaves out")
         rows = [number for number in range(len(made.rows)) if number >= least]
         assume(rows)
@@ -199,7 +199,7 @@ def test_it_resumes_exactly_at_every_step(built: Built, executor: str) -> None:
 def test_other_ranks_take_exactly_the_rows_that_remain(
     built: Built, before: int, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parquetry.common.plan.order.weighted._SECTION_ITEMS", 3)
+    monkeypatch.setattr("parquetry.common.plan.weighted_items._SECTION_ITEMS", 3)
 
     def pipeline(ranks: int, rank: int) -> Pipeline:
         order = built.pipeline("id", executor="threads").weigh(pc.field("id"), 36, seed=1).shuffle(4, seed=2)

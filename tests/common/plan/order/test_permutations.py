@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common.plan.order import permutations, sorting
-from parquetry.common.plan.order.permutations import permutation, raw_words
-from parquetry.common.plan.order.sorting import sorted_on_disk
+from parquetry.common.plan.order import permutations
+from parquetry.common.plan.order.permutations import permutation, raw_words, sorted_on_disk
 from parquetry.common.storage import temporary
 from parquetry.common.storage.temporary import NoRoomError
 
@@ -46,7 +45,7 @@ def test_words_sorted_on_disk_are_those_sorted_in_memory(words: list[int], piece
     given_words = np.array(words, np.uint64)
     pieces = [given_words[first : first + piece] for first in range(0, len(words), piece)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorting, "_RANGE_BITS", range_bits)
+        patch.setattr(permutations, "_RANGE_BITS", range_bits)
         found = sorted_on_disk(pieces, len(words))
     assert found.dtype == np.int64
     assert found.tolist() == np.argsort(given_words, kind="stable").tolist()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from parquetry.common.plan.order import weighted
-from parquetry.common.plan.order.weighted import WeightedDraws, WeightedRows, whole_weights
+from parquetry.common.plan import weighted_items
+from parquetry.common.plan.weighted_items import WeightedDraws, WeightedRows, whole_weights
 
 pytestmark = pytest.mark.versions
 
@@ -23,7 +23,7 @@ fractions = st.lists(st.floats(0, 1e300, allow_subnormal=True), min_size=1, max_
 
 @pytest.fixture(autouse=True)
 def _small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighted, "_SECTION_ITEMS", 3)
+    monkeypatch.setattr(weighted_items, "_SECTION_ITEMS", 3)
 
 
 def draws_of(
@@ -119,7 +119,7 @@ def test_a_section_of_one_row_group_is_not_drawn_before_it_is_read(monkeypatch: 
         permuted.append(count)
         return np.arange(count)
 
-    monkeypatch.setattr(weighted, "permutation", permutation)
+    monkeypatch.setattr(weighted_items, "permutation", permutation)
     items = draws.items_before
     assert permuted == []
     assert (items[::2] == items[1::2]).all()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common.plan.order.packing import packed
+from parquetry.common.plan.packed_items import packed
 
 
 def one_by_one(sizes: list[int], length: int, *, best: bool) -> list[list[int]]:
