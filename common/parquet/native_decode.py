@@ -21,9 +21,8 @@ from ..base.memory.arena import ALIGNMENT, SCRATCH, block_memory
 from ..base.memory.arrow_views import as_arrow, is_number, number_dtype
 from ..base.memory.lru_cache import LRUCache
 from ..base.native.kernels import CHUNK_COMPRESSIONS, decode_chunks
-from ..base.native.library import address_of
+from ..base.native.library import address_of, has_zstd
 from ..base.native.parquet import CHUNK, ENTRY_BYTES, NO_FILE, SLACK, FileStatus
-from ..base.native.zstd import has_zstd
 from ..base.process.dataclass import dataclass
 from .nested import has_extensions, wide
 

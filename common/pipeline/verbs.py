@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.errors import ParquetryError, PipelineError
 from ..base.process.ranks import resolve_rank
-from ..base.process.working_directory import absolute
 from ..base.tracebacks import did_you_mean
 from ..schema.field import UnischemaField
 from ..schema.plain import integer, is_utf_8, plain
@@ -32,6 +31,7 @@ from ..stages.take import Skip, Take
 from ..stages.tokens import by_field
 from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
+from ..storage.filesystem import absolute
 from .field_verbs import seed_or_drawn
 from .image_verbs import ImageVerbs
 from .other_names import instead_of

@@ -27,8 +27,18 @@ import pyarrow.fs as pafs
 
 from ..base.errors import access_failed
 from ..base.process.locks import lock_file
-from .kept_directories import cache_root, make_directory, open_lock
-from .whole_files import MINUTE_NS, abandoned, is_unfinished, moved_from, release, room_of, unfinished_name
+from .whole_files import (
+    MINUTE_NS,
+    abandoned,
+    cache_root,
+    is_unfinished,
+    make_directory,
+    moved_from,
+    open_lock,
+    release,
+    room_of,
+    unfinished_name,
+)
 
 Value = TypeVar("Value")
 _LOGGER = logging.getLogger(__name__)

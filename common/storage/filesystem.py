@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..base.errors import DatasetError, missing_package
-from ..base.process.working_directory import absolute
 from ..base.urls import clean_cause, url_without_secrets, user_of, without_secrets
 from ..schema.plain import is_utf_8
 from .retries import is_transient
@@ -234,3 +233,22 @@ def _wrapped(filesystem: object) -> pafs.FileSystem:
 
 def _trimmed(path: str) -> str:
     return path.rstrip("/") or path[:1]
+
+
+def absolute(path: str) -> str:
+    """Returns the absolute path that a path names; ``~`` stands for the user's directory.
+
+    Raises:
+        DatasetError: the path is relative, and the working directory was removed.
+    """
+    try:
+        return os.path.abspath(os.path.expanduser(path))
+    except FileNotFoundError as error:
+        try:
+            gone = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
+        except OSError:  # a system without /proc
+            gone = os.environ.get("PWD", "unknown")
+        raise DatasetError(
+            f"path '{path}': it is relative, and the working directory of this process, '{gone}', no longer exists. "
+            "Pass an absolute path, or change to a directory that exists: os.chdir(...)."
+        ) from error

@@ -17,7 +17,7 @@ from ..base.errors import DatasetError
 from ..base.memory.arrow_views import as_numpy, to_stream
 from ..dataset.table import import_package
 from ..storage.file_cache import FileCache
-from ..storage.kept_directories import cache_root
+from ..storage.whole_files import cache_root
 
 _MOST_BYTES = 16 << 30
 _KEPT_S = 24 * 3600

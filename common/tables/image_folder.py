@@ -28,8 +28,8 @@ from ..schema.images import CompressedImageCodec
 from ..storage.file_cache import FileCache
 from ..storage.file_versions import FileVersion, drawn_plan, look, versions_below
 from ..storage.filesystem import resolve
-from ..storage.kept_directories import cache_root
 from ..storage.stores import store_of
+from ..storage.whole_files import cache_root
 
 MANIFEST = [
     pa.field("path", pa.string()),

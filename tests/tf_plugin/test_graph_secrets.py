@@ -18,7 +18,7 @@ from s3_server import S3Server, serving
 from tensorflow.python.ops import gen_dataset_ops  # the public names need a file
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.storage.plain_options import without_secret_options
+from parquetry.common.storage.stores import without_secret_options
 from parquetry.common.transport.sidecar.request_secrets import OPT_IN, for_graph
 from parquetry.tf_plugin import ParquetDataset
 

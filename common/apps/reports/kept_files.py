@@ -12,13 +12,13 @@ import platformdirs
 
 from ...base.errors import PipelineError
 from ...base.process.dataclass import dataclass
-from ...base.process.working_directory import absolute
 from ...base.progress import progress
 from ...engine.run.vocabularies import ready_program
 from ...pipeline.pipeline import Pipeline
 from ...plan.plan import Plan
 from ...storage.file_cache import FileCache
-from ...storage.kept_directories import cache_root
+from ...storage.filesystem import absolute
+from ...storage.whole_files import cache_root
 from .inspecting import pipeline_of
 
 _KINDS = {

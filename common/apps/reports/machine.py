@@ -28,7 +28,7 @@ from ...base.native.compiler import find_compiler
 from ...base.native.kernels import decodes_parts
 from ...base.native.library import is_compiled
 from ...base.process.dataclass import dataclass
-from ...storage.kept_directories import cache_root
+from ...storage.whole_files import cache_root
 from ...transport.processes import python_command
 from ...transport.source import usable_processors
 from .kept_files import CacheReport, caches

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .library import CORE, address_of
-from .zstd import zstd_functions
+from .library import CORE, address_of, zstd_functions
 
 CHUNK = np.dtype(
     [

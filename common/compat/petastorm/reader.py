@@ -13,7 +13,7 @@ from typing import Any
 from ...base.errors import PipelineError, SchemaError
 from ...base.tracebacks import did_you_mean
 from ...base.urls import url_without_secrets
-from ...storage.kept_directories import cache_root
+from ...storage.whole_files import cache_root
 from .dataset import PetastormDataset
 from .errors import NoFieldsError
 from .etl.dataset_metadata import open_dataset

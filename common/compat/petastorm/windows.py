@@ -13,8 +13,7 @@ from ...base.errors import DatasetError
 from ...base.progress import thread_pool
 from ...plan.selection.rows import RowSet
 from ...plan.selection.selection import Selection
-from ...plan.selection.timestamps import Stamps, stamps_of
-from ...plan.selection.windows import WindowRule, decreasing_stamp, window_starts
+from ...plan.selection.windows import Stamps, WindowRule, decreasing_stamp, stamps_of, window_starts
 from .loading import RowGroupLoader
 from .ngram import NGram
 from .planning import ReaderRows

@@ -18,12 +18,11 @@ import pyarrow.fs as pafs
 
 from ...base.errors import DatasetError, PipelineError
 from ...base.process.dataclass import dataclass
-from ...base.process.working_directory import absolute
 from ...dataset.dataset import StoredDataset
 from ...pipeline.constructors import Fields
 from ...pipeline.pipeline import Pipeline
 from ...plan.options import OptionArguments
-from ...storage.filesystem import resolve
+from ...storage.filesystem import absolute, resolve
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats

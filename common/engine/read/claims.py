@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from ...base.metrics.counters import waited_for_another
 from ...base.process.locks import locked_within, set_byte_lock
 from ...storage.file_cache import CLAIMS
-from ...storage.kept_directories import make_directory, open_lock
+from ...storage.whole_files import make_directory, open_lock
 
 _LOGGER = logging.getLogger(__name__)
 PATIENCE_S = 60.0

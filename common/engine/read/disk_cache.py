@@ -26,7 +26,7 @@ import pyarrow as pa
 from ...base.errors import DatasetError
 from ...storage.file_cache import FileCache
 from ...storage.filesystem import local_path
-from ...storage.kept_directories import is_in_cache
+from ...storage.whole_files import is_in_cache
 from .cache_entry import entry_bytes, open_entry, read_entry, write_entry
 from .claims import Claims
 

@@ -13,7 +13,7 @@ from ...dataset.dataset import StoredDataset
 from ...stages.ngram import Ngram
 from ...stages.predicates.python_values import plain_storage
 from .rows import RowSet
-from .timestamps import Stamps, stamps_of
+from .windows import Stamps, stamps_of
 
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 

@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl, urlencode
 from ...base.errors import DatasetError
 from ...base.urls import without_users
 from ...stages.functions import UserFunction
-from ...storage.plain_options import is_plain_filesystem, without_secret_options
 from ...storage.store_answers import told
+from ...storage.stores import is_plain_filesystem, without_secret_options
 
 OPT_IN = "PARQUETRY_SECRETS_IN_GRAPHS"
 """If this environment variable is 1, graphs hold the secrets, for workers that cannot get them in another way."""

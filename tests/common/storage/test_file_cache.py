@@ -20,8 +20,14 @@ import pytest
 from parquetry.common.base.process import locks
 from parquetry.common.storage import file_cache
 from parquetry.common.storage.file_cache import FileCache
-from parquetry.common.storage.kept_directories import cache_root, open_lock
-from parquetry.common.storage.whole_files import new_directory, release, remove_leftovers, whole_file
+from parquetry.common.storage.whole_files import (
+    cache_root,
+    new_directory,
+    open_lock,
+    release,
+    remove_leftovers,
+    whole_file,
+)
 
 
 def digest(number: int) -> str:

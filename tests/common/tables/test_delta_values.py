@@ -13,7 +13,7 @@ from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
 from parquetry.common.dataset.table import TableColumn
 from parquetry.common.dataset.table_read import parse_value
-from parquetry.common.tables.delta_values import partition_text
+from parquetry.common.tables.delta import partition_text
 
 deltalake = pytest.importorskip("deltalake")
 

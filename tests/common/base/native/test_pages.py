@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common.base.memory.arrow_views import as_arrow
-from parquetry.common.base.native.library import CORE
+from parquetry.common.base.native.library import CORE, has_zstd
 from parquetry.common.base.native.parquet import CHUNK, SLACK, decode_chunks
-from parquetry.common.base.native.zstd import has_zstd
 from parquetry.common.parquet.native_decode import _column
 from parquetry.common.parquet.page_header import data_page
 

@@ -18,7 +18,7 @@ from oracle import examples
 
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError, PipelineError
-from parquetry.common.plan.selection.timestamps import stamps_of
+from parquetry.common.plan.selection.windows import stamps_of
 
 pytestmark = pytest.mark.versions
 

@@ -14,7 +14,7 @@ import pytest
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.base.errors import DatasetError
-from parquetry.common.base.process.working_directory import absolute
+from parquetry.common.storage.filesystem import absolute
 
 
 @pytest.fixture
