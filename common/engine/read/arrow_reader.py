@@ -17,7 +17,7 @@ from ...parquet.conforming import conform, misfit, narrower_floats
 from ...plan.selection.rows import RowNumbers
 from ...schema.field import UnischemaField
 from .canonical import number_type, to_canonical
-from .column_reader import Columns, ReadRequest, some_rows
+from .column_reader import ReadRequest, ReadResult, some_rows
 from .file_casts import cast_in_file
 from .file_cells import Part
 from .kept_tables import StoredTables
@@ -58,7 +58,7 @@ class ArrowReader:
         self._casts = casts
         self._place = place
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """Returns the values of all fields that are not done.
 
         Raises:
@@ -81,7 +81,7 @@ class ArrowReader:
             else:
                 column = stored.column(field.name)
             values[field.name] = self.settled(row_group, field, column, rows)
-        return Columns(values, unread_bytes=unread_bytes)
+        return ReadResult(values, unread_bytes=unread_bytes)
 
     def stored(self, row_group: int, size: ReadSize = WHOLE) -> pa.Table:
         """Returns the columns of a row group with the types of the dataset, still encoded. Raises as `read`."""

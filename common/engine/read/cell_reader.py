@@ -27,7 +27,7 @@ from ...schema.codecs import TensorCodec
 from ...schema.field import UnischemaField
 from ...storage.file_versions import local_version
 from ...storage.files import DataFile
-from .column_reader import Columns, ReadRequest
+from .column_reader import ReadRequest, ReadResult
 from .file_cells import FileCells, stays_in_file
 from .open_file import OpenFile, OpenFiles, read_values
 from .passed_pages import PASSED_PAGES, page_keys
@@ -65,10 +65,10 @@ class CellReader:
         self._numbers: dict[str, int] = {}  # each field's last known column index; most files share one schema
         self._open = OpenFiles()
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`."""
         found = {field.name: self._field(request.row_group, field, request.rows) for field in self._fields}
-        return Columns({name: cells for name, cells in found.items() if cells is not None})
+        return ReadResult({name: cells for name, cells in found.items() if cells is not None})
 
     def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
         """Returns the values of the given rows that can stay in their file, by field name."""

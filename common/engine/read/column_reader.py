@@ -53,7 +53,7 @@ class ReadRequest:
     room_bytes: int | None = None
 
 
-class Columns(NamedTuple):
+class ReadResult(NamedTuple):
     """What a reader read.
 
     Attributes:
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
     unread_bytes: float = 0
 
 
-NOTHING = Columns({})
+NOTHING = ReadResult({})
 RowsT = TypeVar("RowsT", np.ndarray, pa.Array, pa.ChunkedArray, pa.Table)
 
 
@@ -87,7 +87,7 @@ def some_rows(values: RowsT, rows: np.ndarray | None) -> RowsT:
 class ColumnReader(Protocol):
     """Reads columns of a dataset. Thread-safe."""
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """Returns the columns that it can read. Those that are missing from the result are left to other readers."""
 
 
@@ -102,7 +102,7 @@ class ReaderChain:
         self._readers = readers
         self._count = count
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`."""
         values: dict[str, Part] = {}
         total = NOTHING
@@ -111,7 +111,7 @@ class ReaderChain:
             if not columns.values:
                 continue
             values.update(columns.values)
-            total = Columns(
+            total = ReadResult(
                 values,
                 total.num_bytes + columns.num_bytes,
                 columns.stacked or total.stacked,

@@ -26,7 +26,7 @@ from ...storage.opening import opened
 from ...storage.retries import with_retries
 from ...storage.stores import store_of
 from ...tables.image_folder import MANIFEST
-from .column_reader import Columns, ReadRequest
+from .column_reader import ReadRequest, ReadResult
 from .file_cells import WholeFiles, unreadable
 from .stored_cells import StoredCells, read_bytes
 
@@ -83,9 +83,9 @@ class ListedReader:
         self._read = whole_files if later else read_listed
         self.fields = [field for field in fields if is_listed(dataset, field)]
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`. Raises as `read_listed`."""
-        return Columns(
+        return ReadResult(
             {field.name: self._read(self._dataset, request.row_group, request.rows) for field in self.fields}
         )
 

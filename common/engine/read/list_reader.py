@@ -22,7 +22,7 @@ from ...parquet.list_pages import list_numbers
 from ...parquet.nested import stored_type
 from ...schema.field import UnischemaField
 from ...schema.ragged import ends_of
-from .column_reader import NOTHING, Columns, ReadRequest, some_rows
+from .column_reader import NOTHING, ReadRequest, ReadResult, some_rows
 from .stored_cells import read_bytes
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class ListReader:
         self._columns: dict[tuple[int, str], int | None] = {}
         self._fields = [f for f in fields if dataset.table is None and _is_list(dataset.types.get(f.name), f)]
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`."""
         lengths = self._lengths(request.row_group) if self._fields else None
         if lengths is None:
             return NOTHING
         ends = ends_of(lengths)
         found = {field.name: self._field(request.row_group, field, ends) for field in self._fields}
-        return Columns({name: some_rows(lists, request.rows) for name, lists in found.items() if lists is not None})
+        return ReadResult({name: some_rows(lists, request.rows) for name, lists in found.items() if lists is not None})
 
     def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
         file = int(self._dataset.row_groups.file[row_group])

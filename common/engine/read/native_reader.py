@@ -30,7 +30,7 @@ from ...storage.file_versions import local_version
 from ...storage.retries import is_local
 from ...storage.stores import without_subtrees
 from .canonical import number_type, to_canonical
-from .column_reader import NOTHING, Columns, ReadRequest, some_rows
+from .column_reader import NOTHING, ReadRequest, ReadResult, some_rows
 from .file_cells import Part
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class CoreReader:
         self._kinds_text = "\0".join(map(str, self._all_kinds))
         self._files: dict[int, tuple[str, str]] = {}
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         """Returns the values of the columns that the core can read and that fit into their room."""
         rows, order, room = request.rows, request.order, request.room_bytes
         names = tuple(name for name in self._names if name not in request.done) if request.done else self._names
@@ -99,7 +99,7 @@ class CoreReader:
                 continue
             with suppress(ParquetryError):
                 found[column.name] = to_canonical(self._fields[column.name], some)
-        return Columns(found, columns.needed_bytes + ordered_bytes, stacked)
+        return ReadResult(found, columns.needed_bytes + ordered_bytes, stacked)
 
     def _place(self, file: int) -> tuple[str, str]:
         """Returns where a file is, and the key of its version."""

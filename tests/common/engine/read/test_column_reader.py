@@ -11,9 +11,9 @@ import pytest
 from parquetry.common.engine.read.column_reader import (
     NOTHING,
     ColumnReader,
-    Columns,
     ReaderChain,
     ReadRequest,
+    ReadResult,
     some_rows,
 )
 
@@ -26,10 +26,10 @@ class Fixed:
         self._values = values
         self._sizes = num_bytes, unread_bytes
 
-    def read(self, request: ReadRequest) -> Columns:
+    def read(self, request: ReadRequest) -> ReadResult:
         self.requests.append(request)
         values = {name: np.array([each]) for name, each in self._values.items() if name not in request.done}
-        return Columns(values, self._sizes[0], unread_bytes=self._sizes[1]) if values else NOTHING
+        return ReadResult(values, self._sizes[0], unread_bytes=self._sizes[1]) if values else NOTHING
 
 
 def test_the_first_reader_that_can_reads_a_field() -> None:
