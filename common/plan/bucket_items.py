@@ -16,8 +16,7 @@ import numpy as np
 from ..schema.ragged import concat_ranges, ends_of
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
-from .order.epoch import EpochOrder, OrderSpec
-from .order.grouping import equal_groups
+from .order.epoch import EpochOrder, OrderSpec, equal_groups
 from .order.permutations import permutation
 from .selection.selection import Selection
 

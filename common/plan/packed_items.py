@@ -15,8 +15,7 @@ from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges, ends_of
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block, row_groups_of
-from .order.epoch import EpochOrder, OrderSpec
-from .order.grouping import equal_groups
+from .order.epoch import EpochOrder, OrderSpec, equal_groups
 from .order.permutations import raw_words
 from .selection.selection import Selection
 

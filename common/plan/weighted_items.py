@@ -22,8 +22,7 @@ from ..base.process.forks import cached_property
 from ..schema.ragged import ends_of
 from .draws import BlockKey, BlockRows
 from .items import RowItems, row_groups_of
-from .order.epoch import EpochOrder
-from .order.grouping import equal_groups
+from .order.epoch import EpochOrder, equal_groups
 from .order.permutations import permutation, raw_words
 from .selection.selection import Selection
 

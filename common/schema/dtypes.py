@@ -1,7 +1,10 @@
-"""The element types of a field: normalizes what users write and names dtypes in JSON.
+"""The element types of a field: normalizes what users write, names dtypes in JSON, and converts counts of time units.
 
 A field's dtype is a ``numpy.dtype`` or the class ``decimal.Decimal`` (delivered as its exact text). ``"U"`` is text,
 ``"S"`` is bytes, and ``datetime64[unit]`` is a timestamp, delivered as int64 in that unit.
+
+numpy converts times through the calendar, which silently wraps around near the ends of int64. Units of fixed
+length need only a multiplication or a division. ``NaT``, the smallest int64, stays ``NaT``.
 """
 
 from __future__ import annotations
@@ -31,6 +34,18 @@ _ALIASES: dict[Any, np.dtype] = {
     datetime.datetime: np.dtype("datetime64[us]"),
     datetime.date: np.dtype("datetime64[D]"),
 }
+UNITS_NS = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3_600 * 10**9,
+    "D": 86_400 * 10**9,
+    "W": 7 * 86_400 * 10**9,
+}
+"""Time units of fixed length, in nanoseconds."""
+_LIMITS = np.iinfo(np.int64)
 
 
 def canonical_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
@@ -137,3 +152,43 @@ def float_holds(integers: np.ndarray, floats: np.ndarray) -> np.ndarray:
     lowest_bit = np.maximum(sizes & (0 - sizes), 1)
     holds: np.ndarray = (sizes // lowest_bit < 2**digits) & np.isfinite(floats)
     return holds
+
+
+def has_fixed_unit(kind: str | np.dtype) -> bool:
+    """Whether a time type such as ``"datetime64[us]"`` counts one of `UNITS_NS`."""
+    unit, count = np.datetime_data(np.dtype(kind))
+    return unit in UNITS_NS and count == 1
+
+
+def convert_counts(counts: np.ndarray, source: str | np.dtype, target: str | np.dtype) -> np.ndarray:
+    """Converts counts of the unit of ``source``, a time type, to that of ``target``. A coarser unit rounds down.
+
+    >>> convert_counts(np.array([1_999, -1]), "datetime64[ms]", "datetime64[s]")
+    array([ 1, -1])
+    """
+    finer, coarser = _factors(source, target)
+    if finer == coarser:
+        return counts
+    with np.errstate(over="ignore"):  # counts that are not values, such as NaT, may wrap around
+        made = counts * finer if finer > 1 else counts // coarser
+    return np.where(counts == _LIMITS.min, _LIMITS.min, made)
+
+
+def counts_too_far(counts: np.ndarray, source: str | np.dtype, target: str | np.dtype) -> np.ndarray | None:
+    """Returns a mask of the counts that the unit of ``target`` cannot hold, or ``None`` if it holds all of them.
+
+    >>> counts_too_far(np.array([1, 10**10]), "datetime64[s]", "datetime64[ns]")
+    array([False,  True])
+    """
+    finer, _ = _factors(source, target)
+    most = int(_LIMITS.max) // finer
+    if finer == 1 or not counts.size or (int(counts.min()) >= -most and int(counts.max()) <= most):
+        return None
+    too_far: np.ndarray = ((counts < -most) | (counts > most)) & (counts != _LIMITS.min)
+    return too_far
+
+
+def _factors(source: str | np.dtype, target: str | np.dtype) -> tuple[int, int]:
+    """Returns what to multiply counts by, and what to divide them by; one of the two is 1."""
+    from_ns, to_ns = (UNITS_NS[np.datetime_data(np.dtype(kind))[0]] for kind in (source, target))
+    return max(from_ns // to_ns, 1), max(to_ns // from_ns, 1)

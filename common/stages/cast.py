@@ -11,9 +11,8 @@ from numpy.typing import DTypeLike
 
 from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
-from ..schema.dtypes import NO_DTYPE
+from ..schema.dtypes import NO_DTYPE, UNITS_NS, has_fixed_unit
 from ..schema.element import OutputField
-from ..schema.times import UNITS_NS, has_fixed_unit
 from .base import FieldNames, Stage, matches, numeric_dtype, required_names
 from .columns import Columns
 from .steps import Step

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
 from parquetry.common.plan.bucket_items import Buckets
-from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec
-from parquetry.common.plan.order.grouping import equal_groups
+from parquetry.common.plan.order.epoch import EpochOrder, OrderSpec, equal_groups
 
 ROW_GROUPS = st.lists(st.integers(0, 300), min_size=1, max_size=40)
 

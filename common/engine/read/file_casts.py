@@ -13,9 +13,8 @@ from ...base.errors import DecodeError
 from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...plan.selection.rows import RowNumbers
 from ...schema.arrow_types import scalar_dtype
-from ...schema.dtypes import numbers_outside
+from ...schema.dtypes import convert_counts, counts_too_far, numbers_outside
 from ...schema.field import UnischemaField
-from ...schema.times import convert_counts, counts_too_far
 from .canonical import to_canonical
 
 

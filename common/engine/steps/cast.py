@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...base.errors import DecodeError
-from ...schema.dtypes import numbers_outside
-from ...schema.times import convert_counts, counts_too_far
+from ...schema.dtypes import convert_counts, counts_too_far, numbers_outside
 from ...stages.cast import CastStep
 from ..columns.batch import Column, Dense, Ragged, values_of, with_values
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from ...base.errors import TransformError
 from ...schema.codec import fits_shape
-from ...schema.dtypes import delivered_dtype, float_holds
+from ...schema.dtypes import convert_counts, counts_too_far, delivered_dtype, float_holds, has_fixed_unit
 from ...schema.element import OutputField
 from ...schema.plain import is_utf_8
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
-from ...schema.times import convert_counts, counts_too_far, has_fixed_unit
 from ...stages.transform import TransformStep
 from ..columns.arrow_columns import in_one_shape
 from ..columns.batch import Column, Compound, Dense, Ragged, Strings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquetry.common.schema.times import UNITS_NS, convert_counts, counts_too_far
+from parquetry.common.schema.dtypes import UNITS_NS, convert_counts, counts_too_far
 
 pytestmark = pytest.mark.versions
 
