@@ -114,7 +114,9 @@ class ThreadPool(Executor):
 class _Call:
     __slots__ = ("_arguments", "_function", "_keywords", "future")
 
-    def __init__(self, future: Future[Any], function: Callable[..., Any], arguments: Any, keywords: Any) -> None:
+    def __init__(
+        self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         self.future = future
         self._function = function
         self._arguments = arguments

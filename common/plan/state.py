@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ..base.errors import ParquetryError, StateError
 from ..base.process.dataclass import dataclass
@@ -19,6 +19,9 @@ from ..stages.base import Decision, Stage
 from .mixed_plan import MixedPlan
 from .order.cursor import Cursor, Origin, SkipState
 from .plan import BasePlan
+
+if TYPE_CHECKING:
+    from typing import Self
 
 VERSION = 2
 ORDER_VERSION = 3
@@ -31,10 +34,10 @@ _AHEAD = 7
 class Restorable(Protocol):
     """A pipeline or plan, which a state can change."""
 
-    def with_seed(self, seed: Any) -> Any:
+    def with_seed(self, seed: int) -> Self:
         """Returns a copy with this seed."""
 
-    def with_canonical_shards(self, count: int) -> Any:
+    def with_canonical_shards(self, count: int) -> Self:
         """Returns a copy with this many canonical shards."""
 
 

@@ -200,7 +200,7 @@ def _moment(field: UnischemaField, value: object) -> Any:
 
 def _numpy_of(value: object, method: str, plain: Callable[[Any], Any]) -> Any:
     """Returns the numpy scalar of a time. Those of pandas have nanoseconds, which ``plain`` would drop."""
-    convert: Any = getattr(value, method, None)
+    convert: Callable[[], Any] | None = getattr(value, method, None)
     return plain(value) if convert is None else convert()
 
 

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -323,7 +323,7 @@ _READERS: dict[object, Callable[[Any], object]] = {
 }
 
 
-def _from_json(value: Any, hint: object) -> object:
+def _from_json(value: object, hint: object) -> object:
     """Rebuilds the objects of a value; ``hint`` is its annotated type."""
     read = _reader_in(hint)
     if read is None or value is None:
@@ -423,18 +423,18 @@ def matches(patterns: Sequence[str], name: str) -> bool:
     return any(pattern == name or re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Whether a plain value is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def positive_integer(verb: str, name: str, value: Any) -> None:
+def positive_integer(verb: str, name: str, value: object) -> None:
     """Raises `PipelineError` unless a plain value is an integer of at least 1."""
     if not is_integer(value) or value < 1:
         raise PipelineError(f"{verb}: expected {name} to be an integer >= 1, got {value!r}.")
 
 
-def count_or_zero(verb: str, value: Any) -> None:
+def count_or_zero(verb: str, value: object) -> None:
     """Raises `PipelineError` unless a plain value is an integer of at least 0."""
     if not is_integer(value) or value < 0:
         raise PipelineError(f"{verb}: expected count to be an integer >= 0, got {value!r}.")

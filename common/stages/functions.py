@@ -21,7 +21,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing.context import get_spawning_popen
 from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -362,7 +362,7 @@ def _parts(value: object, *, callee: bool) -> Iterator[Any]:
         yield getattr(value, "__dict__", None)
 
 
-def _is_empty(cell: Any) -> bool:
+def _is_empty(cell: CellType) -> bool:
     try:
         return cell.cell_contents is None
     except ValueError:  # not filled yet

@@ -217,10 +217,10 @@ def check_room(verb: str, size: Size, output: OutputField) -> None:
         )
 
 
-def as_size(size: Any) -> Size:
+def as_size(size: object) -> Size:
     """Converts an integer (a square) or a pair to ``(height, width)``."""
-    size = plain(size)
-    return (size, size) if is_integer(size) else size
+    sides = plain(size)
+    return (sides, sides) if is_integer(sides) else sides
 
 
 def check_size(verb: str, size: object) -> None:
@@ -234,7 +234,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def as_interpolation(value: Any) -> Interpolations:
+def as_interpolation(value: Interpolations | Mapping[str, str]) -> Interpolations:
     """Converts an interpolation, or a mapping with one per field, to a form that JSON can hold."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 

@@ -125,7 +125,7 @@ def normalize_gap(max_gap: object) -> Any:
         max_gap = np.timedelta64(max_gap) + np.timedelta64(rest, "ns") if rest else np.timedelta64(max_gap)
     if isinstance(max_gap, np.timedelta64):
         count, unit = int(max_gap.astype(np.int64)), np.datetime_data(max_gap.dtype)[0]
-        result: Any = (count, unit)
+        result: tuple[int, str] | float = (count, unit)
         negative = count < 0
     elif isinstance(max_gap, int | float) and not isinstance(max_gap, bool):
         result = max_gap

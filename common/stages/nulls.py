@@ -133,7 +133,7 @@ def fill_value(output: OutputField, value: object, shape: Shape = ()) -> Any:
     Raises:
         PipelineError: the column cannot hold the value.
     """
-    kind: Any = {"text": str, "bytes": bytes}.get(output.kind)
+    kind: type | None = {"text": str, "bytes": bytes}.get(output.kind)
     if kind is not None:
         if isinstance(value, kind):
             return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
@@ -94,8 +94,8 @@ class RandomResizedCrop(RandomImageStage):
     def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
         return self.size
 
-    def _check_range(self, name: str, value: Any, most: float) -> None:
-        numbers = isinstance(value, tuple) and len(value) == 2 and all(is_number(end) for end in value)
-        if not numbers or not 0 < value[0] <= value[1] <= most or math.isinf(value[1]):
+    def _check_range(self, name: str, value: tuple[float, float], most: float) -> None:
+        is_range = isinstance(value, tuple) and len(value) == 2 and all(is_number(end) for end in value)
+        if not is_range or not 0 < value[0] <= value[1] <= most or math.isinf(value[1]):
             limit = "" if math.isinf(most) else f" and at most {most:g}"
             raise PipelineError(f"{self.verb}: expected {name}=(low, high) with 0 < low <= high{limit}, got {value!r}.")

@@ -226,7 +226,7 @@ def _http_file(
 
 @contextmanager
 def _fsspec_file(
-    filesystem: pafs.FileSystem, version: FileVersion, fs: Any, path: str, *, trusts: bool
+    filesystem: pafs.FileSystem, version: FileVersion, fs: AbstractFileSystem, path: str, *, trusts: bool
 ) -> Iterator[tuple[Any, bool]]:
     """Opens a file of an fsspec file system. Yields it, and whether nothing is left to check; see `_Opening`."""
     etag = pairs_of(version.tag).get("etag", "")
@@ -245,14 +245,14 @@ def _fsspec_file(
         yield raw, True
 
 
-def _takes_etags(fs: Any) -> bool:
+def _takes_etags(fs: AbstractFileSystem) -> bool:
     """Whether the file system is s3fs with a server that compares the ETags of its requests."""
     names = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     others = getattr(fs, "local_expiry_check", False) or getattr(fs, "version_aware", False)
     return "s3" in names and not others
 
 
-def _unbuffered(fs: Any, path: str, **known: int) -> Any:
+def _unbuffered(fs: AbstractFileSystem, path: str, **known: int) -> Any:
     """Opens a file of an fsspec file system without read-ahead, so that it fetches only the requested bytes."""
     choices: list[dict[str, Any]] = [{"cache_type": "none", **known}, {"cache_type": "none"}, {}]
     refused = _refused_options.setdefault((type(fs), bool(known)), 0)

@@ -142,7 +142,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _own_status(error: BaseException) -> int | None:
-    answer: Any = getattr(error, "response", None)
+    answer: object = getattr(error, "response", None)
     if isinstance(answer, dict):  # botocore
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status if isinstance(status, int) else None

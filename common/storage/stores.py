@@ -49,7 +49,7 @@ class ForkSafeHandler(pafs.FSSpecHandler):
     be used in a forked process, such as a ``DataLoader`` worker.
     """
 
-    def __init__(self, fs: Any) -> None:
+    def __init__(self, fs: AbstractFileSystem) -> None:
         self._fs, self._pid = fs, os.getpid()
 
     @property

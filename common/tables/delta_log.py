@@ -225,7 +225,7 @@ def _depths(text: str) -> tuple[int, int]:
     return int(steps.max(initial=0)), int(steps[-1]) if len(steps) else 0
 
 
-def _checked(kind: str, action: Any) -> Action:
+def _checked(kind: str, action: object) -> Action:
     """Returns an action if the members that are used here have the types of the protocol.
 
     Raises:

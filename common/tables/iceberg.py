@@ -60,7 +60,7 @@ def _opened(what: str, found: IcebergTable, snapshot_id: int | None, filesystem:
     storage = _Storage(what, found, filesystem)
     columns, refused = table_columns(schema, found.name_mapping())
     entries = [] if snapshot is None else read_entries(what, snapshot, found.io)
-    deletes = DeleteIndex(what, found, storage, entries)
+    deletes = DeleteIndex(what, found, storage.path, entries)
     identities = _identities(found, columns)
     made = Table(
         kind="iceberg",

@@ -10,6 +10,7 @@ pyiceberg plans position deletes only, and refuses tables with equality deletes.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import DatasetError
@@ -30,16 +31,16 @@ class DeleteIndex:
     """The deletes of a snapshot, indexed by the data files that they apply to.
 
     Args:
-        storage: provides paths; see `iceberg._Storage`.
+        path_of: converts the location of a file to a path; see `iceberg._Storage`.
 
     Raises:
         DatasetError: a delete file is not supported.
     """
 
-    def __init__(self, what: str, table: IcebergTable, storage: Any, entries: list[Entry]) -> None:
+    def __init__(self, what: str, table: IcebergTable, path_of: Callable[[str], str], entries: list[Entry]) -> None:
         self._what = what
         self._table = table
-        self._storage = storage
+        self._path_of = path_of
         self._all: list[RowDeletes] = []
         self._vectors: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._named: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -53,7 +54,7 @@ class DeleteIndex:
                 name, item = self._vector(entry)
                 self._vectors[name].append((entry.sequence, self._add(item)))
             elif int(entry.file.content) == 1:
-                place = self._add(RowDeletes(kind=POSITIONS, path=storage.path(entry.file.file_path)))
+                place = self._add(RowDeletes(kind=POSITIONS, path=path_of(entry.file.file_path)))
                 only = _only_file(entry)
                 target = self._positions[_key(entry)] if only is None else self._named[only]
                 target.append((entry.sequence, place))
@@ -101,7 +102,7 @@ class DeleteIndex:
             raise DatasetError(
                 f"{self._what}: expected the ids of the columns that {entry.file.file_path} compares, got none."
             )
-        path = self._storage.path(entry.file.file_path)
+        path = self._path_of(entry.file.file_path)
         return RowDeletes(kind=EQUALITY, path=path, columns=tuple(sorted(keys, key=lambda column: column.ids)))
 
     def _vector(self, entry: Entry) -> tuple[str, RowDeletes]:
@@ -112,7 +113,7 @@ class DeleteIndex:
                 f"{self._what}: expected the data file, offset and size of each deletion vector in "
                 f"{entry.file.file_path}, got {name}, {offset} and {size}. Rewrite the table's data files."
             )
-        path = self._storage.path(entry.file.file_path)
+        path = self._path_of(entry.file.file_path)
         count = entry.file.record_count
         return name, RowDeletes(kind=BITMAP, path=path, offset=offset, size_bytes=size - _FRAME_BYTES, count=count)
 

@@ -6,10 +6,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import PipelineError
 from .loader_stats import LoaderStats
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 _Element = TypeVar("_Element")
 _EVERY_S = 0.5
@@ -86,7 +89,7 @@ class _Line:
     """One line that is updated in place on the terminal or in a notebook's output."""
 
     def __enter__(self) -> _Line:
-        self._live: Any = None
+        self._live: Live | None = None
         self._width = 0
         self._notebook = "ipykernel" in sys.modules
         self.seen = self._notebook or (sys.stderr is not None and sys.stderr.isatty())

@@ -35,7 +35,7 @@ else:
         that need the value at once may both compute it, and both get the one that was ready first.
         """
 
-        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        def __get__(self, instance: object, owner: type | None = None) -> Any:
             if instance is None:
                 return self
             known = instance.__dict__
