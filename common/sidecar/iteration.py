@@ -32,9 +32,9 @@ class Iteration:
     Args:
         client: receives the batches.
         slots: the slots in which the batches are made.
-        prepared: the planned pipeline.
+        request: the planned pipeline.
         generation: identifies the messages of this iteration.
-        wanted: where to begin.
+        start: where to begin.
         most_slots: the maximum number of slots; 0 = choose one.
         counters: where the work of this iteration is counted.
 
@@ -46,62 +46,62 @@ class Iteration:
         self,
         client: ClientConnection,
         slots: SlotPool,
-        prepared: OpenedRequest,
+        request: OpenedRequest,
         *,
         generation: int,
-        wanted: Start,
+        start: Start,
         most_slots: int,
         counters: Counters,
     ) -> None:
         self._client = client
         self._slots = slots
         self._generation = generation
-        plan = prepared.plan
-        cursor = wanted.cursor
-        if wanted.state is not None:
-            plan, state = resume(plan, lambda made: made, wanted.state, worker=cursor.worker, workers=cursor.workers)
+        plan = request.plan
+        cursor = start.cursor
+        if start.state is not None:
+            plan, state = resume(plan, lambda made: made, start.state, worker=cursor.worker, workers=cursor.workers)
             cursor = state.cursor(cursor.worker, cursor.workers)
         self._plan = plan
         self._cursor = cursor
-        slots_given, most_slots = most_slots, most_slots or 2 * prepared.workers + 4
-        slot_bytes = prepared.memory_limit // (2 * most_slots)
-        merging = JobSizer.of(plan, slot_bytes, cursor.workers) if wanted.merge else JobSizer()
-        if not slots_given and plan.makes_large_jobs(merging.most):
-            most_slots = prepared.workers + 4
-        affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merging.most))
+        slots_given, most_slots = most_slots, most_slots or 2 * request.workers + 4
+        slot_bytes = request.memory_limit // (2 * most_slots)
+        job_sizer = JobSizer.of(plan, slot_bytes, cursor.workers) if start.merge else JobSizer()
+        if not slots_given and plan.makes_large_jobs(job_sizer.most):
+            most_slots = request.workers + 4
+        affordable = max(_FEWEST_SLOTS, request.memory_limit // (plan.step_bytes * job_sizer.most))
         self._most_slots = min(most_slots, affordable)
         self._skipped = cursor.skipped  # what the client knows of
         self._stopped = False
-        ahead = max(min(2 * prepared.workers, self._most_slots - 2), 1)
+        ahead = max(min(2 * request.workers, self._most_slots - 2), 1)
         self._loop = JobLoop(
             plan,
             cursor,
             planner_of(
                 plan,
                 cursor,
-                strict_nulls=prepared.program.strict_nulls,
-                max_errors=prepared.max_errors,
+                strict_nulls=request.program.strict_nulls,
+                max_errors=request.max_errors,
                 counters=counters,
-                merging=merging,
+                job_sizer=job_sizer,
             ),
             BlockStore(
                 plan,
-                prepared.fetchers,
-                threads=fetch_threads(plan.remote, prepared.workers),
-                memory_limit=prepared.memory_limit,
-                finish=prepared.runner.finish,
-                order_of=prepared.runner.order_of,
-                discard=prepared.runner.discard,
+                request.fetchers,
+                threads=fetch_threads(plan.remote, request.workers),
+                memory_limit=request.memory_limit,
+                finish=request.runner.finish,
+                order_of=request.runner.order_of,
+                discard=request.runner.discard,
                 counters=counters,
                 workers=cursor.workers,
             ),
             SlotMaker(
                 slots,
-                prepared.runner,
+                request.runner,
                 plan,
                 most_slots=self._most_slots,
                 ahead=ahead,
-                workers=prepared.workers,
+                workers=request.workers,
             ),
             ahead=ahead,
             counters=counters,

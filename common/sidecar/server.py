@@ -43,7 +43,7 @@ class Server:
         self._start_worker = start
         self._started = list(started)
         self._request: dict[str, Any] = {}
-        self._prepared: OpenedRequest | None = None
+        self._opened_request: OpenedRequest | None = None
         self._iteration: Iteration | None = None
         self._has_begun = False
 
@@ -72,8 +72,8 @@ class Server:
     def close(self) -> None:
         """Stops everything and ends the worker processes. Idempotent."""
         self._stop()
-        if self._prepared is not None:
-            self._prepared.runner.close()
+        if self._opened_request is not None:
+            self._opened_request.runner.close()
         for process in self._started:
             process.end()
 
@@ -82,7 +82,7 @@ class Server:
             request = read_request(message)
             assert message.descriptor is not None  # otherwise `read_request` would have raised
             os.close(message.descriptor)
-            if self._prepared is not None:
+            if self._opened_request is not None:
                 if request["sys_path"] != self._request["sys_path"]:
                     return False  # modules already imported may come from other files
                 self._forget()
@@ -91,9 +91,9 @@ class Server:
             sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
             with naming_withheld(request):
                 pipeline = requested_pipeline(request)
-                self._prepared = prepare(pipeline, request, self._start_worker, self._started)
+                self._opened_request = prepare(pipeline, request, self._start_worker, self._started)
             self._started = []
-            cardinality = self._prepared.plan.cardinality
+            cardinality = self._opened_request.plan.cardinality
             options = pipeline.options
         except Exception as error:
             self._client.send_error(0, error)
@@ -106,26 +106,26 @@ class Server:
     def _forget(self) -> None:
         """Ends everything that served the previous request."""
         self._stop()
-        if self._prepared is not None:
-            self._prepared.runner.close()
-        self._prepared = None
+        if self._opened_request is not None:
+            self._opened_request.runner.close()
+        self._opened_request = None
         self._has_begun = False
         self._slots.shrink()
 
     def _start(self, message: Message) -> None:
         self._stop()
         try:
-            wanted = Start.unpack(message.body)
+            start = Start.unpack(message.body)
             counters = received_counters(message)
-            prepared = self._up_to_date()
+            opened_request = self._up_to_date()
             if "urls" not in self._request:  # one file of several that a graph names may well have no rows
-                prepared.plan.check_not_empty()
+                opened_request.plan.check_not_empty()
             self._iteration = Iteration(
                 self._client,
                 self._slots,
-                prepared,
+                opened_request,
                 generation=message.generation,
-                wanted=wanted,
+                start=start,
                 most_slots=message.a,
                 counters=counters,
             )
@@ -135,17 +135,17 @@ class Server:
         self._iteration.start()
 
     def _up_to_date(self) -> OpenedRequest:
-        """Returns the prepared pipeline. Prepares it again if files changed and the request names no versions."""
-        prepared = self._prepared
-        if prepared is None:
+        """Returns the planned pipeline. Prepares it again if files changed and the request names no versions."""
+        opened_request = self._opened_request
+        if opened_request is None:
             raise SidecarError("message START: expected OPEN before it.")
         if requested_versions(self._request) is None and self._has_begun:
             pipeline = requested_pipeline(self._request)
-            if pipeline.versions != prepared.versions:
-                prepared.runner.close()
-                self._prepared = prepared = prepare(pipeline, self._request, self._start_worker)
+            if pipeline.versions != opened_request.versions:
+                opened_request.runner.close()
+                self._opened_request = opened_request = prepare(pipeline, self._request, self._start_worker)
         self._has_begun = True
-        return prepared
+        return opened_request
 
     def _stop(self) -> None:
         if self._iteration is not None:

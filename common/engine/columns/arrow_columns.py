@@ -89,15 +89,15 @@ def in_one_shape(output: OutputField, column: Column, who: str, describe: Callab
     """
     if not isinstance(column, Ragged):
         return column
-    found = as_one_array(column)
-    if found is None:
+    array = as_one_array(column)
+    if array is None:
         shapes = sorted({tuple(shape) for shape in column.shapes.tolist()})
         raise TransformError(
             f"{who}, field '{output.name}', the batch that begins at {describe(0)}: expected values of one shape, as "
             f"the field is padded, got the shapes {shapes[0]} and {shapes[-1]}. Pad them to one shape, or call pad() "
             "after the function."
         )
-    return found
+    return array
 
 
 def _typed(kind: pa.DataType, axes: Shape, leaf: pa.DataType) -> pa.DataType:

@@ -41,9 +41,9 @@ class Strings:
 
     def to_objects(self, *, text: bool) -> np.ndarray:
         """Returns an object array of ``str`` or ``bytes``, with ``None`` for nulls."""
-        found = np.empty(len(self.offsets) - 1, object)
-        found[:] = self._objects(text=text)
-        return found.reshape(self.shape)
+        items = np.empty(len(self.offsets) - 1, object)
+        items[:] = self._objects(text=text)
+        return items.reshape(self.shape)
 
     def to_list(self, *, text: bool) -> list[Any]:
         """Returns the same as a list, nested if there are several axes."""
@@ -234,8 +234,8 @@ def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Col
     if isinstance(column, Strings):
         rows = int(np.prod(column.shape[:1]))
         each = (len(column.offsets) - 1) // rows if rows else 0
-        wanted = (index[:, None] * each + np.arange(each)).reshape(-1)
-        taken = take_strings(column, wanted)
+        elements = (index[:, None] * each + np.arange(each)).reshape(-1)
+        taken = take_strings(column, elements)
         return Strings(taken.offsets, taken.data, (*lead, *column.shape[1:]), valid)
     sizes = np.prod(column.shapes, axis=1, dtype=np.int64)
     ends, flat = ends_of(sizes), column.values

@@ -198,9 +198,9 @@ class CodedColumn:
         return shape
 
     def _check_shape(self, row: int, shape: tuple[int, ...]) -> None:
-        wanted = self._field.shape
-        if not fits_shape(shape, wanted):
-            raise self._failed(row, ValueError(f"expected shape {wanted}, got {shape}"))
+        expected = self._field.shape
+        if not fits_shape(shape, expected):
+            raise self._failed(row, ValueError(f"expected shape {expected}, got {shape}"))
         self._check_bytes(row, math.prod(shape) * self._item_bytes, self._max_bytes, f"a value of shape {shape}")
 
     def _check_bytes(self, row: int, size: int, limit: int, what: str) -> None:

@@ -49,10 +49,10 @@ class IntactRows:
         """Remembers rows of the block (numbers in the block; int64)."""
         first = 0
         for key, inside, total in zip(self.keys, self.rows, self.totals, strict=True):
-            mine = rows[(rows >= first) & (rows < first + len(inside))] - first
+            own_rows = rows[(rows >= first) & (rows < first + len(inside))] - first
             first += len(inside)
-            if key is not None and len(mine):
-                _remember(key, np.asarray(inside, np.int64)[mine], total)
+            if key is not None and len(own_rows):
+                _remember(key, np.asarray(inside, np.int64)[own_rows], total)
 
 
 _intact: dict[str, np.ndarray] = {}

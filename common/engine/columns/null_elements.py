@@ -78,12 +78,12 @@ class KeptColumn:
         alone = self._array.take(as_arrow(np.array([row])))
         context = replace(self._context, describe=lambda _: self._context.describe(row))
         try:
-            found = self._column_of(self._field, [alone], context).gather(
+            column = self._column_of(self._field, [alone], context).gather(
                 np.zeros(1, np.int64), output_memory(self._field, 1)
             )
         except DecodeError:
             return alone[0].as_py()
-        return rows_of(found, text=is_text(self._field.dtype))[0]
+        return rows_of(column, text=is_text(self._field.dtype))[0]
 
 
 def output_memory(field: UnischemaField, rows: int) -> np.ndarray | None:

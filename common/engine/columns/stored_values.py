@@ -62,11 +62,11 @@ class StoredValues:
         """
         if self.in_memory:
             return self._addresses[rows], self._ends[rows] - self._starts[rows]
-        found = [self.bytes_of(row) for row in rows.tolist()]
-        return np.array(list(map(address_of, found)), np.int64), np.array(list(map(len, found)), np.int64)
+        values = [self.bytes_of(row) for row in rows.tolist()]
+        return np.array(list(map(address_of, values)), np.int64), np.array(list(map(len, values)), np.int64)
 
     @cached_property
     def _addresses(self) -> np.ndarray:
         begins = np.array([address_of(each) for each in self._arrays], np.int64)
-        found: np.ndarray = np.repeat(begins, np.diff(self._start)) + self._starts
-        return found
+        addresses: np.ndarray = np.repeat(begins, np.diff(self._start)) + self._starts
+        return addresses

@@ -104,13 +104,13 @@ class ArrowReader:
         field: UnischemaField,
         column: pa.ChunkedArray,
         rows: RowNumbers,
-        wanted: pa.DataType | None = None,
+        expected: pa.DataType | None = None,
     ) -> pa.ChunkedArray:
-        wanted = wanted or self._dataset.types[field.name]
+        expected = expected or self._dataset.types[field.name]
         try:
-            return conform(column, wanted)
+            return conform(column, expected)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            what = misfit(field.name, column.type, wanted, error, rows)
+            what = misfit(field.name, column.type, expected, error, rows)
             raise DecodeError(f"{self._place(row_group)}: {what}") from error
 
     def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:

@@ -53,8 +53,8 @@ def to_canonical(field: UnischemaField, column: pa.Array | pa.ChunkedArray, rows
     try:
         array = _plain(column)
         if codec.coded:
-            wanted = codec.arrow_type(field)
-            fixed = isinstance(codec, TensorCodec) and array.type == wanted
+            canonical = codec.arrow_type(field)
+            fixed = isinstance(codec, TensorCodec) and array.type == canonical
             return array if fixed else _to_binary(array)
         return _values(field, array, axes=len(field.shape))
     except _NotUtf8Error as error:

@@ -67,20 +67,20 @@ class CellReader:
 
     def read(self, request: ReadRequest) -> ReadResult:
         """As `ColumnReader`."""
-        found = {field.name: self._field(request.row_group, field, request.rows) for field in self._fields}
-        return ReadResult({name: cells for name, cells in found.items() if cells is not None})
+        by_name = {field.name: self._field(request.row_group, field, request.rows) for field in self._fields}
+        return ReadResult({name: cells for name, cells in by_name.items() if cells is not None})
 
     def in_files(self, row_group: int, rows: RowNumbers) -> dict[str, FileCells]:
         """Returns the values of the given rows that can stay in their file, by field name."""
-        found = {}
+        by_name = {}
         for field in self._fields:
             _, chunk = self._chunk(row_group, field)
             if chunk is None or not chunk.has_large_values:
                 continue
             cells = self._in_file(row_group, field, chunk, np.asarray(rows, np.int64))
             if cells is not None:
-                found[field.name] = cells
-        return found
+                by_name[field.name] = cells
+        return by_name
 
     def _field(self, row_group: int, field: UnischemaField, rows: np.ndarray | None) -> Cells | None:
         file, chunk = self._chunk(row_group, field)
@@ -89,9 +89,9 @@ class CellReader:
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._shared_by_workers or stays_in_file(field)
         if (few or stays) and chunk.has_large_values:
-            found = self._in_file(row_group, field, chunk, rows)
-            if found is not None:
-                return found if stays else found.loaded()
+            in_file = self._in_file(row_group, field, chunk, rows)
+            if in_file is not None:
+                return in_file if stays else in_file.loaded()
         cells = _in_memory(file, chunk, self._dataset.verify)
         return cells if cells is None or rows is None else cells.take(rows)
 

@@ -204,9 +204,9 @@ class Fetcher:
             self._refused = True
             _warn_of_room(str(error))
             return None
-        for row_group, wanted in zip(row_groups, rows, strict=True):
+        for row_group, row_numbers in zip(row_groups, rows, strict=True):
             add(Count.READ_BYTES, self.context.stored_bytes(row_group))
-            add(Count.FILTERED_ROWS, int(self.dataset.row_groups.rows[row_group]) - len(wanted))
+            add(Count.FILTERED_ROWS, int(self.dataset.row_groups.rows[row_group]) - len(row_numbers))
         return columns
 
     @property

@@ -171,11 +171,11 @@ class WholeFilesData:
         if part.stop == part.start:
             return memoryview(b"")
         number, data = getattr(self._latest, "read", (-1, memoryview(b"")))
-        wanted = int(np.searchsorted(self._cells.starts, part.start, side="right")) - 1
-        if number != wanted:
+        cell = int(np.searchsorted(self._cells.starts, part.start, side="right")) - 1
+        if number != cell:
             data = memoryview(bytearray(part.stop - part.start))
-            read_whole(self._cells.versions[wanted], data)
-            self._latest.read = wanted, data
+            read_whole(self._cells.versions[cell], data)
+            self._latest.read = cell, data
         return data
 
 
@@ -312,9 +312,9 @@ def _memory_of(part: Part) -> int:
     return int(part.nbytes)
 
 
-def check_length(number: int, found: int, rows: int, place: str) -> None:
+def check_length(number: int, length: int, rows: int, place: str) -> None:
     """Raises `DatasetError` unless a column has ``rows`` values."""
-    if found != rows:
+    if length != rows:
         raise DatasetError(
-            f"{place}: expected {rows} values of column {number}, got {found}. The file is damaged: write it again."
+            f"{place}: expected {rows} values of column {number}, got {length}. The file is damaged: write it again."
         )

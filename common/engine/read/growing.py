@@ -67,12 +67,14 @@ class GrowingArray:
         with _closing_on_error(self):
             child, maps = (None, []) if self._child is None else self._child.finished()
             bits = [self._valid] if self._truths is None else [self._valid, self._truths]
-            found = [*(each.mapped() for each in bits), *(each.mapped() for each in self._buffers)]
-            buffers = [None if each is None and not number else each or _NOTHING for number, each in enumerate(found)]
+            mappings = [*(each.mapped() for each in bits), *(each.mapped() for each in self._buffers)]
+            buffers = [
+                None if each is None and not number else each or _NOTHING for number, each in enumerate(mappings)
+            ]
             array = pa.Array.from_buffers(
                 self.kind, self._length, buffers, self._nulls, children=None if child is None else [child]
             )
-            return array, [*maps, *(each for each in found if each is not None)]
+            return array, [*maps, *(each for each in mappings if each is not None)]
 
     def close(self) -> None:
         """Drops the files. Idempotent."""

@@ -108,7 +108,7 @@ class LargeReader:
         at_once = self._at_once(row_groups, [field.name for field in others])
         for first in range(0, len(others), at_once):
             fields = others[first : first + at_once]
-            grown = self._grown(partial(self._settled, row_groups, rows, fields), len(fields))
+            grown = self._grown(partial(self._slices, row_groups, rows, fields), len(fields))
             for field, (array, mapped) in zip(fields, grown, strict=True):
                 columns[field.name] = (array,)
                 maps += mapped
@@ -127,7 +127,9 @@ class LargeReader:
     def _in_files(self, row_groups: Sequence[int], rows: Sequence[RowNumbers]) -> dict[str, tuple[FileCells, ...]]:
         """Returns the values of the fields that can stay in the dataset's files."""
         with Reading(), reading():
-            groups = [self._cells.in_files(group, wanted) for group, wanted in zip(row_groups, rows, strict=True)]
+            groups = [
+                self._cells.in_files(group, row_numbers) for group, row_numbers in zip(row_groups, rows, strict=True)
+            ]
         return {
             name: tuple(each[name] for each in groups) for name in groups[0] if all(name in each for each in groups)
         }
@@ -152,11 +154,11 @@ class LargeReader:
         finally:
             _close(growing)
 
-    def _settled(
+    def _slices(
         self, row_groups: Sequence[int], rows: Sequence[RowNumbers], fields: Sequence[UnischemaField]
     ) -> Iterator[list[pa.Array]]:
         """Yields the wanted rows in slices, at least one, in canonical form."""
-        for group, wanted in zip(row_groups, rows, strict=True):
+        for group, row_numbers in zip(row_groups, rows, strict=True):
             first = 0
             with closing(self._arrow.slices(group, fields, self._room_bytes)) as slices:
                 while True:
@@ -165,7 +167,7 @@ class LargeReader:
                         count, table = next(slices, (0, None))
                         if table is None:
                             break
-                        chosen = rows_between(wanted, first, first + count)
+                        chosen = rows_between(row_numbers, first, first + count)
                         table, places = some_rows(table, chosen), chosen + first
                         arrays = [
                             self._arrow.settled(group, field, table.column(field.name), places) for field in fields

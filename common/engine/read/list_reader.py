@@ -71,8 +71,8 @@ class ListReader:
         if lengths is None:
             return NOTHING
         ends = ends_of(lengths)
-        found = {field.name: self._field(request.row_group, field, ends) for field in self._fields}
-        return ReadResult({name: some_rows(lists, request.rows) for name, lists in found.items() if lists is not None})
+        by_name = {field.name: self._field(request.row_group, field, ends) for field in self._fields}
+        return ReadResult({name: some_rows(lists, request.rows) for name, lists in by_name.items() if lists is not None})
 
     def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
         file = int(self._dataset.row_groups.file[row_group])
@@ -124,12 +124,12 @@ def _is_list(stored: pa.DataType | None, field: UnischemaField) -> bool:
 
 def _column(schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | None:
     """Returns the index of the column with a field's lists, or ``None`` unless the file stores them as ``number``."""
-    found = [place for place in range(len(schema)) if schema.column(place).path.startswith(f"{name}.")]
-    if len(found) != 1 or schema.column(found[0]).max_repetition_level != 1:
+    leaves = [place for place in range(len(schema)) if schema.column(place).path.startswith(f"{name}.")]
+    if len(leaves) != 1 or schema.column(leaves[0]).max_repetition_level != 1:
         return None
     arrow = stored_type(schema.to_arrow_schema().field(name).type)
     same = (pa.types.is_list(arrow) or pa.types.is_large_list(arrow)) and arrow.value_type == number
-    return found[0] if same else None
+    return leaves[0] if same else None
 
 
 def _plain_chunk(chunk: pq.ColumnChunkMetaData) -> pq.ColumnChunkMetaData | None:

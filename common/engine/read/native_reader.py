@@ -51,9 +51,9 @@ class CoreReader:
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField]) -> None:
         self._dataset = dataset
         here = dataset.table is None and is_local(dataset.filesystem) and dataset.verify != "always"
-        found = {field.name: (field, _type_of(dataset, field)) for field in fields} if here else {}
-        self._fields = {name: field for name, (field, kind) in found.items() if kind is not None}
-        self._kinds = {name: kind for name, (_, kind) in found.items() if kind is not None}
+        by_name = {field.name: (field, _type_of(dataset, field)) for field in fields} if here else {}
+        self._fields = {name: field for name, (field, kind) in by_name.items() if kind is not None}
+        self._kinds = {name: kind for name, (_, kind) in by_name.items() if kind is not None}
         self._names = tuple(self._fields)
         self._all_kinds = list(self._kinds.values())
         self._kinds_text = "\0".join(map(str, self._all_kinds))
@@ -86,20 +86,20 @@ class CoreReader:
             return NOTHING
         if version.became(local_version(version.store, version.path, status)):
             return NOTHING
-        found: dict[str, Part] = {}
+        by_name: dict[str, Part] = {}
         for column, each in zip(columns.columns, values, strict=True):
             if each is None:
                 continue
             if isinstance(each, OrderedNumbers):
-                found[column.name] = each if rows is None else replace(each, rows=len(rows))
+                by_name[column.name] = each if rows is None else replace(each, rows=len(rows))
                 continue
             some = some_rows(each, rows)
             if isinstance(some, np.ndarray):
-                found[column.name] = some
+                by_name[column.name] = some
                 continue
             with suppress(ParquetryError):
-                found[column.name] = to_canonical(self._fields[column.name], some)
-        return ReadResult(found, columns.needed_bytes + ordered_bytes, stacked)
+                by_name[column.name] = to_canonical(self._fields[column.name], some)
+        return ReadResult(by_name, columns.needed_bytes + ordered_bytes, stacked)
 
     def _place(self, file: int) -> tuple[str, str]:
         """Returns where a file is, and the key of its version."""

@@ -92,16 +92,17 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
 
 
 def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
-    wanted = sum(map(len, buffers))
+    missing_bytes = sum(map(len, buffers))
     while True:
         read = os.preadv(file.descriptor, buffers, begin)
-        wanted -= read
-        if wanted == 0:
+        missing_bytes -= read
+        if missing_bytes == 0:
             return
         if read == 0:
             file.check()
             raise DatasetError(
-                f"file {file.path}: expected {wanted} more bytes at {begin}, got the end of the file. Write it again."
+                f"file {file.path}: expected {missing_bytes} more bytes at {begin}, got the end of the file. "
+                "Write it again."
             )
         begin += read
         while read >= len(buffers[0]):

@@ -223,7 +223,7 @@ class SharedTables:
         with self._lock:
             self._lock_contents()
             try:
-                self._let_go()
+                self._release_tables()
                 yield self._slots
             finally:
                 set_byte_lock(self._descriptor, fcntl.F_UNLCK, _BUSY)
@@ -241,7 +241,7 @@ class SharedTables:
             )
         raise TimeoutError("the table of contents is in use")
 
-    def _let_go(self) -> None:
+    def _release_tables(self) -> None:
         for at, descriptor in list(self._held.items()):
             slot = self._slots[at]
             is_ours = slot["process"] == os.getpid() and slot["descriptor"] == descriptor
@@ -266,10 +266,10 @@ class SharedTables:
     def _reserve(self, digest: bytes, size: int, descriptor: int) -> int | None:
         """Returns a slot for a table that this process writes, or ``None`` if it is there already or has no room."""
         with self._contents() as slots:
-            found = _find(slots, digest)
-            if found is not None and _is_held(slots[found]):
+            slot = _find(slots, digest)
+            if slot is not None and _is_held(slots[slot]):
                 return None
-            if found is not None or not self._has_room(slots, size):
+            if slot is not None or not self._has_room(slots, size):
                 for used in np.flatnonzero(slots["state"]):
                     if not _is_held(slots[used]):
                         slots[used] = 0
@@ -290,17 +290,17 @@ class SharedTables:
     def _give_up_oldest(self, slots: np.ndarray, size: int) -> None:
         """Makes room for the next table: marks the oldest ones, which their holders then release."""
         ready = np.flatnonzero(slots["state"] == _READY)
-        wanted = int(slots["size"][slots["state"] != _UNWANTED].sum()) + size - self._max_bytes
+        excess_bytes = int(slots["size"][slots["state"] != _UNWANTED].sum()) + size - self._max_bytes
         for at in ready[np.argsort(slots["number"][ready])]:
             slots["state"][at] = _UNWANTED
-            wanted -= int(slots["size"][at])
-            if wanted <= 0:
+            excess_bytes -= int(slots["size"][at])
+            if excess_bytes <= 0:
                 break
 
 
 def _find(slots: np.ndarray, digest: bytes) -> int | None:
-    found = np.flatnonzero((slots["key"] == _key(digest)) & (slots["state"] != _FREE))
-    return int(found[0]) if len(found) else None
+    matches = np.flatnonzero((slots["key"] == _key(digest)) & (slots["state"] != _FREE))
+    return int(matches[0]) if len(matches) else None
 
 
 def _is_held(slot: np.void) -> bool:

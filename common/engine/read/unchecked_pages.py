@@ -66,18 +66,18 @@ class UncheckedPages:
         left = list(range(len(offsets)))
         for even_busy in (False, True):  # pages that other threads read come last, because they may have passed by then
             unchecked = self._unchecked(pages)
-            wanted: dict[int, dict[int, int]] = {}  # for each page, the number of the value at each offset
+            numbers_of: dict[int, dict[int, int]] = {}  # for each page, the number of the value at each offset
             for number in left:
                 page = pages[number]
                 if page in unchecked and (even_busy or page not in self._busy):
-                    wanted.setdefault(page, {})[offsets[number]] = number
+                    numbers_of.setdefault(page, {})[offsets[number]] = number
             self._read_pages(
                 {
                     page: [(offset, places[number]) for offset, number in sorted(here.items())]
-                    for page, here in wanted.items()
+                    for page, here in numbers_of.items()
                 }
             )
-            read = {number for here in wanted.values() for number in here.values()}
+            read = {number for here in numbers_of.values() for number in here.values()}
             left = [number for number in left if number not in read]
         read_values(self._file, starts[left], [places[number] for number in left])
 
@@ -94,8 +94,8 @@ class UncheckedPages:
         """
         pages = np.searchsorted(self._begins, starts, side="right") - 1
         pages[(pages >= 0) & (starts > self._ends[pages])] = -1
-        found: list[int] = pages.tolist()
-        return found
+        numbers: list[int] = pages.tolist()
+        return numbers
 
     def _unchecked(self, pages: Sequence[int]) -> set[int]:
         """Returns those of the pages that no process has checked."""
@@ -104,16 +104,18 @@ class UncheckedPages:
             self._left.difference_update(np.array(left)[self._passed.contains(self._keys[left])].tolist())
         return self._left.intersection(left)
 
-    def _read_pages(self, wanted: Mapping[int, Sequence[tuple[int, memoryview]]]) -> None:
+    def _read_pages(self, places_of: Mapping[int, Sequence[tuple[int, memoryview]]]) -> None:
         """Reads some pages and checks them. ``wanted`` has the places of values in each page, as `WantedPage` does."""
-        if not wanted:
+        if not places_of:
             return
-        pages = [WantedPage(int(self._begins[page]), int(self._ends[page]), places) for page, places in wanted.items()]
+        pages = [
+            WantedPage(int(self._begins[page]), int(self._ends[page]), places) for page, places in places_of.items()
+        ]
         spare = SCRATCH.array("unwanted", (_PIECE_BYTES,), np.dtype(np.uint8))
-        self._busy.update(wanted)
+        self._busy.update(places_of)
         try:
             checksums = read_pages(self._file.descriptor, pages, spare)
-            for number, page, checksum in zip(wanted, pages, checksums, strict=True):
+            for number, page, checksum in zip(places_of, pages, checksums, strict=True):
                 if checksum is not None:
                     self._compare(number, checksum)
                     continue
@@ -121,7 +123,7 @@ class UncheckedPages:
                 starts = np.array([start for start, _ in page.places], np.int64)
                 read_values(self._file, starts, [memory for _, memory in page.places])
         finally:
-            self._busy.difference_update(wanted)
+            self._busy.difference_update(places_of)
 
     def _compare(self, page: int, checksum: int) -> None:
         stored = self._pages[page]

@@ -210,17 +210,17 @@ def _inputs(
 def _input(
     program: ElementProgram,
     window: WindowStep | None,
-    wanted: Input,
+    input_item: Input,
     sources: Sequence[BlockSlice],
     rows: BatchRows,
     arena: Arena,
 ) -> Column:
-    step, count = wanted.step, rows.count
+    step, count = input_item.step, rows.count
     lead: tuple[int, ...] = (count,)
     if window is None:
-        leaf, steps = wanted.leaves[0], [0]
+        leaf, steps = input_item.leaves[0], [0]
     else:
-        _, leaf, offset = window.leaves[wanted.leaves[0]]
+        _, leaf, offset = window.leaves[input_item.leaves[0]]
         steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
         lead = (count, len(steps)) if offset is None else (count,)
     if step is not None:
@@ -231,9 +231,9 @@ def _input(
             return made
     heap = arena if step is None else Heap()
     if window is None:
-        columns = [gather(program.fields[number], number, sources, count, heap) for number in wanted.leaves]
+        columns = [gather(program.fields[number], number, sources, count, heap) for number in input_item.leaves]
     else:
-        columns = _windows(program, window, wanted.leaves, sources, count, heap)
+        columns = _windows(program, window, input_item.leaves, sources, count, heap)
     return columns[0] if step is None else apply_step(step.on_columns(step.taken or ()), columns, rows)[-1]
 
 
@@ -342,9 +342,9 @@ def _describe(sources: Sequence[BlockSlice], count: int) -> Callable[[int], str]
     def describe(item: int) -> str:
         for source in sources:
             places = places_of(source, count)
-            found = np.flatnonzero(places == item)
-            if len(found):
-                return source.block.where.describe(int(source.item_rows[found[0], 0]))
+            matches = np.flatnonzero(places == item)
+            if len(matches):
+                return source.block.where.describe(int(source.item_rows[matches[0], 0]))
         return f"row {item} of the batch"
 
     return describe
@@ -356,17 +356,17 @@ def _failing_item(sources: Sequence[BlockSlice], count: int) -> int | None:
         row = source.block.where.last_described_row
         if row is None:
             continue
-        found = np.flatnonzero((source.item_rows == row).any(axis=1))
-        if len(found):
-            return int(places_of(source, count)[found[0]])
+        matches = np.flatnonzero((source.item_rows == row).any(axis=1))
+        if len(matches):
+            return int(places_of(source, count)[matches[0]])
     return None
 
 
 def _refuse_nulls(
     program: ElementProgram | MixedProgram, columns: Sequence[Column], describe: Callable[[int], str]
 ) -> None:
-    found = [(field.name, column.valid) for field, column in zip(program.outputs, columns, strict=True)]
-    nulls = {name: valid for name, valid in found if valid is not None}
+    masks = [(field.name, column.valid) for field, column in zip(program.outputs, columns, strict=True)]
+    nulls = {name: valid for name, valid in masks if valid is not None}
     if nulls:
         name, valid = next(iter(nulls.items()))
         item = int(np.flatnonzero(~valid.reshape(len(valid), -1).all(axis=1))[0])

@@ -98,7 +98,7 @@ class BadRows:
         self._key = _key(plan, strict_nulls)
         self._causes = _kept_causes(plan)
         self._covered: dict[str, list[int]] = {}
-        self._told: dict[int, list[Row]] = {}  # of each source, in the order in which they became known
+        self._rows_of_source: dict[int, list[Row]] = {}  # of each source, in the order in which they became known
         self._in_row_group: dict[tuple[int, int], list[int]] = {}  # the same by source and row group
         self._items: OrderedDict[BlockKey, tuple[int, np.ndarray]] = OrderedDict()
         self._joined: dict[BlockKey, dict[int, Failure]] = {}
@@ -218,45 +218,47 @@ class BadRows:
         with self._lock:
             self._learn(rows)
             for name, parts in covered.items():
-                mine = self._covered.setdefault(name, [])
-                mine += [part for part in parts if part not in mine]
+                known_parts = self._covered.setdefault(name, [])
+                known_parts += [part for part in parts if part not in known_parts]
 
     def _learn(self, rows: dict[Row, Failure]) -> None:
         """Notes rows that may be known. Call it with the lock held."""
         for row, failure in rows.items():
             if row not in self.known:
                 self.known[row] = failure
-                self._told.setdefault(row.source, []).append(row)
+                self._rows_of_source.setdefault(row.source, []).append(row)
                 self._in_row_group.setdefault((row.source, row.row_group), []).append(row.row)
 
     def _bad_items(self, key: BlockKey) -> np.ndarray:
         """Returns the numbers of a block's items that are known to fail, ascending."""
         rows = self._block_rows(key)
         with self._lock:  # so that the result covers all rows that are known now
-            told = self._told.get(key.source, [])
+            source_rows = self._rows_of_source.get(key.source, [])
             seen, items = self._items.pop(key, (0, np.zeros(0, np.int64)))
-            if seen < len(told):
-                items = np.union1d(items, rows.items_from(self._in_row_groups(rows, key.source, told[seen:])))
-            self._items[key] = len(told), items
+            if seen < len(source_rows):
+                items = np.union1d(items, rows.items_from(self._in_row_groups(rows, key.source, source_rows[seen:])))
+            self._items[key] = len(source_rows), items
             if len(self._items) > _MOST_BLOCKS:
                 self._items.popitem(last=False)
         return items
 
-    def _in_row_groups(self, rows: BlockRows, source: int, told: list[Row]) -> dict[int, list[int]]:
+    def _in_row_groups(self, rows: BlockRows, source: int, known_rows: list[Row]) -> dict[int, list[int]]:
         """Returns the numbers of bad rows by row group: at least those of the given rows."""
-        found: dict[int, list[int]] = {}
-        if len(told) > len(rows.row_groups):
+        by_row_group: dict[int, list[int]] = {}
+        if len(known_rows) > len(rows.row_groups):
             return {each: self._in_row_group.get((source, each), []) for each in rows.row_groups}
-        for row in told:
-            found.setdefault(row.row_group, []).append(row.row)
-        return found
+        for row in known_rows:
+            by_row_group.setdefault(row.row_group, []).append(row.row)
+        return by_row_group
 
 
 def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
     """Returns the bad rows of a plan. Each plan has one object, so that later epochs of this process know them all."""
     with _LOCK:
-        found: dict[bool, BadRows] = plan.__dict__.setdefault("bad_rows", {})
-        return found.get(strict_nulls) or found.setdefault(strict_nulls, BadRows(plan, strict_nulls=strict_nulls))
+        by_strictness: dict[bool, BadRows] = plan.__dict__.setdefault("bad_rows", {})
+        return by_strictness.get(strict_nulls) or by_strictness.setdefault(
+            strict_nulls, BadRows(plan, strict_nulls=strict_nulls)
+        )
 
 
 _LOCK = ForkLock()
@@ -297,8 +299,8 @@ def _deciding(plan: BasePlan) -> list[Any]:
 def _in_sorted(values: np.ndarray, members: np.ndarray) -> np.ndarray:
     """As ``np.isin`` for some sorted members; ten times as fast for the rows of a batch."""
     at = np.minimum(np.searchsorted(members, values), len(members) - 1)
-    found: np.ndarray = members[at] == values
-    return found
+    is_member: np.ndarray = members[at] == values
+    return is_member
 
 
 def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:

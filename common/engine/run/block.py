@@ -76,8 +76,8 @@ class BlockParts:
             self.by_field = [list(parts) for parts in fetched.parts]
             program = None
         else:
-            for part, place, wanted in zip(fetched, places, rows, strict=True):
-                part.check(len(wanted), place)
+            for part, place, row_numbers in zip(fetched, places, rows, strict=True):
+                part.check(len(row_numbers), place)
             self.by_field = [[part.columns[number] for part in fetched] for number in range(len(fields))]
             self._take_ordered(fetched[0].stacked if fetched else ())
         self.packs = () if program is None else program.packs

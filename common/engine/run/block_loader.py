@@ -50,8 +50,8 @@ class BlockLoader:
 
     def load(self, rows: BlockRows) -> LoadedBlock:
         """Reads all row groups of a block. Each that takes more than its room goes to temporary files."""
-        wanted, order = zip(rows.row_groups, rows.rows, strict=True), self.order_of(rows)
-        return self.assemble(rows, [self._fetcher.fetch_within(row_group, some, order) for row_group, some in wanted])
+        parts, order = zip(rows.row_groups, rows.rows, strict=True), self.order_of(rows)
+        return self.assemble(rows, [self._fetcher.fetch_within(row_group, some, order) for row_group, some in parts])
 
     def assemble(self, rows: BlockRows, parts: BlockColumns) -> LoadedBlock:
         """Builds a block from the columns of its row groups."""

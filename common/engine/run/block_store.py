@@ -268,9 +268,9 @@ class BlockStore:
             self._discard(result)
 
     def _fetch(self, source: int, rows: BlockRows, number: int) -> RowGroupColumns:
-        row_group, wanted, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
+        row_group, row_numbers, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, wanted, order)
+            return self._fetchers[source].fetch(row_group, row_numbers, order)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

@@ -44,9 +44,9 @@ class BucketSkippingPlanner(SkippingPlanner):
         bad: BadRows,
         max_errors: float | None,
         counters: Counters,
-        merging: JobSizer | None = None,
+        job_sizer: JobSizer | None = None,
     ) -> None:
-        super().__init__(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, merging=merging)
+        super().__init__(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, job_sizer=job_sizer)
         assert isinstance(plan, Plan)
         assert isinstance(plan.items, BucketItems)
         self._one_plan = plan
@@ -66,8 +66,8 @@ class BucketSkippingPlanner(SkippingPlanner):
             raise StopIteration
         place, left_out, skips, barren = begin.rows, begin.left_out, list[Skip](), 0
         while len(self._positions.run(place, 1)):
-            draw, left_out, found = self._batch(place, left_out)
-            skips += found
+            draw, left_out, new_skips = self._batch(place, left_out)
+            skips += new_skips
             allowed = self._limit.allowed(skips, begin.left_out.rows)
             if allowed < len(skips):
                 self._over = [row for _, row in skips[: allowed + 1]]
@@ -92,8 +92,8 @@ class BucketSkippingPlanner(SkippingPlanner):
     def _rest(self) -> list[Skip]:
         skips, place, left_out = list[Skip](), self._begin.rows, self._begin.left_out
         while len(self._positions.run(place, 1)):
-            _, left_out, found = self._batch(place, left_out)
-            skips += found
+            _, left_out, new_skips = self._batch(place, left_out)
+            skips += new_skips
             place += 1
         return skips
 
@@ -165,7 +165,7 @@ class BucketSkippingPlanner(SkippingPlanner):
     def _scanned(self, queue: Queue, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the places of a queue from a place on, how many rows come before each, and the rows; int64."""
         stream, cycle, number, wraparounds, block, bucket = queue
-        found, size, ended = [], _FEWEST_SCANNED, False
+        scans, size, ended = [], _FEWEST_SCANNED, False
         while not ended:
             positions = self._positions.within_cycle(self._positions.run(place, size), cycle)
             if not len(positions):
@@ -176,11 +176,11 @@ class BucketSkippingPlanner(SkippingPlanner):
             here = own[:, 0] == stream
             inside = here & (own[:, 1] == wraparounds) & (own[:, 2] == block)
             chosen = inside & (own[:, 3] == bucket)
-            found.append(np.column_stack([positions[same][chosen], own[chosen][:, 4:]]))
+            scans.append(np.column_stack([positions[same][chosen], own[chosen][:, 4:]]))
             ended = not same.all() or bool((here & ~inside).any())
             place += len(positions)
             size = min(2 * size, _MOST_SCANNED)
-        places, first, count = np.concatenate(found).T
+        places, first, count = np.concatenate(scans).T
         return places, np.cumsum(count) - count, concat_ranges(first, count)
 
 
@@ -191,12 +191,12 @@ def planner_of(
     strict_nulls: bool,
     max_errors: float | None,
     counters: Counters,
-    merging: JobSizer,
+    job_sizer: JobSizer,
 ) -> Planner:
     """Returns the planner of an iteration. ``strict_nulls`` says whether nulls are errors; see `SkippingPlanner`."""
     if not plan.skips:
-        return JobPlanner(plan, plan.steps(cursor), cursor.iteration, start=cursor.start, merging=merging)
+        return JobPlanner(plan, plan.steps(cursor), cursor.iteration, start=cursor.start, job_sizer=job_sizer)
     fills_batches = isinstance(plan, Plan) and isinstance(plan.items, BucketItems)
     kind = BucketSkippingPlanner if fills_batches else SkippingPlanner
     bad = bad_rows_of(plan, strict_nulls=strict_nulls)
-    return kind(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, merging=merging)
+    return kind(plan, cursor, bad=bad, max_errors=max_errors, counters=counters, job_sizer=job_sizer)

@@ -34,8 +34,8 @@ def describe_rows(draws: Sequence[Draw], rows: Sequence[BlockRows], places: Sequ
     named: dict[str, np.ndarray] = {}
     for draw, block in zip(draws, rows, strict=True):
         stored = block.stored_rows(draw.items)
-        found = places[draw.key.source].places(list(stored))
-        for place, numbers in zip(found, stored.values(), strict=True):
+        row_groups = places[draw.key.source].places(list(stored))
+        for place, numbers in zip(row_groups, stored.values(), strict=True):
             named[place] = np.union1d(named[place], numbers) if place in named else numbers
     some = [_describe_rows_of(place, numbers) for place, numbers in list(named.items())[:_MOST_ROW_GROUPS]]
     return "; ".join(some) + _more(len(named) - len(some), "row group")

@@ -54,20 +54,20 @@ class _Trial:
         if count == 1:
             return [_named(self._job, error)]
         item = getattr(error, "item", None)
-        if item is not None and 0 <= item < count and (found := self._failing_in(item, item + 1)):
-            return found + self._failing_from(item + 1)
+        if item is not None and 0 <= item < count and (failures := self._failing_in(item, item + 1)):
+            return failures + self._failing_from(item + 1)
         middle = count // 2
         return self._failing_in(0, middle) + self._failing_in(middle, count)
 
     def _failing_from(self, first: int) -> list[FailedItem]:
         """Tries as many items at once as are likely to have one or two that fail."""
-        found: list[FailedItem] = []
+        failures: list[FailedItem] = []
         step = max(_FEWEST_TRIED, 2 * first)
         while first < self._job.count:
             end = min(first + step, self._job.count)
-            found += self._failing_in(first, end)
+            failures += self._failing_in(first, end)
             first = end
-        return found
+        return failures
 
     def _failing_in(self, first: int, end: int) -> list[FailedItem]:
         part = self._part(first, end)

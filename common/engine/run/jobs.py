@@ -127,9 +127,9 @@ class Job:
         kept = []
         for number, draw in enumerate(self.draws):
             places = np.arange(len(draw.items)) if draw.places is None else draw.places
-            mine = (places >= begin) & (places < end)
-            if mine.any():
-                kept.append((number, draw.some(mine, places[mine] - begin)))
+            in_part = (places >= begin) & (places < end)
+            if in_part.any():
+                kept.append((number, draw.some(in_part, places[in_part] - begin)))
         elements = last - first
         part = replace(
             self,
@@ -164,7 +164,7 @@ class JobSizer:
 
     @classmethod
     def of(cls, plan: BasePlan, job_bytes: int, workers: int) -> JobSizer:
-        """Returns the merging of a plan whose jobs may take ``job_bytes``; see `BasePlan.merged_steps`."""
+        """Returns the job sizer of a plan whose jobs may take ``job_bytes``; see `BasePlan.merged_steps`."""
         return cls(plan.merged_steps(job_bytes, workers), plan.merged_bytes(job_bytes, workers))
 
     @property
@@ -186,10 +186,10 @@ class Planner:
     """Plans the jobs of one iteration, in order, and decides what becomes of rows that fail. Here, they are errors.
 
     Attributes:
-        merging: how many steps a job may hold.
+        job_sizer: how many steps a job may hold.
     """
 
-    merging: JobSizer
+    job_sizer: JobSizer
 
     def __iter__(self) -> Iterator[Job]:
         return self
@@ -226,17 +226,17 @@ class JobPlanner(Planner):
 
     Args:
         start: the number of elements before the first job.
-        merging: how many steps a job may hold; ``None`` = one. It merges full batches, and those that differ in size.
+        job_sizer: how many steps a job may hold; ``None`` = one. It merges full batches, and those that differ in size.
     """
 
     def __init__(
-        self, plan: BasePlan, steps: BatchView, iteration: int, *, start: int = 0, merging: JobSizer | None = None
+        self, plan: BasePlan, steps: BatchView, iteration: int, *, start: int = 0, job_sizer: JobSizer | None = None
     ) -> None:
         self._plan = plan
         self._steps = steps
         self._length = steps.length
         self._iteration = iteration
-        self.merging = merging or JobSizer()
+        self.job_sizer = job_sizer or JobSizer()
         self._next_step = 0
         self._number = 0
         self._first = start
@@ -244,9 +244,9 @@ class JobPlanner(Planner):
     def __next__(self) -> Job:
         if self._length is not None and self._next_step >= self._length:
             raise StopIteration
-        steps = min(self.merging.steps, self._steps.run(self._next_step))
+        steps = min(self.job_sizer.steps, self._steps.run(self._next_step))
         job = self._of_consecutive_rows(steps) or self._of_any_rows(steps)
-        self.merging.planned(steps, len(job.draws))
+        self.job_sizer.planned(steps, len(job.draws))
         self._next_step += steps
         self._number += 1
         self._first += job.elements

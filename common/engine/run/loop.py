@@ -392,7 +392,7 @@ class JobLoop(Generic[MadeT]):
 
     def _note_done(self, steps: int, future: Future[MadeT]) -> None:
         if not future.cancelled() and future.exception() is None:
-            self._planner.merging.made(steps, future.result().num_bytes)
+            self._planner.job_sizer.made(steps, future.result().num_bytes)
         with self._maker.changed:
             if future is self._awaited:
                 self._maker.changed.notify_all()

@@ -42,7 +42,7 @@ class SkippingPlanner(Planner):
         bad: the rows that are known to fail.
         max_errors: see `Options.max_errors`.
         counters: where the rows left out are counted.
-        merging: how many batches a job may hold; ``None`` = one.
+        job_sizer: how many batches a job may hold; ``None`` = one.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SkippingPlanner(Planner):
         bad: BadRows,
         max_errors: float | None,
         counters: Counters,
-        merging: JobSizer | None = None,
+        job_sizer: JobSizer | None = None,
     ) -> None:
         self._plan = plan
         self._cursor = cursor
@@ -61,7 +61,7 @@ class SkippingPlanner(Planner):
         self.bad = bad
         self.bad.refresh()
         self._positions = PartPositions(plan, cursor)
-        self.merging = merging or JobSizer()
+        self.job_sizer = job_sizer or JobSizer()
         self._chunk_rows = plan.chunk_rows
         self._begin = self._first_place(cursor)
         self._over: list[SkippedItem] = []  # after the last job, up to the one that `max_errors` does not allow
@@ -94,7 +94,7 @@ class SkippingPlanner(Planner):
     def _chunk(self) -> int:
         """The most rows of the next job."""
         size = self._positions.batch_size
-        return self._chunk_rows if size is None else size * self.merging.steps
+        return self._chunk_rows if size is None else size * self.job_sizer.steps
 
     def plan_again(self, job: Job, find: Callable[[], list[FailedItem]]) -> bool:
         failed = find()
@@ -183,8 +183,8 @@ class SkippingPlanner(Planner):
             if not len(positions):
                 raise StopIteration
             return self._job(begin, positions, skips, 1)
-        wanted = self._positions.still_wanted(returned, self._chunk)
-        positions, skips = self._picked(begin.rows, wanted, returned, size)
+        missing_rows = self._positions.still_wanted(returned, self._chunk)
+        positions, skips = self._picked(begin.rows, missing_rows, returned, size)
         full = len(positions) // size
         if full:
             self._over = []  # it comes in a later job, if at all
@@ -199,12 +199,12 @@ class SkippingPlanner(Planner):
         begin = first
         while True:
             positions = self._positions.run(first, self._positions.still_wanted(returned, self._chunk))
-            fails, found = self._failing(positions)
+            fails, failures = self._failing(positions)
             if fails is None or not len(positions):
                 return positions, skips
             good = np.flatnonzero(~fails)
             lead = int(good[0]) if len(good) else len(positions)
-            leading = [skip for skip in found if skip[0] < first + lead]
+            leading = [skip for skip in failures if skip[0] < first + lead]
             allowed = self._limit.allowed(leading, begin - returned + len(skips))
             skips += leading
             if allowed < len(leading):
@@ -216,8 +216,8 @@ class SkippingPlanner(Planner):
             first += len(positions)
             self._check_some_do_not_fail(first - begin, skips)
 
-    def _picked(self, first: int, wanted: int, returned: int, size: int) -> tuple[np.ndarray, list[Skip]]:
-        """Returns the next ``wanted`` positions not known to fail, and the rows left out.
+    def _picked(self, first: int, count: int, returned: int, size: int) -> tuple[np.ndarray, list[Skip]]:
+        """Returns the next ``count`` positions not known to fail, and the rows left out.
 
         There are fewer at the end, before a row that `max_errors` does not allow (which sets ``_over``), and before
         endless rows that all fail. In these cases, only full batches of ``size`` rows count.
@@ -226,21 +226,21 @@ class SkippingPlanner(Planner):
         skips: list[Skip] = []
         barren, left_out = 0, first - returned
         self._over = []
-        while wanted:
-            positions = self._positions.run(first, max(wanted, min(2 * barren, _MOST_SEARCHED)))
+        while count:
+            positions = self._positions.run(first, max(count, min(2 * barren, _MOST_SEARCHED)))
             if not len(positions):
                 break
-            fails, found = self._failing(positions)
+            fails, failures = self._failing(positions)
             good = positions if fails is None else positions[~fails]
-            allowed = self._limit.allowed(found, left_out + len(skips))
-            skips += found[:allowed]
-            if allowed < len(found):
-                self._over = [*(row for _, row in skips), found[allowed][1]]
-                taken.append(good[good < found[allowed][0]][:wanted])
+            allowed = self._limit.allowed(failures, left_out + len(skips))
+            skips += failures[:allowed]
+            if allowed < len(failures):
+                self._over = [*(row for _, row in skips), failures[allowed][1]]
+                taken.append(good[good < failures[allowed][0]][:count])
                 break
             first += len(positions)
-            taken.append(good[:wanted])
-            wanted -= len(taken[-1])
+            taken.append(good[:count])
+            count -= len(taken[-1])
             barren = 0 if len(good) else barren + len(positions)
             if sum(map(len, taken)) < size:
                 self._check_some_do_not_fail(barren, skips)
@@ -271,8 +271,8 @@ class SkippingPlanner(Planner):
         fails = self.bad.fails(draws, len(positions))
         if fails is None:
             return None, []
-        found = sorted(skip for draw in draws for skip in self.bad.skips(draw))
-        return fails, [(int(positions[place]), row) for place, row in found]
+        bad_rows = sorted(skip for draw in draws for skip in self.bad.skips(draw))
+        return fails, [(int(positions[place]), row) for place, row in bad_rows]
 
     def _draws(self, positions: np.ndarray) -> list[Draw]:
         return self._plan.draws(self._cursor.iteration, *self._positions.resolve(positions))
@@ -280,7 +280,7 @@ class SkippingPlanner(Planner):
     def _job(self, begin: SkipPosition, positions: np.ndarray, skips: Sequence[Skip], steps: int) -> Job:
         passes, index = self._positions.resolve(positions)
         draws = tuple(self._plan.draws(self._cursor.iteration, passes, index))
-        self.merging.planned(steps, len(draws))
+        self.job_sizer.planned(steps, len(draws))
         end, count = int(positions[-1]) + 1, len(positions)
         rows = count // steps
         apart = steps > 1 and end - int(positions[0]) > count

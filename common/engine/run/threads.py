@@ -117,8 +117,8 @@ class ThreadedEngine:
         self._counters = counters = counters or Counters()
         most_ahead = 2 * threads + 1
         job_bytes = memory_limit // (2 * most_ahead + 2)  # so those ahead and the current one take half of it
-        merging = JobSizer.of(plan, job_bytes, cursor.workers)
-        if plan.makes_large_jobs(merging.most):
+        job_sizer = JobSizer.of(plan, job_bytes, cursor.workers)
+        if plan.makes_large_jobs(job_sizer.most):
             most_ahead = threads + 1
         shared_by_workers, share = cursor.workers > 1, 1 / cursor.workers
         context = ReadContext(room_bytes=memory_limit, shared=shared, share=share, shared_by_workers=shared_by_workers)
@@ -128,7 +128,7 @@ class ThreadedEngine:
             plan,
             cursor,
             planner_of(
-                plan, cursor, strict_nulls=strict_nulls, max_errors=max_errors, counters=counters, merging=merging
+                plan, cursor, strict_nulls=strict_nulls, max_errors=max_errors, counters=counters, job_sizer=job_sizer
             ),
             BlockStore(
                 plan,
@@ -141,7 +141,7 @@ class ThreadedEngine:
                 workers=cursor.workers,
             ),
             maker,
-            ahead=int(np.clip(memory_limit // (plan.step_bytes * merging.most), 1, most_ahead)),
+            ahead=int(np.clip(memory_limit // (plan.step_bytes * job_sizer.most), 1, most_ahead)),
             counters=counters,
         )
         self.position = cursor.start

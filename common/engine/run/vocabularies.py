@@ -80,12 +80,12 @@ def learned_vocabulary(plan: Plan, name: str, stages: tuple[Stage, ...]) -> Voca
     """
     if (name, stages) not in plan.vocabularies:
         key = kept_key(plan.dataset, stages, "vocabulary", json.dumps(plan.resolve([name])[0].to_json()))
-        found = None if key is None else user_cache("vocabularies").load(key, read_vocabulary)
-        if found is None:
-            found = _learn(plan, name, plan.rows_of(stages))
+        vocabulary = None if key is None else user_cache("vocabularies").load(key, read_vocabulary)
+        if vocabulary is None:
+            vocabulary = _learn(plan, name, plan.rows_of(stages))
             if key is not None:
-                user_cache("vocabularies").save(key, _written(found))
-        plan.vocabularies[name, stages] = found
+                user_cache("vocabularies").save(key, _written(vocabulary))
+        plan.vocabularies[name, stages] = vocabulary
     return plan.vocabularies[name, stages]
 
 
@@ -101,8 +101,8 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
     fetcher = Fetcher(plan.dataset, [field])
 
     def distinct(row_group: int) -> pa.Array:
-        found = fetcher.fetch(row_group, rows.of(row_group)).columns[0]
-        part = as_arrow(found) if isinstance(found, np.ndarray) else found
+        column = fetcher.fetch(row_group, rows.of(row_group)).columns[0]
+        part = as_arrow(column) if isinstance(column, np.ndarray) else column
         assert isinstance(part, pa.Array)
         while is_list(part.type):
             part = part.flatten()

@@ -79,10 +79,10 @@ def apply_by_batch(
     for step in steps:
         if not isinstance(step, PadStep) or step.number in padded:
             break
-        found = pad_batches(step, whole[step.number], bounds)
-        if found is None:
+        result = pad_batches(step, whole[step.number], bounds)
+        if result is None:
             break
-        padded[step.number], lengths = found
+        padded[step.number], lengths = result
         whole.append(lengths)
         done += 1
     parts = [padded[number] if number in padded else cut_column(each, bounds) for number, each in enumerate(whole)]

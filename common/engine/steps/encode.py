@@ -37,10 +37,10 @@ def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable
     if missing.any():
         if step.unknown is None:
             place = int(np.argmax(missing))
-            found = arrow[place].as_py()
+            value = arrow[place].as_py()
             raise DecodeError(
                 f"encode: field '{step.field.name}', {describe(_row_of(column, place, len(codes)))}: expected one of "
-                f"the {len(step.vocabulary):,} values of the vocabulary, got {found!r}. Set unknown= to a code for "
+                f"the {len(step.vocabulary):,} values of the vocabulary, got {value!r}. Set unknown= to a code for "
                 "such values, or give a vocabulary that has all values."
             )
         codes[missing] = step.unknown

@@ -35,7 +35,7 @@ class SizeCheck:
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
-        self._found: dict[int, tuple[str, np.ndarray]] = {}
+        self._sizes: dict[int, tuple[str, np.ndarray]] = {}
 
     def add(self, step: ImageStep, sizes: np.ndarray) -> None:
         """Adds the sizes (int64 ``[items, 2]``; 0 for nulls) of a step's images.
@@ -44,7 +44,7 @@ class SizeCheck:
             DecodeError: the image of another field of the same call has a different size in some item.
         """
         for call in step.together:
-            name, other = self._found.setdefault(call, (step.field.name, sizes))
+            name, other = self._sizes.setdefault(call, (step.field.name, sizes))
             wrong = np.flatnonzero((sizes != other).any(axis=1) & sizes.any(axis=1) & other.any(axis=1))
             if len(wrong):
                 item = int(wrong[0])

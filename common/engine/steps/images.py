@@ -127,16 +127,16 @@ def needed_part(step: ImageStep, height: int, width: int, numbers: DrawnNumbers)
     elif isinstance(op, ResizeOp):
         box, size, least = whole, op.size(height, width), 1
     elif isinstance(op, CropOp) and op.height <= height and op.width <= width:
-        return _unless(whole, ImagePart(factor=1, box=_middle_or_any(op, numbers[0], height, width), size=None))
+        return _proper_part(whole, ImagePart(factor=1, box=_middle_or_any(op, numbers[0], height, width), size=None))
     else:
         return None
     for factor in (8, 4, 2) if op.interpolation == "area" else ():
         if box[2] >= size[0] * factor * least and box[3] >= size[1] * factor * least:
             return ImagePart(factor=factor, box=_reduced_box(box, factor, height, width), size=size)
-    return _unless(whole, ImagePart(factor=1, box=box, size=size))
+    return _proper_part(whole, ImagePart(factor=1, box=box, size=size))
 
 
-def _unless(whole: Box, part: ImagePart) -> ImagePart | None:
+def _proper_part(whole: Box, part: ImagePart) -> ImagePart | None:
     return None if part.box == whole else part
 
 
@@ -200,9 +200,9 @@ def _drawn_box(op: ResizedCropOp, numbers: Sequence[float], height: int, width: 
     """Returns a box of random area and proportions. After ten that do not fit, returns the largest centered one."""
     area, (low, high) = height * width, op.ratio
     for trial in range(TRIES):
-        wanted = area * (op.scale[0] + (op.scale[1] - op.scale[0]) * numbers[2 + 2 * trial])
+        box_area = area * (op.scale[0] + (op.scale[1] - op.scale[0]) * numbers[2 + 2 * trial])
         ratio = math.exp(math.log(low) + (math.log(high) - math.log(low)) * numbers[3 + 2 * trial])
-        wide, tall = round(math.sqrt(wanted * ratio)), round(math.sqrt(wanted / ratio))
+        wide, tall = round(math.sqrt(box_area * ratio)), round(math.sqrt(box_area / ratio))
         if 0 < wide <= width and 0 < tall <= height:
             return int(numbers[0] * (height - tall + 1)), int(numbers[1] * (width - wide + 1)), tall, wide
     wide, tall = width, height

@@ -73,14 +73,14 @@ def finish_jpegs(
     chosen = np.array([number for number, part in enumerate(parts) if part is not None], np.int64)
     if not len(chosen):
         return done
-    wanted = [part for part in parts if part is not None]
+    decodable = [part for part in parts if part is not None]
     done[chosen] = column.jpegs.decode(
         rows[chosen],
         images,
         places[chosen],
         sizes=np.array([shapes[number][:2] for number in chosen], np.int64),
-        boxes=np.array([part.box for part in wanted], np.int64),
-        reductions=np.array([part.factor for part in wanted], np.int64),
+        boxes=np.array([part.box for part in decodable], np.int64),
+        reductions=np.array([part.factor for part in decodable], np.int64),
         flips=np.array([_flips_of(chain, numbers[number]) for number in chosen], np.int64),
         factors=chain.factors,
     )

@@ -132,8 +132,8 @@ class NestedCollector:
         parts = [part for leaf in self._leaves if isinstance(part := leaf.column(), Ragged)]
         for part, inside in pairwise(parts):
             assert isinstance(part.values, np.ndarray)
-            found = np.diff(ends_of(part.values)[ends_of(part.shapes[:, 0])])
-            assert np.array_equal(found, inside.shapes[:, 0]), "lists of one level do not fit those of the next"
+            lengths = np.diff(ends_of(part.values)[ends_of(part.shapes[:, 0])])
+            assert np.array_equal(lengths, inside.shapes[:, 0]), "lists of one level do not fit those of the next"
             assert np.array_equal(part.valid is None or part.valid, inside.valid is None or inside.valid)
         valid = None if parts[0].valid is None else parts[0].valid.reshape(lead)
         return Compound(tuple(replace(part, lead=lead, valid=valid) for part in parts))
@@ -141,8 +141,8 @@ class NestedCollector:
     def _where(self) -> str:
         return f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
 
-    def _error(self, expected: str, found: str) -> TransformError:
-        return TransformError(f"{self._where()}: expected {expected}, got {found}.")
+    def _error(self, expected: str, actual: str) -> TransformError:
+        return TransformError(f"{self._where()}: expected {expected}, got {actual}.")
 
     def _taken_apart(self, value: object) -> list[Any]:
         """Returns the lengths of the lists at each level except the first, and the values, end to end."""
@@ -291,12 +291,12 @@ class ValueCollector:
         shapes = np.array([part.shape for part in self._parts], np.int64).reshape(len(self._parts), len(field.shape))
         flat = [part.reshape(-1) for part in self._parts]
         if field.kind != "dense":
-            found = _string_column(field, flat, shapes, lead, self._zero, mask)
+            column = _string_column(field, flat, shapes, lead, self._zero, mask)
         else:
-            found = Ragged(shapes, np.concatenate(flat) if flat else np.zeros(0, field.dtype), lead, mask)
+            column = Ragged(shapes, np.concatenate(flat) if flat else np.zeros(0, field.dtype), lead, mask)
         if not field.padded:
-            return found
-        return in_one_shape(field, found, f"transform {self._step.name}", self._describe)
+            return column
+        return in_one_shape(field, column, f"transform {self._step.name}", self._describe)
 
     def _steps(self, value: Any) -> Sequence[Any]:
         """Returns the values of a row: one, or one for each step of a window."""
@@ -468,32 +468,32 @@ def _as_delivered(
 
 
 def _check_dtype(
-    step: TransformStep, field: OutputField, found: np.dtype[Any], number: int, describe: Describe
+    step: TransformStep, field: OutputField, dtype: np.dtype[Any], number: int, describe: Describe
 ) -> None:
-    if delivered_dtype(found if found.kind != "O" else np.dtype("S")) != field.dtype:
+    if delivered_dtype(dtype if dtype.kind != "O" else np.dtype("S")) != field.dtype:
         raise TransformError(
             f"transform {step.name}, field '{field.name}', {describe(number)}: expected dtype {field.dtype}, "
-            f"got {found}. "
+            f"got {dtype}. "
             f"Cast with .astype(np.{field.dtype}), or declare another dtype in output=[...]."
         )
 
 
 def _check_shape(
-    step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
+    step: TransformStep, field: OutputField, shape: tuple[int, ...], number: int, describe: Describe
 ) -> None:
-    wanted = field.element_shape
-    if not fits_shape(found, wanted):
+    expected = field.element_shape
+    if not fits_shape(shape, expected):
         raise TransformError(
-            f"transform {step.name}, field '{field.name}', {describe(number)}: expected shape {wanted}, got {found}. "
+            f"transform {step.name}, field '{field.name}', {describe(number)}: expected shape {expected}, got {shape}. "
             "Declare the new shape in output=[...]."
         )
 
 
 def _check_value_shape(
-    step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
+    step: TransformStep, field: OutputField, shape: tuple[int, ...], number: int, describe: Describe
 ) -> None:
-    if not fits_shape(found, field.shape):
-        _check_shape(step, field, found if field.window is None else (field.window, *found), number, describe)
+    if not fits_shape(shape, field.shape):
+        _check_shape(step, field, shape if field.window is None else (field.window, *shape), number, describe)
 
 
 def _string_column(

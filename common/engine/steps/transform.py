@@ -90,23 +90,23 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
     pairs = zip(step.inputs, columns, strict=True)
     values = [to_numpy(timed(field, column), text=field.kind == "text") for field, column in pairs]
     argument = nest(step.inputs, values)
-    given = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
+    references_before = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
     function = step.function.function
     with lock_of(function):
         outputs = _picked(step, call_with(function, argument, f"transform {step.name}", where), where)
         made: list[Column] = []
         for number, field in enumerate(step.outputs):
-            found = _length(outputs[number])
-            if found != count:
+            length = _length(outputs[number])
+            if length != count:
                 raise TransformError(
                     f"transform {step.name}, field '{field.name}': expected {count} rows, as in its input, "
-                    f"got {type(outputs[number]).__name__ if found is None else found}."
+                    f"got {type(outputs[number]).__name__ if length is None else length}."
                 )
             # One reference is held by the list and one by this call. If there are more, the user's function holds them
             # and may write to the array again.
             references = sys.getrefcount(outputs[number])
-            own = id(outputs[number]) in given or getattr(outputs[number], "base", True) is None
-            alone = own and references <= given.get(id(outputs[number]), 1) + 1
+            own = id(outputs[number]) in references_before or getattr(outputs[number], "base", True) is None
+            alone = own and references <= references_before.get(id(outputs[number]), 1) + 1
             made.append(column_of(step, field, outputs[number], describe, alone=alone))
     return made
 

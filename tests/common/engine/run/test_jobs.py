@@ -21,13 +21,13 @@ MOST_JOBS = 40
 def planned(pipeline: Pipeline, workers: int, most: int, *, with_numbers: bool) -> Sequence[Job]:
     """Plans the jobs of the first worker, of up to ``most`` steps each."""
     plan, cursor = pipeline.plan(), Cursor(iteration=1, worker=0, workers=workers)
-    merging = JobSizer(most, 1 << 20)
-    planner = JobPlanner(plan, plan.steps(cursor), 1, merging=merging)
+    job_sizer = JobSizer(most, 1 << 20)
+    planner = JobPlanner(plan, plan.steps(cursor), 1, job_sizer=job_sizer)
     if with_numbers:
         planner._of_consecutive_rows = lambda steps: None  # type: ignore[method-assign]
     found = []
     for job in planner:
-        merging.made(job.steps, 0)
+        job_sizer.made(job.steps, 0)
         found.append(job)
         if len(found) == MOST_JOBS:
             break

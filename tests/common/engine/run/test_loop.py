@@ -25,7 +25,7 @@ class FailingPlanner(JobPlanner):
 
     def __init__(self) -> None:
         self.jobs = [Job(number=0, steps=1, count=1, elements=1, draws=())]
-        self.merging = JobSizer()
+        self.job_sizer = JobSizer()
         self.skips = self.is_over = False
 
     def __next__(self) -> Job:
