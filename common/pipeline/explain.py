@@ -118,11 +118,11 @@ def _selection(plan: Plan) -> list[str]:
     row_groups = np.flatnonzero(np.diff(selection.items_before) > 0)
     names = [field.name for field in plan.program.fields]
     everything = _stored_bytes(plan, np.arange(len(plan.dataset.row_groups)), names)
-    wanted = _stored_bytes(plan, row_groups, names)
+    selected = _stored_bytes(plan, row_groups, names)
     what = "windows" if selection.starts is not None else "rows"
     lines.append(
         f"selection: {selection.num_items:,} {what} in {len(row_groups):,} row groups; an epoch reads "
-        f"{bytes_text(wanted)} of {len(names)} columns, saving {bytes_text(everything - wanted)} by pruning"
+        f"{bytes_text(selected)} of {len(names)} columns, saving {bytes_text(everything - selected)} by pruning"
     )
     return lines
 

@@ -72,7 +72,7 @@ class KeptRowGroups:
     def _load(self, run: RowGroupRun) -> LoadedRun:
         keys = [(run.source, row_group) for row_group in run.row_groups]
         columns = [self._columns.made(key, partial(self._fetch, key)) for key in keys]
-        rows = [self._wanted(run.source, row_group) for row_group in run.row_groups]
+        rows = [self._selected_rows(run.source, row_group) for row_group in run.row_groups]
         parts = BlockParts(
             columns,
             self._fetchers[run.source].places(run.row_groups),
@@ -85,8 +85,8 @@ class KeptRowGroups:
 
     def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
         source, row_group = key
-        return self._fetchers[source].fetch_within(row_group, self._wanted(*key))
+        return self._fetchers[source].fetch_within(row_group, self._selected_rows(*key))
 
-    def _wanted(self, source: int, row_group: int) -> RowNumbers:
+    def _selected_rows(self, source: int, row_group: int) -> RowNumbers:
         rows = self._parts[source].selection.rows
         return rows.numbers(row_group) if rows.whole[row_group] else rows.of(row_group)

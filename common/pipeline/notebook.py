@@ -106,8 +106,8 @@ def first_rows_html(pipeline: ShownPipeline) -> str:
     if not pipeline.plan().numbered:
         return note("Its rows cannot be read by number. Iterate it to see some.")
     element = pipeline.element
-    found = showing_nulls(pipeline, lambda shown: shown.head(1 if element.batched else _ROWS))
-    rows = [leaves(element, each) for each in found]
+    elements = showing_nulls(pipeline, lambda shown: shown.head(1 if element.batched else _ROWS))
+    rows = [leaves(element, each) for each in elements]
     if not rows:
         return note("It is empty.")
     titles = ["first batch"] if element.batched else [f"row {number}" for number in range(len(rows))]

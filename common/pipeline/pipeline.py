@@ -125,8 +125,8 @@ class Pipeline(Constructors, Verbs, Generic[ElementT]):
                 raise PipelineError(
                     "Pipeline: expected no filesystem or storage_options with a pipeline, which has its own."
                 )
-            given = url_or_urls if fields is None else url_or_urls.select(*listed("select", fields))
-            _copy(given.with_options(**Options.of(options).given()), self)
+            base = url_or_urls if fields is None else url_or_urls.select(*listed("select", fields))
+            _copy(base.with_options(**Options.of(options).given()), self)
             return
         source = (
             Files.of(url_or_urls, filesystem, storage_options)

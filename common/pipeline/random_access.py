@@ -83,8 +83,8 @@ class NumberedElements(Generic[ElementT]):
             TypeError: ``index`` is neither an integer, a slice, nor a list of integers or bools.
         """
         numbers = numbers_of(index, self._reader.length)
-        found = self._reader.read(self._epoch, np.atleast_1d(numbers), self._copies)
-        return found if numbers.ndim else found[0]
+        elements = self._reader.read(self._epoch, np.atleast_1d(numbers), self._copies)
+        return elements if numbers.ndim else elements[0]
 
     def sample(self, count: int, seed: int) -> list[ElementT]:
         """Returns ``count`` different elements, drawn uniformly.
@@ -151,10 +151,10 @@ class ElementReader(Generic[ElementT]):
             DecodeError, NullValueError, TransformError: an element fails.
         """
         self._plan.check_not_empty()
-        found = self._read(epoch, numbers, np.zeros_like(numbers) if copies is None else copies)
+        elements = self._read(epoch, numbers, np.zeros_like(numbers) if copies is None else copies)
         add(Count.ELEMENTS, len(numbers))
         self._note_memory()
-        return found
+        return elements
 
     def _read(self, epoch: int, numbers: np.ndarray, copies: np.ndarray) -> list[ElementT]:
         batches = self._plan.batch_view
@@ -233,18 +233,18 @@ class ElementReader(Generic[ElementT]):
         item_rows, repeats = block.rows_of_items(draw.items), block.repeats_of(draw.items)
         parts = np.searchsorted(starts, item_rows, side="right") - 1
         several = len(starts)
-        for span, found in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
+        for span, chosen in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
             first, last = divmod(span, several)
-            mine = np.arange(len(item_rows)) if found is None else found
-            places = mine if draw.places is None else draw.places[mine]
+            items = np.arange(len(item_rows)) if chosen is None else chosen
+            places = items if draw.places is None else draw.places[items]
             yield _Taken(
                 run=RowGroupRun(draw.key.source, block.row_groups[first : last + 1]),
-                parts=parts[mine] - first,
-                rows=rows_inside(block.rows[first : last + 1], item_rows[mine] - starts[first]),
+                parts=parts[items] - first,
+                rows=rows_inside(block.rows[first : last + 1], item_rows[items] - starts[first]),
                 places=places,
                 pass_number=draw.pass_number,
-                spans=None if draw.spans is None else draw.spans[mine],
-                repeats=_repeats(None if repeats is None else repeats[mine], copies, places),
+                spans=None if draw.spans is None else draw.spans[items],
+                repeats=_repeats(None if repeats is None else repeats[items], copies, places),
             )
 
 
@@ -300,9 +300,9 @@ class _Taken:
         item_rows = np.empty_like(self.rows)
         before = 0
         for number, rows in enumerate(loaded.rows):
-            mine = self.parts == number
-            inside = self.rows[mine]
-            item_rows[mine] = before + (
+            in_part = self.parts == number
+            inside = self.rows[in_part]
+            item_rows[in_part] = before + (
                 inside - rows.start if isinstance(rows, range) else np.searchsorted(rows, inside)
             )
             before += len(rows)

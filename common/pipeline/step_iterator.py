@@ -257,11 +257,11 @@ class StepIterator(Generic[Pipe]):
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
         cursor = self.cursor
-        self.pipeline, found = resume(
+        self.pipeline, position = resume(
             self.pipeline, lambda made: made.plan(), state, worker=cursor.worker, workers=cursor.workers, strict=strict
         )
-        self.begin_at(found.cursor(cursor.worker, cursor.workers))
-        return found.consumed
+        self.begin_at(position.cursor(cursor.worker, cursor.workers))
+        return position.consumed
 
     def stats(self) -> LoaderStats:
         """Statistics of the iteration so far. May be called from any thread."""
@@ -336,11 +336,11 @@ def chain_of(pipeline: Iterated) -> Chain:
 
 def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
     """The skipped rows that the counters have recorded."""
-    found = []
+    rows = []
     for noted in counters.noted() if pipeline.options.skips else ():
         dataset = pipeline.plan().parts[noted.source].dataset
         groups = dataset.row_groups
-        found.append(
+        rows.append(
             SkippedRow(
                 file=dataset.files[int(groups.file[noted.row_group])].shown_path,
                 row_group=int(groups.group[noted.row_group]),
@@ -348,7 +348,7 @@ def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
                 cause=noted.cause,
             )
         )
-    return found
+    return rows
 
 
 def executor_of(pipeline: Iterated) -> str:

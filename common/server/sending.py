@@ -73,7 +73,7 @@ def send_stream(connection: socket.socket, element: Element, steps: Iterator[Sen
                 if sink.broken:
                     return
                 _LOGGER.warning("a stream ended with an error: %s", error)
-                batch, metadata = _last_words(element, schema, layout, error)
+                batch, metadata = _error_batch(element, schema, layout, error)
                 writer.write_batch(batch, custom_metadata=metadata)
     except TimeoutError:
         _LOGGER.warning("a client that read nothing for %g s was dropped", connection.gettimeout() or 0)
@@ -116,7 +116,7 @@ def _encoder(
     return rows if layout == "rows" else flat
 
 
-def _last_words(
+def _error_batch(
     element: Element, schema: pa.Schema, layout: Layout, error: Exception
 ) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
     problem = error_to_json(error)

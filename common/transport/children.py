@@ -140,11 +140,11 @@ def _own_group() -> str:
 def _shared_memory_left() -> int | None:
     """Returns the free bytes of shared memory if it is nearly full, else ``None``."""
     try:
-        found = os.statvfs(_SHARED_MEMORY)
+        space = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return None
-    left = found.f_bavail * found.f_frsize
-    return left if left < _NEARLY_FULL * found.f_blocks * found.f_frsize else None
+    left = space.f_bavail * space.f_frsize
+    return left if left < _NEARLY_FULL * space.f_blocks * space.f_frsize else None
 
 
 _KILLED_BEFORE = killed_for_memory()

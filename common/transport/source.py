@@ -89,8 +89,8 @@ def usable_processors() -> int:
 
 def usable_memory_bytes() -> int:
     """Returns the memory of this machine, or of its container if that has less."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _MEMORY_LIMITS:
         with suppress(OSError, ValueError):  # absent, or "max"
-            found.append(int(Path(path).read_text()))
-    return min(found)
+            limits.append(int(Path(path).read_text()))
+    return min(limits)

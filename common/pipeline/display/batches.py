@@ -161,7 +161,7 @@ class _Drawing:
 def _drawing(value: object, rows: int) -> _Drawing | None:
     """Returns what to draw for the first rows of a field, or ``None`` if they cannot be drawn."""
     first = _first(value, rows)
-    values = [None if _is_null(each) else _with_gaps(each) for each in first]
+    values = [None if _is_null(each) else _array_with_nan(each) for each in first]
     known = [each for each in values if each is not None and each.dtype.kind in "biufmM"]
     if not known or len(known) + sum(map(_is_null, first)) < len(values) or len({each.ndim for each in known}) > 1:
         return None
@@ -183,7 +183,7 @@ def _is_null(value: object) -> bool:
     return value is None or bool(whole)
 
 
-def _with_gaps(value: Any) -> np.ndarray | None:
+def _array_with_nan(value: Any) -> np.ndarray | None:
     """Converts a value to one array, with NaN for nulls; ``None`` for strings and lists that do not form an array."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         return np.ma.filled(value.astype(np.float64), np.nan)

@@ -60,8 +60,8 @@ def numbers_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
 def strings_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Returns the offsets (starting at 0) and the bytes of a flat array of strings."""
     _, offsets, data = array.buffers()
-    found = offsets_of(array, offsets)
-    return found - found[0], _memory(data)[found[0] : found[-1]]
+    starts = offsets_of(array, offsets)
+    return starts - starts[0], _memory(data)[starts[0] : starts[-1]]
 
 
 def offsets_of(array: pa.Array, buffer: pa.Buffer | None) -> np.ndarray:

@@ -154,22 +154,22 @@ class ServedSource:
 
     skipped, ready = NOTHING, 0
 
-    def __init__(self, wanted: StepRequest, address: ServerAddress, converter: Converter) -> None:
+    def __init__(self, request: StepRequest, address: ServerAddress, converter: Converter) -> None:
         self._converter = converter
-        cursor = wanted.cursor
+        cursor = request.cursor
         self.position = cursor.start
         self._connection: Connection | None = open_stream(
             address,
-            wanted.plan.stages,
+            request.plan.stages,
             cursor,
             layout="rows",
-            strict_nulls=wanted.strict_nulls,
-            stall_timeout=wanted.options.stall_timeout,
+            strict_nulls=request.strict_nulls,
+            stall_timeout=request.options.stall_timeout,
         )
         self._connection.socket.settimeout(CHECK_S)
         self._shared = address.shared
         self._ask_for_one()
-        self._leaves = wanted.plan.element.leaves
+        self._leaves = request.plan.element.leaves
         self._reader: Any = None
 
     def __next__(self) -> tuple[int, Any]:
@@ -212,11 +212,11 @@ class ServedSource:
 
     def _check_fields(self) -> None:
         """Checks the fields of the stream, because the server may have been restarted with another pipeline."""
-        found = element_of_schema(self._reader.schema).leaves
-        if found != self._leaves:
+        received = element_of_schema(self._reader.schema).leaves
+        if received != self._leaves:
             raise SidecarError(
                 f"server: expected a stream of the fields {[leaf.name for leaf in self._leaves]}, unchanged since "
-                f"this pipeline was created, got {[leaf.name for leaf in found]}. Create the pipeline again."
+                f"this pipeline was created, got {[leaf.name for leaf in received]}. Create the pipeline again."
             )
 
     def close(self) -> None:

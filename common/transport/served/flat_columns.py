@@ -49,16 +49,16 @@ class FlatColumn:
 
 def flat_columns_of(element: Element) -> list[FlatColumn]:
     """Returns the columns after `LEADING`, in order."""
-    found: list[FlatColumn] = []
+    columns: list[FlatColumn] = []
     for number, output in enumerate(element.leaves):
         scalar = not element.batched and output.element_shape == ()
-        found.append(FlatColumn(field=number, part="values", type=item_type(output), scalar=scalar))
+        columns.append(FlatColumn(field=number, part="values", type=item_type(output), scalar=scalar))
         if output.ragged and has_splits(element, output):
             axes = [axis for axis, size in enumerate(output.shape) if not size and axis <= last_variable(output)]
-            found += [FlatColumn(field=number, part="splits", type=pa.int64(), axis=axis) for axis in axes]
+            columns += [FlatColumn(field=number, part="splits", type=pa.int64(), axis=axis) for axis in axes]
         elif output.ragged or output.padded:
-            found.append(FlatColumn(field=number, part="shape", type=pa.int64()))
-    return found
+            columns.append(FlatColumn(field=number, part="shape", type=pa.int64()))
+    return columns
 
 
 def has_splits(element: Element, output: OutputField) -> bool:

@@ -34,7 +34,7 @@ class ServerWatch:
         self._timeout_s = timeout_s
         self._answers = answers
         self._begin = self._since = time.monotonic()
-        self._told = False
+        self._has_warned = False
 
     def __call__(self) -> None:
         """Logs a warning after half a minute.
@@ -43,8 +43,8 @@ class ServerWatch:
             SidecarError: the server has stalled.
         """
         waited_s = time.monotonic() - self._begin
-        if not self._told and waited_s >= warning_seconds():
-            self._told = True
+        if not self._has_warned and waited_s >= warning_seconds():
+            self._has_warned = True
             state = "still answers" if self._answers(_LONGEST_ANSWER_S) else "does not answer"
             _LOGGER.warning("the trainer has waited %.0f s for the server at %s, which %s.", waited_s, self._url, state)
         if self._timeout_s is None or time.monotonic() - self._since < self._timeout_s:

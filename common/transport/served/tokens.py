@@ -137,8 +137,8 @@ def _is_private(path: str, kind: int) -> bool:
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def same_token(wanted: str | None, given: object) -> bool:
+def same_token(expected: str | None, received: object) -> bool:
     """Returns whether a client's token is the server's. If the server has none, every client is accepted."""
-    if wanted is None:
+    if expected is None:
         return True
-    return isinstance(given, str) and hmac.compare_digest(wanted.encode(), given.encode())
+    return isinstance(received, str) and hmac.compare_digest(expected.encode(), received.encode())

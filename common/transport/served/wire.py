@@ -170,10 +170,10 @@ class SocketReader:
                 no further.
         """
         waiting = None if self._watch is None else self._watch()
-        found = receive_exactly(self._connection, count, waiting=waiting)
-        if len(found) < count:
+        data = receive_exactly(self._connection, count, waiting=waiting)
+        if len(data) < count:
             raise ConnectionError("the stream was cut off")
-        return found
+        return data
 
     def readable(self) -> bool:
         """Always true."""
@@ -198,15 +198,15 @@ def cursor_of(request: object) -> Cursor:
     Raises:
         StateError: a value is not a whole number, or there is no such worker.
     """
-    given: dict[str, Any] = request if isinstance(request, dict) else {"iteration": request}
-    found = {name: given[name] for name in (*_PLACE, "origin") if name in given}
-    worker, workers, origin = found.get("worker", 0), found.get("workers", 1), found.pop("origin", (0, 0))
-    values = [*found.values(), *origin] if isinstance(origin, list | tuple) and len(origin) == 2 else [None]
+    members: dict[str, Any] = request if isinstance(request, dict) else {"iteration": request}
+    place = {name: members[name] for name in (*_PLACE, "origin") if name in members}
+    worker, workers, origin = place.get("worker", 0), place.get("workers", 1), place.pop("origin", (0, 0))
+    values = [*place.values(), *origin] if isinstance(origin, list | tuple) and len(origin) == 2 else [None]
     if any(integer(value, least=0) is None for value in values) or not worker < workers:
         raise StateError(
-            f"stream: expected whole numbers >= 0, and a worker below the number of workers, got {found}, {origin}."
+            f"stream: expected whole numbers >= 0, and a worker below the number of workers, got {place}, {origin}."
         )
-    return Cursor(**found, origin=Origin(passes=origin[0], rows=origin[1]))
+    return Cursor(**place, origin=Origin(passes=origin[0], rows=origin[1]))
 
 
 def element_to_json(element: Element) -> dict[str, Any]:

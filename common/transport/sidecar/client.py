@@ -114,11 +114,11 @@ class SidecarClient:
             return False
         return True
 
-    def start(self, wanted: Start, counters: int | None = None) -> None:
+    def start(self, start: Start, counters: int | None = None) -> None:
         """Begins an iteration. ``counters`` is the descriptor of the memory in which it counts."""
         self._generation += 1
         self.skipped.clear()
-        body = wanted.pack()
+        body = start.pack()
         self._send(Message(type=MessageType.START, generation=self._generation, body=body, descriptor=counters))
         message = self._next(MessageType.STARTED)
         with self._held_to_protocol():
@@ -206,7 +206,7 @@ class SidecarClient:
         finally:
             os.close(descriptor)
 
-    def _next(self, *wanted: MessageType) -> Message:
+    def _next(self, *kinds: MessageType) -> Message:
         """Returns the next message of this generation, which must have one of these types.
 
         Raises:
@@ -214,14 +214,14 @@ class SidecarClient:
             SidecarError: the sidecar is gone, or violates the protocol.
         """
         with self._held_to_protocol():
-            message = self._receive(*wanted, MessageType.ERROR)
+            message = self._receive(*kinds, MessageType.ERROR)
             problem = RemoteError.unpack(message.body) if message.type == MessageType.ERROR else None
         if problem is None:
             return message
         self.failed_at = message.b if message.a else None
         raise error_class(problem.name)(problem.text)
 
-    def _receive(self, *wanted: MessageType) -> Message:
+    def _receive(self, *kinds: MessageType) -> Message:
         """Returns the next message of this generation that is not about slots."""
         watch: StallWatch | None = None
 
@@ -255,8 +255,8 @@ class SidecarClient:
             elif message.generation >= self._generation or (
                 message.type == MessageType.ERROR and not message.generation
             ):
-                if message.type not in wanted or message.generation > self._generation:
-                    names = " or ".join(kind.name for kind in wanted)
+                if message.type not in kinds or message.generation > self._generation:
+                    names = " or ".join(kind.name for kind in kinds)
                     raise SidecarError(
                         f"expected {names} of generation {self._generation}, got {message.type.name} of "
                         f"generation {message.generation}."

@@ -186,9 +186,9 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     def reap(*_: object) -> None:
         nonlocal ended_before
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            while (exit_status := os.waitpid(-1, os.WNOHANG))[0]:
                 ended_before = True
-                ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+                ended[exit_status[0]] = os.waitstatus_to_exitcode(exit_status[1])
 
     before = signal.signal(signal.SIGCHLD, reap)
     channel = StreamChannel(connection)

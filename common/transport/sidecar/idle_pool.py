@@ -64,12 +64,12 @@ class IdlePool:
         """Returns an idle sidecar for this request, or a new one."""
         while True:
             with self._lock:
-                found = next((item for item in self._idle if item[1].request == request), None) or self._spare(request)
-                if found is not None and not self._removed(found):
+                entry = next((item for item in self._idle if item[1].request == request), None) or self._spare(request)
+                if entry is not None and not self._removed(entry):
                     continue
-            if found is None:
+            if entry is None:
                 return self._lend(SidecarClient(request, stall_timeout))
-            client = found[1]
+            client = entry[1]
             if client.alive and (client.request == request or client.open(request, stall_timeout)):
                 return self._lend(client)
             client.close()

@@ -303,11 +303,11 @@ def _taken_apart(kind: MessageType, form: struct.Struct, body: bytes, *, texts: 
             f"message {kind.name}: expected a body of {form.size} bytes and texts that fill it, got {len(body)} bytes "
             f"and texts of {lengths}."
         )
-    found, at = [], form.size
+    parts, at = [], form.size
     for length in lengths:
-        found.append(body[at : at + length].decode(errors="replace"))
+        parts.append(body[at : at + length].decode(errors="replace"))
         at += length
-    return numbers[: len(numbers) - texts], found
+    return numbers[: len(numbers) - texts], parts
 
 
 def _whole_characters(text: bytes) -> bytes:

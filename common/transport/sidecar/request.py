@@ -86,17 +86,17 @@ def check_outputs(request: Mapping[str, Any], element: Element) -> None:
     Raises:
         SchemaError: a field is missing, new, or has another dtype or shape.
     """
-    promised, found = request.get("outputs"), _described(element)
-    if promised is None or list(promised.items()) == list(found.items()):
+    promised, outputs = request.get("outputs"), _described(element)
+    if promised is None or list(promised.items()) == list(outputs.items()):
         return
-    for name in [*promised, *found]:
-        if promised.get(name) != found.get(name):
+    for name in [*promised, *outputs]:
+        if promised.get(name) != outputs.get(name):
             raise SchemaError(
                 f"field '{name}': expected {_shown(promised.get(name))}, as in the dataset given as like=, got "
-                f"{_shown(found.get(name))}. Select the fields that all datasets share, or cast them."
+                f"{_shown(outputs.get(name))}. Select the fields that all datasets share, or cast them."
             )
     raise SchemaError(
-        f"fields: expected the order {list(promised)}, as in the dataset given as like=, got {list(found)}."
+        f"fields: expected the order {list(promised)}, as in the dataset given as like=, got {list(outputs)}."
     )
 
 

@@ -28,23 +28,27 @@ _LOGGER = logging.getLogger(__name__)
 class SidecarSource:
     """The steps of one iteration, produced by a sidecar."""
 
-    def __init__(self, wanted: StepRequest, converter: Converter) -> None:
+    def __init__(self, step_request: StepRequest, converter: Converter) -> None:
         self._converter = converter
-        element, cursor = wanted.plan.element, wanted.cursor
+        element, cursor = step_request.plan.element, step_request.cursor
         self._outputs = element.leaves
-        self._counters = wanted.counters
+        self._counters = step_request.counters
         self._batched = element.batched
         self.skipped = cursor.skipped
         self._run = NO_STEPS
         self.position = cursor.start
         request = open_request(
-            wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
+            step_request.describe(),
+            step_request.versions(),
+            step_request.plan,
+            step_request.threads,
+            strict_nulls=step_request.strict_nulls,
         )
         self._request = request.encode()
-        self._plan = wanted.plan
+        self._plan = step_request.plan
         self._cursor = cursor
-        self._restarts = RESTARTS if wanted.options.restarts is None else wanted.options.restarts
-        self._stall_timeout = wanted.options.stall_timeout
+        self._restarts = RESTARTS if step_request.options.restarts is None else step_request.options.restarts
+        self._stall_timeout = step_request.options.stall_timeout
         self._restarted = 0  # in a row
         self._died_at = -1
         self._closed = False
@@ -149,9 +153,9 @@ class SidecarSource:
         self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
 
     def _note_skipped(self) -> None:
-        told = () if self._client is None else self._client.skipped
-        while told and told[0][0] <= self.position:
-            _, self.skipped = told.popleft()
+        skips = () if self._client is None else self._client.skipped
+        while skips and skips[0][0] <= self.position:
+            _, self.skipped = skips.popleft()
 
     def close(self) -> None:
         """Ends the iteration and keeps the sidecar for the next one. Idempotent.

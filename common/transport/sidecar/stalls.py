@@ -52,13 +52,13 @@ class StallWatch:
         self._group = group
         self._begin = self._since = time.monotonic()
         self._before: Activity | None = None  # up to that time; not checked yet
-        self._told = False
+        self._has_warned = False
 
     def stalled(self) -> str | None:
         """Returns the state of the process if it is stalled, else ``None``. Call it about once per second."""
         now = time.monotonic()
-        if not self._told and now - self._begin >= warning_seconds():
-            self._told = True
+        if not self._has_warned and now - self._begin >= warning_seconds():
+            self._has_warned = True
             _LOGGER.warning(
                 "%s has waited %.0f s for process %d, which is %s.",
                 self._waiting,
@@ -106,22 +106,22 @@ class Activity:
 def activity_of(pid: int, *, group: bool) -> Activity | None:
     """Returns what a process, or the group that it leads, has done so far; ``None`` if the system does not tell."""
     names = _names("/proc") if group else [str(pid)]
-    found = {name: stat for name in names if (stat := _stat(name)) and (not group or int(stat[2]) == pid)}
-    if not found:
+    processes = {name: stat for name in names if (stat := _stat(name)) and (not group or int(stat[2]) == pid)}
+    if not processes:
         return None
-    ticks = sum(int(stat[11]) + int(stat[12]) for stat in found.values())
+    ticks = sum(int(stat[11]) + int(stat[12]) for stat in processes.values())
     threads = [name for name in _names(f"/proc/{pid}/task") if name != str(pid)] if group else []
     return Activity(
         processor_s=ticks / os.sysconf("SC_CLK_TCK"),
-        waits=sum(_waits(name) for name in found if not group or name != str(pid)),
+        waits=sum(_waits(name) for name in processes if not group or name != str(pid)),
         other_waits={name: _waits(f"{pid}/task/{name}") for name in threads},
     )
 
 
 def state_of(pid: int) -> str:
     """Describes the state of a process."""
-    found = _stat(str(pid))
-    return _STATES.get(found[0], "alive") if found else "in an unknown state"
+    stat = _stat(str(pid))
+    return _STATES.get(stat[0], "alive") if stat else "in an unknown state"
 
 
 def is_stopped(pid: int) -> bool:
