@@ -109,9 +109,9 @@ def _states_of_a_run(
     for number, element in enumerate(expected):
         iterator.state_dict()
         states.append(_frozen(iterator.state_dict()))
-        found = list(itertools.islice(iterator, 1))
-        assert found, f"a run that takes states ended after {number} elements, expected {len(expected)}"
-        assert_same(found[0], element, f"element {number} of a run that takes states")
+        elements = list(itertools.islice(iterator, 1))
+        assert elements, f"a run that takes states ended after {number} elements, expected {len(expected)}"
+        assert_same(elements[0], element, f"element {number} of a run that takes states")
     states.append(_frozen(iterator.state_dict()))
     if whole:
         more = list(itertools.islice(iterator, 1))
@@ -121,9 +121,9 @@ def _states_of_a_run(
 
 def _compare_tail(iterator: Resumable, expected: list[Any], consumed: int, where: str, *, whole: bool) -> None:
     left = len(expected) - consumed
-    found = list(itertools.islice(iterator, None if whole else left))
-    assert len(found) == left, f"an iterator {where} gave {len(found)} elements, expected {left}"
-    for number, (mine, theirs) in enumerate(zip(found, expected[consumed:], strict=True), consumed):
+    tail = list(itertools.islice(iterator, None if whole else left))
+    assert len(tail) == left, f"an iterator {where} gave {len(tail)} elements, expected {left}"
+    for number, (mine, theirs) in enumerate(zip(tail, expected[consumed:], strict=True), consumed):
         assert_same(mine, theirs, f"element {number} of an iterator {where}")
 
 

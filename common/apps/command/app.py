@@ -25,8 +25,8 @@ for group in (show, describing, check, write):
     group.register(app)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         print(f"parquetry {version('parquetry')}")

@@ -168,8 +168,8 @@ def storage_options_of(given: list[str] | None) -> dict[str, str] | None:
     Raises:
         PipelineError: an option has no name or no equals sign.
     """
-    found = dict(pair_of(text, "--storage-option") for text in given or ())
-    return found or None
+    options = dict(pair_of(text, "--storage-option") for text in given or ())
+    return options or None
 
 
 def pair_of(text: str, option: str) -> tuple[str, str]:

@@ -181,8 +181,8 @@ def _run(name: str, pipeline: Pipeline, seconds: float) -> tuple[MeasuredRun, fl
     rows = count = 0
     begin, busy = time.perf_counter(), time.process_time()
     while time.perf_counter() - begin < seconds:
-        found = next(elements)
-        rows += len(next(iter(leaves(element, found).values()))) if element.batched else 1
+        value = next(elements)
+        rows += len(next(iter(leaves(element, value).values()))) if element.batched else 1
         count += 1
     took, busy = time.perf_counter() - begin, time.process_time() - busy
     return _measured(name, rows, took, count * size, busy), first_s, size
@@ -212,9 +212,9 @@ def _measured(name: str, rows: int, took: float, size: float, busy: float) -> Me
     )
 
 
-def _bytes_of(found: Mapping[str, Any]) -> int:
+def _bytes_of(columns: Mapping[str, Any]) -> int:
     total = 0
-    for value in found.values():
+    for value in columns.values():
         if isinstance(value, RaggedArray | NestedArray):
             total += value.values.nbytes
         elif isinstance(value, np.ndarray) and value.dtype != object:

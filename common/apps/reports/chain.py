@@ -115,10 +115,10 @@ def parse_condition(text: str) -> Any:
             return conditions(text)
         except (ValueError, TypeError, IndexError) as error:
             raise PipelineError(f'condition: expected JSON such as [["speed", ">", 3]], got {text!r}.') from error
-    found = _parsed(text.strip(), lambda reader, tree: reader.value(tree), 'a condition such as field("a") > 3')
-    if not isinstance(found, pc.Expression | ColumnPredicate):
+    condition = _parsed(text.strip(), lambda reader, tree: reader.value(tree), 'a condition such as field("a") > 3')
+    if not isinstance(condition, pc.Expression | ColumnPredicate):
         raise PipelineError(f'condition: expected an expression such as field("speed") > 3, got {text!r}.')
-    return found
+    return condition
 
 
 def _parsed(source: str, read: Callable[[_ChainInterpreter, ast.expr], Made], expected: str) -> Made:
@@ -250,23 +250,23 @@ class _ChainInterpreter:
     def _calculated(self, node: ast.UnaryOp | ast.BinOp) -> Any:
         if isinstance(node.op, ast.Not):
             raise self._refused(node, "'~' with parentheses", '~(field("a") > 3)')
-        found = _OPERATORS.get(type(node.op))
-        if found is None:
+        function = _OPERATORS.get(type(node.op))
+        if function is None:
             raise self._refused(node, "one of + - * / & | ~", 'field("a") * 2')
         nodes = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
         operands = [self.value(each) for each in nodes]
         inverts = isinstance(node.op, ast.Invert) and isinstance(operands[0], ColumnPredicate)
         if not (inverts or any(isinstance(each, pc.Expression) for each in operands) or all(map(_is_number, operands))):
             raise self._refused(node, "numbers, or a field() expression", 'field("a") * 2')
-        return self._computed(node, found, operands)
+        return self._computed(node, function, operands)
 
     def _compared(self, node: ast.Compare) -> Any:
         if len(node.ops) > 1:
             raise self._refused(node, "one comparison per pair of parentheses", '(field("a") > 3) & (field("a") < 9)')
-        found = _OPERATORS.get(type(node.ops[0]))
-        if found is None:
+        function = _OPERATORS.get(type(node.ops[0]))
+        if function is None:
             raise self._refused(node, "isin() of a field", 'field("a").isin([1, 2])')
-        return self._computed(node, found, [self.value(node.left), self.value(node.comparators[0])])
+        return self._computed(node, function, [self.value(node.left), self.value(node.comparators[0])])
 
     def _called(self, node: ast.Call) -> Any:
         arguments, named = self._arguments(node)
@@ -300,14 +300,14 @@ class _ChainInterpreter:
             raise PipelineError(f"chain: {self._text(node)}: {error}") from error
 
     def _dtype(self, node: ast.expr, name: str) -> Any:
-        found = getattr(np, name, None)
-        if not (isinstance(found, type) and issubclass(found, np.generic)):
+        dtype = getattr(np, name, None)
+        if not (isinstance(dtype, type) and issubclass(dtype, np.generic)):
             raise self._refused(node, "a numpy dtype", "np.float32")
-        return found
+        return dtype
 
     def _text(self, node: ast.expr, verb: str | None = None) -> str:
-        found = ast.get_source_segment(self._source, node) or ""
-        return f"{verb}({found.rpartition(f'{verb}(')[2]}" if verb and f"{verb}(" in found else found
+        segment = ast.get_source_segment(self._source, node) or ""
+        return f"{verb}({segment.rpartition(f'{verb}(')[2]}" if verb and f"{verb}(" in segment else segment
 
     def _refused(self, node: ast.expr, expected: str, example: str) -> PipelineError:
         column = getattr(node, "col_offset", 1)

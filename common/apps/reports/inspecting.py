@@ -51,8 +51,8 @@ class Sizes:
     @classmethod
     def of(cls, values: Sequence[int] | np.ndarray) -> Sizes:
         """Computes the sizes of the given values. All are 0 if there are no values."""
-        found = np.asarray(values, np.int64) if len(values) else np.zeros(1, np.int64)
-        return cls(least=int(found.min()), median=int(np.median(found)), most=int(found.max()))
+        array = np.asarray(values, np.int64) if len(values) else np.zeros(1, np.int64)
+        return cls(least=int(array.min()), median=int(np.median(array)), most=int(array.max()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,11 @@ class FieldReport:
 
     def notes(self) -> list[str]:
         """Returns what differs among the files, in words."""
-        found = [] if self.missing is None else [f"{self.name}: not in {self.missing}, where it is null"]
-        return [*found, *([f"{self.name}: {types_text(self.types)}, and read as {self.stored}"] if self.types else [])]
+        absence = [] if self.missing is None else [f"{self.name}: not in {self.missing}, where it is null"]
+        return [
+            *absence,
+            *([f"{self.name}: {types_text(self.types)}, and read as {self.stored}"] if self.types else []),
+        ]
 
     def range_text(self, width: int) -> str:
         """Returns the range of the values in a few words, each bound in ``width`` characters; empty if unknown."""
@@ -209,8 +212,8 @@ def pipeline_of(source: Source, storage_options: Mapping[str, Any] | None = None
     Raises:
         PipelineError: the pipeline is mixed or served.
     """
-    given = getattr(source, "pipeline", source)
-    made = given if isinstance(given, Pipeline) else open_url(given, storage_options)
+    inner = getattr(source, "pipeline", source)
+    made = inner if isinstance(inner, Pipeline) else open_url(inner, storage_options)
     if not made.source.single:
         raise PipelineError(
             "report: expected a pipeline over one dataset, got a mixed or served one. Pass its sources instead."
@@ -255,8 +258,8 @@ class _Chunks:
 
     def __init__(self, dataset: StoredDataset) -> None:
         groups = dataset.row_groups
-        wanted = min(len(groups), _MOST_ROW_GROUPS)
-        self.row_groups = np.unique(np.linspace(0, max(len(groups) - 1, 0), wanted).astype(np.int64))
+        sample_size = min(len(groups), _MOST_ROW_GROUPS)
+        self.row_groups = np.unique(np.linspace(0, max(len(groups) - 1, 0), sample_size).astype(np.int64))
         self.stored_bytes: list[int] = []
         self.decoded_bytes: list[int] = []
         self._by_field: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in dataset.schema.fields}
@@ -298,8 +301,8 @@ def _field(
     types: Mapping[str, SomeFiles],
 ) -> FieldReport:
     field = dataset.schema[name]
-    found = chunks.of(name)
-    share = 1 / max(len(found), 1)
+    column_chunks = chunks.of(name)
+    share = 1 / max(len(column_chunks), 1)
     dtype = dtype_to_json(field.dtype)
     nulls, minimum, maximum, wrong = _bounds(dataset, name)
     return FieldReport(
@@ -312,12 +315,12 @@ def _field(
         stored=str(dataset.types[name]) if name in dataset.types else "",
         unit=dtype if dtype.startswith(("datetime64", "timedelta64")) else None,
         partition=name in dataset.partitions,
-        stored_bytes=int(sum(chunk.total_compressed_size for chunk in found) * scale),
-        decoded_bytes=int(sum(chunk.total_uncompressed_size for chunk in found) * scale),
-        compression=tuple(sorted({chunk.compression for chunk in found})),
-        encodings=tuple(sorted({encoding for chunk in found for encoding in chunk.encodings})),
-        dictionary=share * sum("DICTIONARY" in " ".join(chunk.encodings) for chunk in found),
-        statistics=share * sum(chunk.is_stats_set for chunk in found),
+        stored_bytes=int(sum(chunk.total_compressed_size for chunk in column_chunks) * scale),
+        decoded_bytes=int(sum(chunk.total_uncompressed_size for chunk in column_chunks) * scale),
+        compression=tuple(sorted({chunk.compression for chunk in column_chunks})),
+        encodings=tuple(sorted({encoding for chunk in column_chunks for encoding in chunk.encodings})),
+        dictionary=share * sum("DICTIONARY" in " ".join(chunk.encodings) for chunk in column_chunks),
+        statistics=share * sum(chunk.is_stats_set for chunk in column_chunks),
         nulls=nulls,
         minimum=minimum,
         maximum=maximum,
@@ -359,10 +362,10 @@ def _described(dataset: StoredDataset) -> str:
     from ...schema.field import SCHEMA_KEY
     from ...schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_KEY
 
-    found: set[bytes] = set()
+    keys: set[bytes] = set()
     for version in dataset.listing.metadata_files:
-        found |= read_key_values(dataset.filesystem, version).keys()
+        keys |= read_key_values(dataset.filesystem, version).keys()
     for number in dataset.unlike_files if dataset.table is None else [0][: len(dataset.files)]:
         footer = dataset.footer(number)
-        found |= (footer.metadata or {}).keys() | (footer.schema.to_arrow_schema().metadata or {}).keys()
-    return "parquetry" if SCHEMA_KEY in found else "petastorm" if PETASTORM_KEY in found else "columns"
+        keys |= (footer.metadata or {}).keys() | (footer.schema.to_arrow_schema().metadata or {}).keys()
+    return "parquetry" if SCHEMA_KEY in keys else "petastorm" if PETASTORM_KEY in keys else "columns"

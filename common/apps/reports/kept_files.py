@@ -90,8 +90,8 @@ def clear(kinds: Sequence[str] = (), directory: str | os.PathLike[str] | None = 
         (tables,) = caches(directory)
         FileCache(tables.directory, _TABLES).clear()
         return (tables,)
-    wanted = kinds or _KINDS.keys() - _IN_USE
-    removed = tuple(report for report in caches() if report.kind in wanted)
+    chosen_kinds = kinds or _KINDS.keys() - _IN_USE
+    removed = tuple(report for report in caches() if report.kind in chosen_kinds)
     for report in removed:
         _clear_kind(report)
     return removed

@@ -76,12 +76,12 @@ def lint(source: Source, *, storage_options: Mapping[str, Any] | None = None) ->
 
 def find(report: DatasetReport, dataset: StoredDataset) -> tuple[Finding, ...]:
     """Checks a dataset that was already inspected. Returns the findings, problems first."""
-    found = [finding for check in _CHECKS for finding in check(report, dataset)]
+    findings = [finding for check in _CHECKS for finding in check(report, dataset)]
     kind = None if dataset.table is None else dataset.table.kind
-    found = [replace(finding, remedy=runnable(finding.remedy, report.urls, kind)) for finding in found]
+    findings = [replace(finding, remedy=runnable(finding.remedy, report.urls, kind)) for finding in findings]
     if report.bytes < _SMALL_BYTES and report.files < _FEW_FILES and report.row_groups < _FEW_ROW_GROUPS:
-        found = [replace(finding, level="note") if finding.code in _COSTS_TIME else finding for finding in found]
-    return tuple(sorted(found, key=lambda finding: finding.level != "problem"))
+        findings = [replace(finding, level="note") if finding.code in _COSTS_TIME else finding for finding in findings]
+    return tuple(sorted(findings, key=lambda finding: finding.level != "problem"))
 
 
 def _problem(code: str, field: str | None, what: str, cost: str, remedy: str) -> Finding:

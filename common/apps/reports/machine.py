@@ -132,8 +132,8 @@ def _version(name: str) -> str | None:
 def _checks(libraries: dict[str, str | None]) -> Iterator[Check]:
     missing = [name for name in _NEEDED if libraries[name] is None]
     if missing:
-        found, remedy = f"{', '.join(missing)} missing", f"Run: pip install {' '.join(missing)}"
-        yield Check(name="libraries", level="problem", found=found, remedy=remedy)
+        result, remedy = f"{', '.join(missing)} missing", f"Run: pip install {' '.join(missing)}"
+        yield Check(name="libraries", level="problem", found=result, remedy=remedy)
     yield _core()
     yield _op(libraries["tensorflow"])
     yield _shared_memory()
@@ -155,11 +155,11 @@ def _core() -> Check:
         parts = "" if decodes_parts() else "; decodes whole JPEG images, even for a crop: built without libjpeg-turbo"
         return Check(name="compiled core", level="fine", found=f"loaded: {library_path()}{parts}")
     if not is_wanted():
-        found, remedy = "switched off: numpy and Arrow are used instead", "Unset PARQUETRY_NATIVE to use it."
+        result, remedy = "switched off: numpy and Arrow are used instead", "Unset PARQUETRY_NATIVE to use it."
     else:
-        found = "not built for this machine: numpy and Arrow are used instead, and are slower"
+        result = "not built for this machine: numpy and Arrow are used instead, and are slower"
         remedy = "Build it: python -m parquetry.common.base.native.build (needs a C++ compiler)."
-    return Check(name="compiled core", level="note", found=found, remedy=remedy)
+    return Check(name="compiled core", level="note", found=result, remedy=remedy)
 
 
 def _op(tensorflow: str | None) -> Check:
@@ -167,15 +167,15 @@ def _op(tensorflow: str | None) -> Check:
     if tensorflow is None:
         return Check(name="TensorFlow op", level="fine", found="not needed: TensorFlow is not installed")
     candidates = [path for folder in _op_folders() for path in folder.glob(f"_parquetry_ops-tf{tensorflow}-*.so")]
-    wanted = _library_name() if candidates else ""
-    built = [path for path in candidates if path.name == wanted and _size(path)]
+    library = _library_name() if candidates else ""
+    built = [path for path in candidates if path.name == library and _size(path)]
     if built:
         return Check(name="TensorFlow op", level="fine", found=f"built for TensorFlow {tensorflow}: {built[0]}")
     compiler = find_compiler()
     if compiler is not None:
-        found = f"not built for TensorFlow {tensorflow} yet; {shutil.which(compiler[0])} will compile it at first use"
+        result = f"not built for TensorFlow {tensorflow} yet; {shutil.which(compiler[0])} will compile it at first use"
         return Check(
-            name="TensorFlow op", level="note", found=found, remedy="Build it now: python -m parquetry.tf_plugin.build"
+            name="TensorFlow op", level="note", found=result, remedy="Build it now: python -m parquetry.tf_plugin.build"
         )
     return Check(
         name="TensorFlow op",
@@ -200,10 +200,10 @@ def _library_name() -> str:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         command = python_command("parquetry.tf_plugin.build", "--name")
-        told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     except (OSError, subprocess.SubprocessError, SidecarError):
         return ""
-    return told.stdout.split()[-1]
+    return completed.stdout.split()[-1]
 
 
 def _op_folders() -> Iterator[Path]:
@@ -224,8 +224,8 @@ def _shared_memory() -> Check:
         free = shutil.disk_usage("/dev/shm").free
     except OSError as error:
         remedy = 'Use executor="threads", which needs no shared memory.'
-        found = f"{reason}, and /dev/shm cannot be used: {error}"
-        return Check(name="shared memory", level="problem", found=found, remedy=remedy)
+        result = f"{reason}, and /dev/shm cannot be used: {error}"
+        return Check(name="shared memory", level="problem", found=result, remedy=remedy)
     little = free < 1 << 30
     return Check(
         name="shared memory",

@@ -117,7 +117,7 @@ def html_report(
     counted = stats(usable, rows=rows) if report.rows else None
     parts = [
         _head(report),
-        _found(findings),
+        _findings(findings),
         _row_group_map(pipeline),
         _schema(report),
         *([] if counted is None else [_pictures(usable, images), _values(counted), _time_gaps(pipeline, report)]),
@@ -164,7 +164,7 @@ def _head(report: DatasetReport) -> str:
     )
 
 
-def _found(findings: Iterable[Finding]) -> str:
+def _findings(findings: Iterable[Finding]) -> str:
     lines = [
         f'<li><span class="{finding.level}">{finding.level}</span> <b>{escape(finding.what)}</b> '
         f"{escape(finding.cost)} {escape(finding.remedy)}</li>"
@@ -229,10 +229,11 @@ def _pictures(pipeline: Pipeline, count: int) -> str:
     )
 
 
-def _values(found: Statistics) -> str:
-    cards = "".join(filter(None, map(_card, found.fields)))
-    whole = "all" if found.exact else f"{found.rows:,} rows sampled at random from"
-    return f"<h2>Values</h2><p>From {whole} {found.total or found.rows:,} rows.</p><div class='cards'>{cards}</div>"
+def _values(statistics: Statistics) -> str:
+    cards = "".join(filter(None, map(_card, statistics.fields)))
+    whole = "all" if statistics.exact else f"{statistics.rows:,} rows sampled at random from"
+    total = statistics.total or statistics.rows
+    return f"<h2>Values</h2><p>From {whole} {total:,} rows.</p><div class='cards'>{cards}</div>"
 
 
 def _card(field: FieldStatistics) -> str:
@@ -284,13 +285,20 @@ def _time_gaps(pipeline: Pipeline, report: DatasetReport) -> str:
         if not looks_like_times(field):
             continue
         try:
-            found = gaps(pipeline, field.name)
+            field_gaps = gaps(pipeline, field.name)
         except ParquetryError as error:
             lines.append((field.name, "", "", "", "", without_secrets(str(error))))
             continue
-        largest = ", ".join(f"{step:,.6g} before row {row:,}" for row, step in found.largest[:3])
+        largest = ", ".join(f"{step:,.6g} before row {row:,}" for row, step in field_gaps.largest[:3])
         lines.append(
-            (found.field, field.unit or "", f"{found.rows:,}", f"{found.median:,.6g}", f"{found.back:,}", largest)
+            (
+                field_gaps.field,
+                field.unit or "",
+                f"{field_gaps.rows:,}",
+                f"{field_gaps.median:,.6g}",
+                f"{field_gaps.back:,}",
+                largest,
+            )
         )
     if not lines:
         return ""

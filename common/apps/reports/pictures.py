@@ -77,10 +77,10 @@ def contact_sheet(
     element = pipeline.element
     if element.batched:
         raise PipelineError("plot: expected rows, got batches. Leave batch() out.")
-    found = [output for output in element.outputs if is_image(output)]
-    path = [output for output in element.outputs if field in (output.name, str(output.path[-1]))] if field else found
+    images = [output for output in element.outputs if is_image(output)]
+    path = [output for output in element.outputs if field in (output.name, str(output.path[-1]))] if field else images
     if not path:
-        names = ", ".join(output.name for output in found)
+        names = ", ".join(output.name for output in images)
         raise PipelineError(
             f"plot: expected a field of images, got {field!r}. Image fields are: {names or 'none'}."
             if field
@@ -103,7 +103,7 @@ def contact_sheet(
         field=path[0].name,
         pixels=laid_out([[fitted(image, tile) for image in line] for line in lines], tile),
         images=sum(map(len, strips)),
-        captions=tuple(_caption(row, {output.name for output in found}) for row in rows),
+        captions=tuple(_caption(row, {output.name for output in images}) for row in rows),
     )
 
 

@@ -80,7 +80,7 @@ def preview(
             return list(islice(shown, first, first + count))
         return shown.at_epoch(0)[first : first + count]
 
-    found = showing_nulls(pipeline, read)
+    elements = showing_nulls(pipeline, read)
     fields = tuple(
         PreviewField(
             name=output.name,
@@ -93,7 +93,7 @@ def preview(
     return Preview(
         fields=fields,
         length=None if plan.program.drops or plan.skips else plan.length,
-        elements=tuple(leaves(element, each) for each in found),
+        elements=tuple(leaves(element, each) for each in elements),
     )
 
 

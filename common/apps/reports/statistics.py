@@ -153,8 +153,8 @@ def _counted(pipeline: Pipeline, rows: int | None, seed: int) -> Statistics:
         for name, column in batch.items():
             collectors[name].add_column(column)
         counted += len(column)
-    found = tuple(collector.result() for collector in collectors.values())
-    return Statistics(rows=counted, total=total, exact=exact, fields=found)
+    fields = tuple(collector.result() for collector in collectors.values())
+    return Statistics(rows=counted, total=total, exact=exact, fields=fields)
 
 
 def _rows_at_a_time(outputs: Iterable[OutputField]) -> int:
@@ -213,9 +213,9 @@ class _Collector:
         if self._values is not None:
             self._count_values(dict(zip(*map(np.ndarray.tolist, np.unique(values, return_counts=True)), strict=True)))
 
-    def _count_values(self, found: Mapping[Any, int]) -> None:
+    def _count_values(self, counts: Mapping[Any, int]) -> None:
         assert self._values is not None
-        self._values.update({value: times for value, times in found.items() if value == value})  # leaves out NaN
+        self._values.update({value: times for value, times in counts.items() if value == value})  # leaves out NaN
         if len(self._values) > _MOST_VALUES:
             self._values = None
 

@@ -228,9 +228,9 @@ def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
     groups = dataset.row_groups
     for number, (file, group, rows) in enumerate(zip(groups.file, groups.group, groups.rows, strict=True)):
         footer = dataset.footer(int(file))
-        found = footer.row_group(int(group)).num_rows if group < footer.num_row_groups else None
-        if found != rows:
-            what = f"row-group index, line {number}: expected {found} rows as the footer says, got {rows}."
+        footer_rows = footer.row_group(int(group)).num_rows if group < footer.num_row_groups else None
+        if footer_rows != rows:
+            what = f"row-group index, line {number}: expected {footer_rows} rows as the footer says, got {rows}."
             yield Damage(check="index", file=dataset.files[int(file)].shown_path, row_group=int(group), what=what)
 
 
@@ -392,10 +392,10 @@ def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, 
         column = column.cast(column.type.value_type)
     kind = column.type
     try:
-        found = pc.min_max(column.cast(pa.int64()) if pa.types.is_duration(kind) else column)
+        bounds = pc.min_max(column.cast(pa.int64()) if pa.types.is_duration(kind) else column)
     except pa.ArrowNotImplementedError:
         return  # the type has no order
-    least, most = found["min"].cast(kind), found["max"].cast(kind)
+    least, most = bounds["min"].cast(kind), bounds["max"].cast(kind)
     low, high = known.minimum[row_group], known.maximum[row_group]
     below, above = pc.less(least, low).as_py(), pc.greater(most, high).as_py()  # None if one is null
     try:

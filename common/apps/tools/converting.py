@@ -190,7 +190,7 @@ class _SourceFiles:
         urls = [source] if isinstance(source, str | os.PathLike) else list(source)
         if not urls:
             raise PipelineError("convert: expected a source, got an empty list.")
-        found: list[FileVersion] = []
+        versions: list[FileVersion] = []
         named = True
         for url in urls:
             if form == "huggingface" or os.fspath(url).startswith("hf://"):  # its pipeline lists the files
@@ -198,17 +198,17 @@ class _SourceFiles:
             filesystem, path = resolve(url, storage_options=options)
             listed = _listed(os.fspath(url), filesystem, path)
             named = named and [version.path for version in listed] == [path]
-            found += listed
+            versions += listed
         shown = f"source {', '.join(str(url) for url in urls)}"
-        form = form or _form_of(shown, filesystem, found)
+        form = form or _form_of(shown, filesystem, versions)
         if form in _ROWS and not named:
-            patterns, among = _ENDINGS[form], len(found)
-            found = [version for version in found if _matches(version.path, patterns)]
-            if not found:
+            patterns, among = _ENDINGS[form], len(versions)
+            versions = [version for version in versions if _matches(version.path, patterns)]
+            if not versions:
                 raise DatasetError(
                     f"{shown}: expected files like {' or '.join(patterns)}, got none among {among} files."
                 )
-        return cls(form=form, filesystem=filesystem, versions=tuple(found))
+        return cls(form=form, filesystem=filesystem, versions=tuple(versions))
 
     @contextmanager
     def rows(
@@ -252,17 +252,17 @@ def _listed(url: str, filesystem: pafs.FileSystem, path: str) -> list[FileVersio
             below = [
                 version for version in versions_below(filesystem, folder) if posixpath.dirname(version.path) == folder
             ]
-            found = [version for version in below if fnmatch.fnmatchcase(posixpath.basename(version.path), name)]
+            versions = [version for version in below if fnmatch.fnmatchcase(posixpath.basename(version.path), name)]
         else:
             kind, version = look(filesystem, path)
-            found = versions_below(filesystem, path) if kind == pafs.FileType.Directory else []
-            found = [version] if version is not None else found
+            versions = versions_below(filesystem, path) if kind == pafs.FileType.Directory else []
+            versions = [version] if version is not None else versions
     except OSError as error:
         raise DatasetError(f"source '{url}': cannot be reached: {error}") from clean_cause(error)
-    if not found:
+    if not versions:
         raise DatasetError(f"source '{url}': expected files, found nothing there. Check the path.")
     return sorted(
-        (each for each in found if not _is_hidden(each.path[len(path) :] if each.path.startswith(path) else "")),
+        (each for each in versions if not _is_hidden(each.path[len(path) :] if each.path.startswith(path) else "")),
         key=lambda each: each.path,
     )
 

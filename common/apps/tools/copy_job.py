@@ -100,12 +100,12 @@ class CopyJob:
             DatasetError: another copy is running, has just ended, or began after this one.
         """
         with self._locked():
-            found = self._noted()
-            if found is None:
+            note = self._noted()
+            if note is None:
                 raise DatasetError(f"copy to '{self._root}': another copy just ended there. Look at it first.")
-            if found["fingerprint"] != self._fingerprint:
+            if note["fingerprint"] != self._fingerprint:
                 raise DatasetError(f"copy to '{self._root}': a different copy began there. Choose another target.")
-            self._moving = bool(found["moving"])  # an earlier copy may have come further
+            self._moving = bool(note["moving"])  # an earlier copy may have come further
             try:
                 yield
             except ParquetryError:
@@ -155,8 +155,8 @@ class CopyJob:
 
     def check_current(self, attempt: str) -> None:
         """Removes a finished attempt and raises `DatasetError` if the copy has all stripes, or another one began."""
-        found = self._noted()
-        if found is not None and found["fingerprint"] == self._fingerprint and not found["moving"]:
+        note = self._noted()
+        if note is not None and note["fingerprint"] == self._fingerprint and not note["moving"]:
             return
         with contextlib.suppress(OSError):
             self._remove(attempt)
@@ -273,10 +273,10 @@ class CopyJob:
             DatasetError: it has more or fewer.
         """
         listing = list_files([self._root], filesystem=self._filesystem)
-        found = sum(footer.num_rows for footer in read_footers(self._filesystem, listing.files))
-        if found != expected:
+        rows = sum(footer.num_rows for footer in read_footers(self._filesystem, listing.files))
+        if rows != expected:
             raise DatasetError(
-                f"copy to '{self._root}': expected {expected} rows there, found {found}. Did another process write to "
+                f"copy to '{self._root}': expected {expected} rows there, found {rows}. Did another process write to "
                 "it? Copy again with overwrite=True (--overwrite)."
             )
 
@@ -286,22 +286,22 @@ class CopyJob:
             self._check_target()
             self._filesystem.create_dir(self._work, recursive=True)
         with self._locked():
-            found = self._noted()
-            if found is not None:
-                if found["fingerprint"] == self._fingerprint:
-                    if not (found["moving"] or self._is_file(self._mark)):
+            note = self._noted()
+            if note is not None:
+                if note["fingerprint"] == self._fingerprint:
+                    if not (note["moving"] or self._is_file(self._mark)):
                         self._check_target()
-                    return bool(found["moving"])
+                    return bool(note["moving"])
                 if not self._overwrite:
                     raise DatasetError(
                         f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
                         f"Delete {self._work}, or pass overwrite=True (--overwrite)."
                     )
-                if found["moving"]:
+                if note["moving"]:
                     replace_file(self._filesystem, self._mark, b"")
                 self._clear()
             self._check_target()
-            if found is None:
+            if note is None:
                 self._clear()  # what late attempts of an earlier copy left
             self._note(moving=False)
         self._began = True
@@ -330,8 +330,8 @@ class CopyJob:
 
     def _has_any(self) -> bool:
         """Whether any stripe is finished."""
-        found = self._filesystem.get_file_info(pafs.FileSelector(self._work, allow_not_found=True))
-        names = {posixpath.basename(info.path.rstrip("/")) for info in found} - {_JOB, MOVING}
+        entries = self._filesystem.get_file_info(pafs.FileSelector(self._work, allow_not_found=True))
+        names = {posixpath.basename(info.path.rstrip("/")) for info in entries} - {_JOB, MOVING}
         return any(self._is_file(posixpath.join(self._work, name, COMMON_METADATA)) for name in names)
 
     def _remove(self, path: str) -> None:

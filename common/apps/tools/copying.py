@@ -350,10 +350,10 @@ def tables_ahead(pool: ThreadPool, load: Callable[[int], pa.Table], row_groups: 
     """Yields ``load(row_group)`` for each row group, and loads a few ahead."""
     waiting = [pool.submit(load, row_group) for row_group in row_groups[:THREADS]]
     for number in range(len(row_groups)):
-        found = waiting.pop(0)
+        future = waiting.pop(0)
         if number + THREADS < len(row_groups):
             waiting.append(pool.submit(load, row_groups[number + THREADS]))
-        yield found.result()
+        yield future.result()
 
 
 def stored_schema(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Unischema:

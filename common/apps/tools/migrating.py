@@ -90,8 +90,8 @@ def migrate(
     summary = read_summary(dataset.filesystem, root)
     change = None if summary is None or keep_petastorm else without_keys(root, summary, _OLD_KEYS)
     if summary is not None:  # use keys that only the summary has
-        found = summary_keys(summary)
-        metadata = {**{key: found[key] for key in _OLD_KEYS if key in found}, **metadata}
+        key_values = summary_keys(summary)
+        metadata = {**{key: key_values[key] for key in _OLD_KEYS if key in key_values}, **metadata}
     schema = schema_from_metadata(metadata, where=where)
     old = [key for key in _OLD_KEYS if key in metadata]
     if schema is not None and change is None and (keep_petastorm or not old):

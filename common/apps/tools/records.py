@@ -31,13 +31,13 @@ def infer_fields(samples: Iterable[Mapping[str, Feature]]) -> list[UnischemaFiel
     Raises:
         SchemaError: a feature has values of different kinds.
     """
-    found: dict[str, list[Feature]] = {}
+    by_name: dict[str, list[Feature]] = {}
     count = 0
     for sample in samples:
         count += 1
         for name, feature in sample.items():
-            found.setdefault(name, []).append(feature)
-    return [_infer(name, features, nullable=len(features) < count) for name, features in found.items()]
+            by_name.setdefault(name, []).append(feature)
+    return [_infer(name, features, nullable=len(features) < count) for name, features in by_name.items()]
 
 
 def _infer(name: str, features: Sequence[Feature], *, nullable: bool) -> UnischemaField:
@@ -107,11 +107,11 @@ def described_fields(description: object, inferred: Sequence[UnischemaField]) ->
         return list(inferred)
     if isinstance(description, Mapping):
         return [_of_tensorflow(str(name), feature, known.get(str(name))) for name, feature in description.items()]
-    given = [description] if isinstance(description, str | UnischemaField) else list(description)  # type: ignore[call-overload]
-    missing = [name for name in given if isinstance(name, str) and name not in known]
+    items = [description] if isinstance(description, str | UnischemaField) else list(description)  # type: ignore[call-overload]
+    missing = [name for name in items if isinstance(name, str) and name not in known]
     if missing:
         raise SchemaError(f"fields: expected features of the first records, {sorted(known)}, got {missing}.")
-    return [known[item] if isinstance(item, str) else item for item in given]
+    return [known[item] if isinstance(item, str) else item for item in items]
 
 
 def _of_tensorflow(name: str, feature: Any, inferred: UnischemaField | None) -> UnischemaField:
@@ -142,7 +142,7 @@ def default_features(description: object, schema: Unischema) -> dict[str, Featur
     Raises:
         SchemaError: a default value does not fit its feature.
     """
-    found: dict[str, Feature] = {}
+    features: dict[str, Feature] = {}
     for name, feature in description.items() if isinstance(description, Mapping) else ():
         field = schema[str(name)]
         is_variable = hasattr(feature, "allow_missing") or not hasattr(feature, "default_value")
@@ -150,12 +150,12 @@ def default_features(description: object, schema: Unischema) -> dict[str, Featur
         if isinstance(feature, UnischemaField) or default is None:
             continue
         try:
-            found[field.name] = _filled(field, default)
+            features[field.name] = _filled(field, default)
         except (TypeError, ValueError, EncodeError) as error:
             raise SchemaError(
                 f"feature '{name}': expected a default value of {field.dtype} and shape {field.shape}, got {default!r}."
             ) from error
-    return found
+    return features
 
 
 def _filled(field: UnischemaField, value: Any) -> Feature:
@@ -243,8 +243,8 @@ def _raw(field: UnischemaField, feature: Sequence[bytes]) -> np.ndarray:
 
 def _shaped(field: UnischemaField, values: np.ndarray) -> np.ndarray:
     """Reshapes the values to the shape of the field. One axis may have any length."""
-    wanted = [-1 if axis is None else axis for axis in field.shape]
+    shape = [-1 if axis is None else axis for axis in field.shape]
     try:
-        return values.reshape(wanted)
+        return values.reshape(shape)
     except ValueError:
         raise EncodeError(f"field '{field.name}': expected shape {field.shape}, got {values.size} values.") from None

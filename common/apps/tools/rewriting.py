@@ -152,11 +152,11 @@ class _Rows:
     def column(self, name: str) -> pa.ChunkedArray:
         """Reads one column of all rows, in stored order."""
         fetcher = Fetcher(self.dataset, [self.dataset.schema[name]])
-        found = [
+        columns = [
             take_rows(fetcher.stored(row_group), pa.array(self.rows.of(row_group))).column(0)
             for row_group in self._row_groups()
         ]
-        return pa.chunked_array([chunk for part in found for chunk in part.chunks], type=self.dataset.types[name])
+        return pa.chunked_array([chunk for part in columns for chunk in part.chunks], type=self.dataset.types[name])
 
     def as_stored(self) -> Generator[pa.Table, None, None]:
         """Yields all rows in stored order, one row group at a time."""
@@ -195,8 +195,8 @@ class _Rows:
                     yield self._finished(take_rows(whole, pa.array(numbers)), numbers)
 
     def _row_groups(self) -> list[int]:
-        found: list[int] = np.flatnonzero(self.rows.counts > 0).tolist()
-        return found
+        numbers: list[int] = np.flatnonzero(self.rows.counts > 0).tolist()
+        return numbers
 
     def _load(self, row_group: int) -> pa.Table:
         """Loads the columns to copy, for the selected rows of one row group."""
