@@ -64,7 +64,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _declared_schemas_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "_told", {"batch_reader"})
+    monkeypatch.setattr(reader_module, "_past_warnings", {"batch_reader"})
 
 
 def rows_of(url: str, fields: list[str] = NUMBERS, **options: Any) -> Any:

@@ -162,16 +162,16 @@ class ScalarCodec(DataframeColumnCodec):
     @property
     def arrow_type(self) -> pa.DataType | None:
         """The Arrow type that stores the value; ``None`` if the given type is unknown."""
-        given = self._spark_type
-        if isinstance(given, pa.DataType):
-            return given
-        name = given.__name__ if isinstance(given, type) else type(given).__name__
+        stored_type = self._spark_type
+        if isinstance(stored_type, pa.DataType):
+            return stored_type
+        name = stored_type.__name__ if isinstance(stored_type, type) else type(stored_type).__name__
         if name == "DecimalType":
-            return pa.decimal128(getattr(given, "precision", 10), getattr(given, "scale", 0))
+            return pa.decimal128(getattr(stored_type, "precision", 10), getattr(stored_type, "scale", 0))
         if name in _SPARK_ARROW:
             return _SPARK_ARROW[name]
         try:
-            return pa.from_numpy_dtype(np.dtype(given))
+            return pa.from_numpy_dtype(np.dtype(stored_type))
         except (TypeError, pa.ArrowNotImplementedError):
             return None
 
@@ -193,9 +193,9 @@ class ScalarCodec(DataframeColumnCodec):
         try:
             return _stored_scalar(self.arrow_type, unischema_field.numpy_dtype, _plain(value))
         except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
-            wanted = _WANTED.get(str(self.arrow_type), self.arrow_type)
+            expected = _WANTED.get(str(self.arrow_type), self.arrow_type)
             raise EncodeError(
-                f"field '{unischema_field.name}': Expected a {wanted} value that {self} gives back unchanged, got "
+                f"field '{unischema_field.name}': Expected a {expected} value that {self} gives back unchanged, got "
                 f"{value!r} of type {type(value).__name__}. Convert it, or declare another type."
             ) from error
 

@@ -103,10 +103,10 @@ class PetastormDataset(StoredDataset):
     @cached_property
     def key_values(self) -> dict[bytes, bytes]:
         """The key-value metadata of ``_common_metadata`` (and ``_metadata``); empty if there is none."""
-        found: dict[bytes, bytes] = {}
+        metadata: dict[bytes, bytes] = {}
         for version in reversed(self._listing.metadata_files):
-            found.update(read_key_values(self.filesystem, version))
-        return found
+            metadata.update(read_key_values(self.filesystem, version))
+        return metadata
 
     @property
     def is_petastorm(self) -> bool:

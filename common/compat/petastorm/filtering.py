@@ -48,9 +48,9 @@ def keep_rows(
     Args:
         batched: whether it is the predicate of a batched reader, which may get whole columns.
     """
-    wanted = set(predicate.get_fields())
+    inputs = set(predicate.get_fields())
     if not batched or predicate.by_row:
-        asked = [field for field in fields if field.name in wanted]
+        asked = [field for field in fields if field.name in inputs]
         names = [field.name for field in asked]
         rows = (dict(zip(names, row, strict=True)) for row in row_tuples(asked, table))
         return np.array([bool(predicate.do_include(row)) for row in rows], dtype=bool)
@@ -58,7 +58,7 @@ def keep_rows(
         return predicate.reduce_masks([keep_rows(part, fields, table, batched=True) for part in predicate.parts])
     if isinstance(predicate, in_negate):
         return ~keep_rows(predicate.inner, fields, table, batched=True)
-    chosen = table.select([name for name in table.column_names if name in wanted])
+    chosen = table.select([name for name in table.column_names if name in inputs])
     if isinstance(predicate, in_lambda) and not has_pandas():
         values: dict[str, np.ndarray] | pd.DataFrame = {
             name: column_array(chosen.column(name)) for name in chosen.column_names

@@ -75,7 +75,7 @@ def choose_rows(
         PipelineError: a selector, predicate or shard has the wrong type, or a shard is out of range.
         NoDataAvailableError: there are more shards than row groups.
     """
-    steps = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _given(filters) else []
+    steps = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _has_conditions(filters) else []
     selection = _evaluate(dataset, steps)
     count = len(dataset.row_groups)
     selected = np.ones(count, dtype=bool) if selector is None else _selected(dataset, selector, count)
@@ -103,7 +103,7 @@ def _no_function(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.nd
     raise AssertionError("filters hold no functions")
 
 
-def _given(filters: Any) -> bool:
+def _has_conditions(filters: Any) -> bool:
     return filters is not None and (isinstance(filters, pc.Expression) or len(filters) > 0)
 
 
@@ -157,8 +157,8 @@ def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: 
             f"rowgroup_selector: expected indexes of the dataset, got {missing}. Indexes are: {sorted(indexes)}."
         )
     chosen = np.zeros(count, dtype=bool)
-    wanted = [ordinal for ordinal in selector.select_row_groups(indexes) if 0 <= ordinal < count]
-    chosen[wanted] = True
+    ordinals = [ordinal for ordinal in selector.select_row_groups(indexes) if 0 <= ordinal < count]
+    chosen[ordinals] = True
     return chosen
 
 

@@ -63,16 +63,16 @@ class in_intersection(PredicateBase):  # noqa: N801  # Petastorm's name
         return {self._predicate_field}
 
     def do_include(self, values: Mapping[str, Any]) -> bool:
-        found = values[self._predicate_field]
-        if found is None:
+        value = values[self._predicate_field]
+        if value is None:
             return False
-        if isinstance(found, str | bytes):
-            return found in self._inclusion_values
-        if not isinstance(found, collections.abc.Iterable):
+        if isinstance(value, str | bytes):
+            return value in self._inclusion_values
+        if not isinstance(value, collections.abc.Iterable):
             raise PipelineError(
-                f"in_intersection: expected field '{self._predicate_field}' to be iterable, got {type(found).__name__}."
+                f"in_intersection: expected field '{self._predicate_field}' to be iterable, got {type(value).__name__}."
             )
-        items = found.ravel().tolist() if isinstance(found, np.ndarray) else found
+        items = value.ravel().tolist() if isinstance(value, np.ndarray) else value
         return not self._inclusion_values.isdisjoint(items)
 
 

@@ -41,7 +41,7 @@ _UNUSED = {
     "convert_early_to_numpy": False,
 }
 """Arguments of Petastorm that have no meaning here, and their defaults."""
-_told: set[str] = set()
+_past_warnings: set[str] = set()
 
 
 def make_reader(
@@ -316,9 +316,9 @@ def _why_no_fields(dataset: PetastormDataset, storage: Unischema) -> str:
 
 def _declaring(dataset: PetastormDataset, schema_fields: object) -> PetastormDataset:
     """Returns the dataset with columns whose files differ in the types of the given fields."""
-    given = schema_fields if isinstance(schema_fields, list | tuple) else ()
+    items = schema_fields if isinstance(schema_fields, list | tuple) else ()
     fields = []
-    for item in given:
+    for item in items:
         with suppress(SchemaError):  # the type of a field whose columns are alike is not used
             fields += [item.to_parquetry()] if isinstance(item, UnischemaField) else []
     declared = dataset.declaring(fields)
@@ -340,12 +340,11 @@ def _refuse_differing(dataset: PetastormDataset, patterns: Sequence[str]) -> Non
 def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequence[str]) -> Unischema:
     """Returns the fields that regexes can match: for plain Parquet files, only those of types that Petastorm reads."""
     unread = dataset.unread_by_petastorm
-    told = [name for name in stored.fields if name in unread and any(re.fullmatch(item, name) for item in patterns)]
-    if told:
+    omitted = [name for name in stored.fields if name in unread and any(re.fullmatch(item, name) for item in patterns)]
+    if omitted:
         warnings.warn(
-            f"dataset {url_without_secrets(dataset.roots[0])}: leaving out the columns {told}, because Petastorm does "
-            "not read their types. "
-            "Name them in schema_fields=[...] to read them.",
+            f"dataset {url_without_secrets(dataset.roots[0])}: leaving out the columns {omitted}, because Petastorm "
+            "does not read their types. Name them in schema_fields=[...] to read them.",
             UserWarning,
             stacklevel=5,
         )
@@ -361,8 +360,8 @@ def _warn_unused(arguments: Mapping[str, Any]) -> None:
 
 
 def _warn_once(key: str, text: str) -> None:
-    if key not in _told:
-        _told.add(key)
+    if key not in _past_warnings:
+        _past_warnings.add(key)
         warnings.warn(text, UserWarning, stacklevel=4)
 
 

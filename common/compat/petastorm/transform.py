@@ -69,13 +69,13 @@ def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unisch
     return Unischema(f"{schema._name}_transformed", fields)
 
 
-def _as_field(given: UnischemaField | tuple[Any, ...]) -> UnischemaField:
-    if isinstance(given, UnischemaField):
-        return given
+def _as_field(item: UnischemaField | tuple[Any, ...]) -> UnischemaField:
+    if isinstance(item, UnischemaField):
+        return item
     try:
-        name, dtype, shape, nullable = given
+        name, dtype, shape, nullable = item
     except (TypeError, ValueError) as error:
         raise PipelineError(
-            f"TransformSpec: expected edit_fields of (name, dtype, shape, nullable), got {given!r}."
+            f"TransformSpec: expected edit_fields of (name, dtype, shape, nullable), got {item!r}."
         ) from error
     return UnischemaField(name, dtype, tuple(shape), None, nullable)

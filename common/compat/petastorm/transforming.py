@@ -84,8 +84,8 @@ def _checked_frame(
 
 
 def _holds_whole_numbers(field: UnischemaField) -> bool:
-    wanted = field.numpy_dtype
-    return not field.shape and wanted not in (None, decimal.Decimal) and np.dtype(wanted).kind in "iub"
+    dtype = field.numpy_dtype
+    return not field.shape and dtype not in (None, decimal.Decimal) and np.dtype(dtype).kind in "iub"
 
 
 def _without_gaps(field: UnischemaField, values: np.ndarray) -> np.ndarray:
@@ -95,16 +95,16 @@ def _without_gaps(field: UnischemaField, values: np.ndarray) -> np.ndarray:
         raise TransformError(
             f"TransformSpec, field '{field.name}': expected a value, got null. Declare the field nullable."
         )
-    wanted = np.dtype(field.numpy_dtype)
-    found = np.array(values[~missing].tolist())
-    made = found.astype(wanted) if found.dtype.kind in ("b" if wanted.kind == "b" else "iuf") else None
-    if found.size and (made is None or not np.array_equal(made, found)):
+    dtype = np.dtype(field.numpy_dtype)
+    present = np.array(values[~missing].tolist())
+    made = present.astype(dtype) if present.dtype.kind in ("b" if dtype.kind == "b" else "iuf") else None
+    if present.size and (made is None or not np.array_equal(made, present)):
         raise TransformError(
-            f"TransformSpec, field '{field.name}': expected dtype {wanted}, got {found.dtype}. "
-            f"Cast with .astype(np.{wanted}), or declare another dtype in edit_fields=."
+            f"TransformSpec, field '{field.name}': expected dtype {dtype}, got {present.dtype}. "
+            f"Cast with .astype(np.{dtype}), or declare another dtype in edit_fields=."
         )
-    whole = np.zeros(len(values), dtype=wanted)
-    if found.size:
+    whole = np.zeros(len(values), dtype=dtype)
+    if present.size:
         whole[~missing] = made
     return np.ma.MaskedArray(whole, missing) if missing.any() else whole
 
@@ -138,26 +138,26 @@ def _checked(field: UnischemaField, value: Value) -> Value:
 
 
 def _cast(field: UnischemaField, array: np.ndarray) -> np.ndarray:
-    wanted = np.dtype(field.numpy_dtype)
-    if array.dtype == wanted or (wanted.kind == "M" and array.dtype.kind == "M"):
+    dtype = np.dtype(field.numpy_dtype)
+    if array.dtype == dtype or (dtype.kind == "M" and array.dtype.kind == "M"):
         return array
-    integers = array.dtype.kind in "iu" and wanted.kind in "iu"
-    fits = integers or (np.can_cast(array.dtype, wanted, "same_kind") and array.dtype.kind != "b" != wanted.kind)
-    made = array.astype(wanted) if fits else array
-    if fits and wanted.kind == "f" and array.dtype.kind in "iu":
+    integers = array.dtype.kind in "iu" and dtype.kind in "iu"
+    fits = integers or (np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind != "b" != dtype.kind)
+    made = array.astype(dtype) if fits else array
+    if fits and dtype.kind == "f" and array.dtype.kind in "iu":
         fits = bool(float_holds(array, made).all())
     if not fits or (integers and not np.array_equal(made, array)):
         raise TransformError(
-            f"TransformSpec, field '{field.name}': expected dtype {wanted}, got {array.dtype}. "
-            f"Cast with .astype(np.{wanted}), or declare another dtype in edit_fields=."
+            f"TransformSpec, field '{field.name}': expected dtype {dtype}, got {array.dtype}. "
+            f"Cast with .astype(np.{dtype}), or declare another dtype in edit_fields=."
         )
     return made
 
 
-def _check_shape(field: UnischemaField, found: tuple[int, ...]) -> None:
-    if not fits_shape(found, field.shape):
+def _check_shape(field: UnischemaField, shape: tuple[int, ...]) -> None:
+    if not fits_shape(shape, field.shape):
         raise TransformError(
-            f"TransformSpec, field '{field.name}': expected shape {field.shape}, got {found}. "
+            f"TransformSpec, field '{field.name}': expected shape {field.shape}, got {shape}. "
             "Declare the new shape in edit_fields=."
         )
 

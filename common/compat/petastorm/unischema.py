@@ -119,13 +119,13 @@ class Unischema:
         Raises:
             SchemaError: a field object is not in the schema, or an item is neither a field nor a regex.
         """
-        wanted = list(fields)
-        patterns = [item for item in wanted if isinstance(item, str)]
-        objects = [item for item in wanted if isinstance(item, tuple)]
-        if len(patterns) + len(objects) != len(wanted):
+        items = list(fields)
+        patterns = [item for item in items if isinstance(item, str)]
+        objects = [item for item in items if isinstance(item, tuple)]
+        if len(patterns) + len(objects) != len(items):
             raise SchemaError(
                 f"fields of a schema view: each must be either a string (regular expression) or a UnischemaField, "
-                f"got {wanted!r}."
+                f"got {items!r}."
             )
         unknown = [item.name for item in objects if item.name not in self._fields]
         if unknown:

@@ -42,10 +42,10 @@ def form_windows(
         return kept, stored_rows(loader.dataset, [field], row_group, kept).column(0)
 
     with thread_pool(_THREADS, "parquetry-select") as pool:
-        found = list(pool.map(read, row_groups.tolist()))
-    rows = rows.replace({int(row_group): kept for row_group, (kept, _) in zip(row_groups, found, strict=True)})
-    stamps = _stamps(field.name, [chunk for _, column in found for chunk in column.chunks])
-    row_group_of_row = np.repeat(row_groups, [len(kept) for kept, _ in found])
+        parts = list(pool.map(read, row_groups.tolist()))
+    rows = rows.replace({int(row_group): kept for row_group, (kept, _) in zip(row_groups, parts, strict=True)})
+    stamps = _stamps(field.name, [chunk for _, column in parts for chunk in column.chunks])
+    row_group_of_row = np.repeat(row_groups, [len(kept) for kept, _ in parts])
     sequence = _sequences(loader, chosen.selected, row_group_of_row, stamps)
     _check_order(loader, rows, sequence, stamps, field.name)
     rule = WindowRule(span=ngram.length, max_gap=ngram.delta_threshold, overlap=ngram.timestamp_overlap)

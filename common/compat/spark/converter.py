@@ -76,8 +76,8 @@ class SparkConverter:
                 number of rows. If your launcher sets the environment, call ``.shard()`` instead.
             options: ``workers``, ``memory_limit`` and the other options of `Pipeline`.
         """
-        given = dict(self.storage_options) or None
-        pipeline = Pipeline(self.url, fields, storage_options=given, **options)
+        storage_options = dict(self.storage_options) or None
+        pipeline = Pipeline(self.url, fields, storage_options=storage_options, **options)
         if num_shards is None and index is None:
             return pipeline
         if num_shards is not None and num_shards > self.row_groups:
@@ -180,9 +180,9 @@ def spark_converter(
         compression=compression,
         storage_options=options,
     )
-    found = CACHE.find(df, key, SparkConverter) if reuse else None
-    if found is not None and _is_there(found):
-        return found
+    entry = CACHE.find(df, key, SparkConverter) if reuse else None
+    if entry is not None and _is_there(entry):
+        return entry
     converter = _write(df, key, wait_s)
     CACHE.keep(df, key, converter, remove=converter.delete)
     return converter

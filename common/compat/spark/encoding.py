@@ -117,14 +117,14 @@ def _cast(field: UnischemaField, column: pa.Array) -> pa.Array | None:
     stored = field.storage.arrow_type(field)
     if column.null_count == len(column):
         return pa.nulls(len(column), stored)
-    inner, wanted = _innermost(column.type), _innermost(stored)
-    narrows = pa.types.is_floating(wanted) and inner != wanted  # no unchecked double to float
+    inner, expected = _innermost(column.type), _innermost(stored)
+    narrows = pa.types.is_floating(expected) and inner != expected  # no unchecked double to float
     as_spark_stores_it = inner == _innermost(spark_arrow_type(field))
-    if narrows or not (as_spark_stores_it or _kind(inner) == _kind(wanted)):
+    if narrows or not (as_spark_stores_it or _kind(inner) == _kind(expected)):
         return None
     if field.shape and _has_null_inside(column):
         return None
-    if pa.types.is_timestamp(inner) and inner.tz is not None and wanted.tz is None:
+    if pa.types.is_timestamp(inner) and inner.tz is not None and expected.tz is None:
         if field.shape:
             return None
         column = column.cast(pa.timestamp(inner.unit, "UTC")).cast(pa.timestamp(inner.unit))

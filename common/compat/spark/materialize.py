@@ -72,8 +72,8 @@ def materialize_dataset(
     stored = petastorm_schema(stored) if petastorm_compatible else stored
     with _hadoop_settings(context_of(spark, "materialize_dataset"), row_group_size_mb, use_summary_metadata):
         yield  # if the block raises, no metadata is written
-    given = None if filesystem_factory is None else filesystem_factory()
-    _describe(url, stored, given, storage_options, petastorm_compatible)
+    filesystem = None if filesystem_factory is None else filesystem_factory()
+    _describe(url, stored, filesystem, storage_options, petastorm_compatible)
 
 
 def _describe(

@@ -49,20 +49,20 @@ def with_floats(df: DataFrame, dtype: str | None) -> Any:
         raise PipelineError(f"spark_converter: expected dtype to be one of {FLOATS} or None, got {dtype!r}.")
     from pyspark.sql import functions, types
 
-    wanted = types.FloatType() if dtype == "float32" else types.DoubleType()
+    float_type = types.FloatType() if dtype == "float32" else types.DoubleType()
     changed = {}
     for field in df.schema:
-        target = _with_float(field.dataType, wanted, types)
+        target = _with_float(field.dataType, float_type, types)
         if target != field.dataType:
             changed[field.name] = functions.col(_quoted(field.name)).cast(target)
     return df.withColumns(changed) if changed else df
 
 
-def _with_float(kind: DataType, wanted: DataType, types: ModuleType) -> Any:
+def _with_float(kind: DataType, float_type: DataType, types: ModuleType) -> Any:
     if isinstance(kind, types.FloatType | types.DoubleType):
-        return wanted
+        return float_type
     if isinstance(kind, types.ArrayType):
-        return types.ArrayType(_with_float(kind.elementType, wanted, types), kind.containsNull)
+        return types.ArrayType(_with_float(kind.elementType, float_type, types), kind.containsNull)
     return kind
 
 

@@ -179,8 +179,8 @@ class _Target:
         """Begins the job. Raises `DatasetError` if something already exists at the URL."""
         schema = petastorm_schema(schema) if petastorm_compatible else schema
         checked = check_compression(compression)
-        found, root = resolve(url, filesystem=filesystem, storage_options=storage_options)
-        job = CopyJob(found, root, f"spark-{uuid.uuid4().hex}", sources=(), overwrite=overwrite)
+        target, root = resolve(url, filesystem=filesystem, storage_options=storage_options)
+        job = CopyJob(target, root, f"spark-{uuid.uuid4().hex}", sources=(), overwrite=overwrite)
         return cls(job, schema, checked, petastorm_compatible)
 
     def __enter__(self) -> _Target:

@@ -82,9 +82,9 @@ def open_dataset(
         PipelineError: the argument is not a URL, a path, or a list of them.
         DatasetError: there is nothing at the URL.
     """
-    given = [dataset_url_or_urls] if not isinstance(dataset_url_or_urls, list | tuple) else list(dataset_url_or_urls)
-    urls = [str(url) for url in given if isinstance(url, str) or hasattr(url, "__fspath__")]
-    if not urls or len(urls) != len(given) or not all(urls):
+    items = [dataset_url_or_urls] if not isinstance(dataset_url_or_urls, list | tuple) else list(dataset_url_or_urls)
+    urls = [str(url) for url in items if isinstance(url, str) or hasattr(url, "__fspath__")]
+    if not urls or len(urls) != len(items) or not all(urls):
         raise PipelineError(f"dataset_url: expected a URL string or a list of them, got {dataset_url_or_urls!r}.")
     return PetastormDataset(
         [url.rstrip("/") or url for url in urls],

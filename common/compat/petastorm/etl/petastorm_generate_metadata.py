@@ -47,8 +47,8 @@ def _main(arguments: Sequence[str]) -> None:
     parser.add_argument("--master", help="not used: no Spark is needed")
     parser.add_argument("--spark-driver-memory", help="not used")
     parser.add_argument("--hdfs-driver", default="libhdfs3", help="not used")
-    given = parser.parse_args(arguments)
-    generate_petastorm_metadata(None, given.dataset_url, given.unischema_class)
+    options = parser.parse_args(arguments)
+    generate_petastorm_metadata(None, options.dataset_url, options.unischema_class)
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ def get_row_group_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndexe
 def stored_indexes(dataset: PetastormDataset) -> dict[str, PetastormIndex]:
     """Returns the indexes in their stored form; empty if there are none."""
     metadata, where = dataset.key_values, dataset.roots[0]
-    found = indexes_from_metadata(metadata, where=where)
-    return found if found is not None else row_group_indexes_from_petastorm(metadata, where=where)
+    indexes = indexes_from_metadata(metadata, where=where)
+    return indexes if indexes is not None else row_group_indexes_from_petastorm(metadata, where=where)
 
 
 def build_rowgroup_index(

@@ -71,16 +71,16 @@ def args_parser() -> argparse.ArgumentParser:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    given = args_parser().parse_args(arguments)
+    options = args_parser().parse_args(arguments)
     copy_dataset(
         None,
-        given.source_url,
-        given.target_url,
-        given.field_regex,
-        given.not_null_fields,
-        given.overwrite_output,
-        given.partition_count,
-        given.row_group_size_mb,
+        options.source_url,
+        options.target_url,
+        options.field_regex,
+        options.not_null_fields,
+        options.overwrite_output,
+        options.partition_count,
+        options.row_group_size_mb,
     )
 
 

@@ -119,7 +119,7 @@ def test_row_groups_without_a_row_left_do_not_come(url: str) -> None:
 
 
 def test_encoded_columns_of_a_declared_schema_come_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "_told", set())
+    monkeypatch.setattr(reader_module, "_past_warnings", set())
     with pytest.warns(UserWarning, match="Please use make_reader"):
         read = batches(str(REAL), schema_fields=["id", "count_u16", "png", "drive"])
     assert [len(batch.id) for batch in read] == [8, 8, 4] * 3

@@ -73,7 +73,7 @@ def by_rows(url: str, predicate: PredicateBase, **options: Any) -> list[int]:
 def by_columns(monkeypatch: pytest.MonkeyPatch) -> Any:
     from parquetry.common.compat.petastorm import reader as reader_module
 
-    monkeypatch.setattr(reader_module, "_told", {"batch_reader"})  # the dataset has a schema, on purpose
+    monkeypatch.setattr(reader_module, "_past_warnings", {"batch_reader"})  # the dataset has a schema, on purpose
 
     def read(url: str, predicate: PredicateBase) -> list[int]:
         options: dict[str, Any] = {"reader_pool_type": "dummy", "shuffle_row_groups": False, "schema_fields": ["id"]}

@@ -417,7 +417,7 @@ def test_the_local_cache_is_kept_and_serves_other_columns_and_transforms(tmp_pat
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "_told", set())
+    monkeypatch.setattr(reader_module, "_past_warnings", set())
 
 
 def test_arguments_without_a_meaning_warn_once(told: None) -> None:
@@ -500,7 +500,7 @@ def test_text_in_filters_is_compared_with_integer_partitions(tmp_path: Path) -> 
 
 def test_arguments_without_meaning_here_are_accepted_by_both_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     for make in (make_reader, make_batch_reader):
-        monkeypatch.setattr(reader_module, "_told", {"batch_reader"})
+        monkeypatch.setattr(reader_module, "_past_warnings", {"batch_reader"})
         with (
             pytest.warns(UserWarning, match="convert_early_to_numpy has no meaning"),
             make(str(REAL), schema_fields=["id"], convert_early_to_numpy=True) as reader,
