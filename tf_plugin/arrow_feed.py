@@ -94,9 +94,9 @@ def _resumed(pipeline: Pipeline, state: Mapping[str, Any] | str) -> tuple[Pipeli
 
     If you did not choose a seed, the returned pipeline has the state's seed.
     """
-    pipeline, found = resume(pipeline, lambda made: made.plan(), state if isinstance(state, str) else dict(state))
-    origin = Origin(passes=found.origin[0], rows=found.origin[1])
-    return pipeline, Cursor(iteration=found.iteration, origin=origin, start=found.consumed)
+    pipeline, position = resume(pipeline, lambda made: made.plan(), state if isinstance(state, str) else dict(state))
+    origin = Origin(passes=position.origin[0], rows=position.origin[1])
+    return pipeline, Cursor(iteration=position.iteration, origin=origin, start=position.consumed)
 
 
 def _close(endpoint: ReaderEndpoint, server: OwnServer | None) -> None:

@@ -122,16 +122,16 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         like: Any = None,
         **options: Unpack[OptionArguments],
     ) -> None:
-        given: dict[str, Any] = {"filesystem": filesystem, "storage_options": storage_options, "address": address}
-        given.update(options)
+        keywords: dict[str, Any] = {"filesystem": filesystem, "storage_options": storage_options, "address": address}
+        keywords.update(options)
         url = known_urls(url_or_urls, like)
         if like is None:
-            self._carry(Pipeline(url, fields, **given), transport=transport)
+            self._carry(Pipeline(url, fields, **keywords), transport=transport)
         elif tf.is_tensor(url):
-            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).check_movable("like")
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **keywords).check_movable("like")
             self._carry(pipeline, transport=transport, deferred=Deferred(urls=url))
         else:
-            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).with_urls(url)
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **keywords).with_urls(url)
             self._carry(pipeline, transport=transport)
 
     @classmethod
@@ -169,7 +169,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         self._pipeline = pipeline
         self._state = self._begins_at = state
         self._built: tf.data.Dataset | None = None
-        self._untuned: WithoutAutotune | None = None
+        self._without_autotune: WithoutAutotune | None = None
         self._dataset_key = ""
         self._request: Any = ""
         self._command: list[str] = []
@@ -187,9 +187,9 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
             return super().__iter__()
         if self._transport == "arrow":  # its map can be tuned
             return EagerIterator(self)
-        if self._untuned is None:
-            self._untuned = WithoutAutotune(self._dataset(), read_ahead=True, watch=self._watch)
-        return iter(self._untuned)
+        if self._without_autotune is None:
+            self._without_autotune = WithoutAutotune(self._dataset(), read_ahead=True, watch=self._watch)
+        return iter(self._without_autotune)
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return []
@@ -365,14 +365,14 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         """
         self._refuse_made_again("start_next_at")
         self._dataset()
-        found = read_state(state)
-        text = found.to_json()
+        position = read_state(state)
+        text = position.to_json()
         if self._feed is not None:
             self._feed.start_next_at(text)
             self._begins_at = text
             return
         load_ops().parquetry_parquet_dataset_set_state(
-            dataset_key=self._dataset_key, state=text, iteration=found.iteration
+            dataset_key=self._dataset_key, state=text, iteration=position.iteration
         )
         self._begins_at = text
 
@@ -398,7 +398,7 @@ class ParquetDataset(Constructors, Verbs, tf.data.Dataset):
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
         else:  # the dataset's own server is started again, because the state may have another seed
-            self._built = self._untuned = self._feed = None
+            self._built = self._without_autotune = self._feed = None
             self._state = self._begins_at = text
         return self
 

@@ -58,8 +58,8 @@ def checked_device(name: str, devices: Sequence[Any]) -> tf.DeviceSpec:
     except (ValueError, TypeError, AttributeError) as error:
         raise PipelineError(f"prefetch_to_device: expected a device such as '/gpu:0', got {name!r}: {error}") from error
     names = [device.name for device in devices]
-    wanted = f"/device:{spec.device_type}:{spec.device_index or 0}"
-    if spec.device_type is None or (spec.job in (None, "localhost") and wanted not in names):
+    full_name = f"/device:{spec.device_type}:{spec.device_index or 0}"
+    if spec.device_type is None or (spec.job in (None, "localhost") and full_name not in names):
         raise PipelineError(
             f"prefetch_to_device: expected one of the devices {', '.join(names)}, got {name!r}. TensorFlow would use "
             "the CPU without saying so."
@@ -75,4 +75,4 @@ def text_in(element_spec: Any, name: str = "") -> list[str]:
         parts = [(str(number), value) for number, value in enumerate(element_spec)]
     else:
         return [name or "the element"] if getattr(element_spec, "dtype", None) == tf.string else []
-    return [found for key, value in parts for found in text_in(value, f"{name}.{key}" if name else key)]
+    return [text for key, value in parts for text in text_in(value, f"{name}.{key}" if name else key)]

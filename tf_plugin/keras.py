@@ -225,8 +225,8 @@ class _Position(tf.train.experimental.PythonState):  # TensorFlow has no types
 def _variables(model: tf.keras.Model) -> list[tf.Variable]:
     """Returns the variables that training changes: weights, optimizer, random generators, but not metrics."""
     metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
-    found = {id(variable): variable for variable in (*model.variables, *model.optimizer.variables)}
-    own = [variable for number, variable in found.items() if number not in metrics]
+    variables = {id(variable): variable for variable in (*model.variables, *model.optimizer.variables)}
+    own = [variable for number, variable in variables.items() if number not in metrics]
     return [variable if callable(variable.value) else variable.value for variable in own]
 
 

@@ -165,8 +165,8 @@ def tf_tensors(reader: DescribedSamples, shuffling_queue_capacity: int = 0, min_
     dtypes = [dtype for _, dtype in fields]
 
     def sample(_: object) -> list[Any]:
-        found = next(reader)
-        return list(_sanitize_field_tf_types(found) if ngram is None else _sanitize_and_flatten(found))
+        row = next(reader)
+        return list(_sanitize_field_tf_types(row) if ngram is None else _sanitize_and_flatten(row))
 
     tensors = tf.compat.v1.py_func(sample, [tf.constant(1)], dtypes)
     if shuffling_queue_capacity > 0:
@@ -212,10 +212,10 @@ def _tf_dtype(field: UnischemaField) -> tf.DType:
 
 def _numpy_to_tf_dtypes(numpy_dtype: object) -> Any:
     """Returns the TensorFlow dtype for a numpy type. Raises `SchemaError` (a ``ValueError``) if there is none."""
-    found = numpy_dtype.type if isinstance(numpy_dtype, np.dtype) else numpy_dtype
-    if found not in _TF_DTYPES:
+    scalar_type = numpy_dtype.type if isinstance(numpy_dtype, np.dtype) else numpy_dtype
+    if scalar_type not in _TF_DTYPES:
         raise SchemaError(f"numpy type {numpy_dtype}: expected one of {[item.__name__ for item in _TF_DTYPES]}.")
-    return _TF_DTYPES[found]
+    return _TF_DTYPES[scalar_type]
 
 
 def _schema_to_tf_dtypes(schema: Unischema) -> list[Any]:

@@ -81,8 +81,8 @@ def copies_to(device: torch.device | str | int) -> DeviceCopies | None:
             return None
         if kind == "meta":
             raise ValueError("it has no data")
-        found = torch.empty(0, device=device).device  # with its index
-        return Accelerator(found)
+        indexed = torch.empty(0, device=device).device  # with its index
+        return Accelerator(indexed)
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         raise PipelineError(
             f"prefetch_to_device: expected a device that this torch can copy to, got {device!r}: {error}"

@@ -34,10 +34,10 @@ _PASSES = 8  # of each loader
 
 def epoch_number(epoch: object) -> int:
     """Returns the argument of ``set_epoch``; raises `PipelineError` unless it is an integer of at least 0."""
-    found = integer(epoch, least=0)
-    if found is None:
+    number = integer(epoch, least=0)
+    if number is None:
         raise PipelineError(f"set_epoch: expected an integer >= 0, got {epoch!r}.")
-    return found
+    return number
 
 
 def warn_of_dropped_state(state_epoch: int, epoch: int, *, ended: bool) -> None:
@@ -57,7 +57,7 @@ def warn_of_dropped_state(state_epoch: int, epoch: int, *, ended: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AnnouncedPass:
     """What workers learn about a pass: its number among the dataset's passes, and its epoch."""
 
     number: int
@@ -97,17 +97,21 @@ class EpochMemory:
         """The path under which another process of this user can open the memory."""
         return self._path
 
-    def tell(self, loader: int, told: Told) -> None:
+    def announce(self, loader: int, announcement: AnnouncedPass) -> None:
         """Announces the pass that a loader begins."""
         for number in range(_PASSES):
             if _WORDS.unpack_from(self._memory, _place(loader, number))[0] != loader:  # of a loader before
                 _WORDS.pack_into(self._memory, _place(loader, number), 0, 0, 0)
-        _WORDS.pack_into(self._memory, _place(loader, told.number), loader, told.number, told.epoch)
+        _WORDS.pack_into(
+            self._memory, _place(loader, announcement.number), loader, announcement.number, announcement.epoch
+        )
 
-    def told(self, loader: int) -> list[Told]:
+    def passes(self, loader: int) -> list[AnnouncedPass]:
         """Returns the latest passes of a loader, oldest first."""
-        found = [_WORDS.unpack_from(self._memory, _place(loader, number)) for number in range(_PASSES)]
-        return [Told(number=number, epoch=epoch) for whose, number, epoch in sorted(found) if whose == loader]
+        entries = [_WORDS.unpack_from(self._memory, _place(loader, number)) for number in range(_PASSES)]
+        return [
+            AnnouncedPass(number=number, epoch=epoch) for whose, number, epoch in sorted(entries) if whose == loader
+        ]
 
     def put(self, epoch: int, seed: int | None) -> None:
         """Reports the next epoch, and the shuffle seed of the state (``None`` = unchanged)."""
@@ -132,7 +136,7 @@ class EpochCounter:
         self._in_workers: int | None = None  # the epoch that loader workers are in
         self._loader = 0  # of that pass
         self._trainer: TrainerEpoch | None = None
-        self._known: Told | None = None  # in a worker: the pass that it counts from
+        self._known: AnnouncedPass | None = None  # in a worker: the pass that it counts from
         self._owner = os.getpid()
         self._memory: EpochMemory | None = None
         self._traveled: str | None = None  # the path of the memory, until `_arrive` runs in another process
@@ -162,8 +166,8 @@ class EpochCounter:
     @property
     def current(self) -> int:
         """The epoch of rows that this process reads without an iterator."""
-        told = None if self.is_owner else self._latest()
-        return self.upcoming if told is None else told.epoch
+        announcement = None if self.is_owner else self._latest()
+        return self.upcoming if announcement is None else announcement.epoch
 
     def announce(self, begun: Pass) -> int | None:
         """Called when a loader begins a pass; returns the shuffle seed that a worker restored meanwhile, if any."""
@@ -174,7 +178,7 @@ class EpochCounter:
         if begun.workers:
             self._loader = begun.loader
             self._memory = self._memory or EpochMemory()
-            self._memory.tell(begun.loader, Told(number=self._passes, epoch=epoch))
+            self._memory.announce(begun.loader, AnnouncedPass(number=self._passes, epoch=epoch))
         return seed
 
     def sync(self) -> int | None:
@@ -187,7 +191,7 @@ class EpochCounter:
 
     def begin(self) -> int:
         """Called when an iterator begins; returns its epoch."""
-        epoch = self._next if self.is_owner else self._told_epoch()
+        epoch = self._next if self.is_owner else self._announced_epoch()
         if self._awaited is not None:
             epoch, self._awaited = self._awaited, None
         self._next, self._in_workers = max(self._next, epoch + 1) if self.is_owner else epoch + 1, None
@@ -222,28 +226,28 @@ class EpochCounter:
         if tell and not self.is_owner and self._memory is not None:
             self._memory.put(self._next, seed)
 
-    def _told_epoch(self) -> int:
+    def _announced_epoch(self) -> int:
         """In a worker: returns the epoch of the pass; further iterators in the pass get the epochs that follow."""
-        told = self._upcoming_pass()
-        if told is None:
+        announcement = self._upcoming_pass()
+        if announcement is None:
             return self._next
-        self._known = told
-        return told.epoch
+        self._known = announcement
+        return announcement.epoch
 
-    def _upcoming_pass(self) -> Told | None:
+    def _upcoming_pass(self) -> AnnouncedPass | None:
         """In a worker: returns the pass after the one that it counts from, if the loader has announced it."""
         after = 0 if self._known is None else self._known.number
-        return next((told for told in self._told() if told.number > after), None)
+        return next((announcement for announcement in self._announced_passes() if announcement.number > after), None)
 
-    def _latest(self) -> Told | None:
-        told = self._told()
-        return told[-1] if told else self._known
+    def _latest(self) -> AnnouncedPass | None:
+        announcements = self._announced_passes()
+        return announcements[-1] if announcements else self._known
 
-    def _told(self) -> list[Told]:
-        found = self._memory.told(self._loader) if self._memory is not None else []
-        if not found and self._in_workers is not None:
-            return [Told(number=self._passes, epoch=self._in_workers)]
-        return found
+    def _announced_passes(self) -> list[AnnouncedPass]:
+        announcements = self._memory.passes(self._loader) if self._memory is not None else []
+        if not announcements and self._in_workers is not None:
+            return [AnnouncedPass(number=self._passes, epoch=self._in_workers)]
+        return announcements
 
     def __getstate__(self) -> dict[str, Any]:
         path = self._traveled if self._memory is None else self._memory.path

@@ -149,7 +149,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
             self._trainer_sharding, self._at_once, self._restores_end = None, 1, False
         self._agree_on_seed()
         placement = self._placement()
-        self._warn_of_what_nobody_said(placement)
+        self._warn_of_unset_seed_or_epoch(placement)
         part = self._part(placement)
         waited_for = in_loader or self._epochs.is_awaited  # the loader measures the wait, not the iterator
         counting = self._counting
@@ -176,7 +176,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         self._begun = copy.copy(result.progress)
         return result
 
-    def _as_sent(self, elements: Iterator[Any]) -> Iterator[Any]:
+    def _wrap_for_worker(self, elements: Iterator[Any]) -> Iterator[Any]:
         if get_worker_info() is None or not isinstance(elements, ElementIterator):
             return elements
         placement = self._placement()
@@ -279,13 +279,13 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         progress = self._progress
         return None if progress is None else (progress.cursor.iteration, progress.consumed, progress.skipped)
 
-    def _back_at(self, position: LoaderPosition | None) -> None:
+    def _rewind_to(self, position: LoaderPosition | None) -> None:
         progress = self._progress
         if position is not None and progress is not None and position[0] == progress.cursor.iteration:
             _, progress.consumed, progress.skipped = position
-        self._let_go()  # the traceback keeps the loader's iterator, which may never be used again
+        self._allow_loading()  # the traceback keeps the loader's iterator, which may never be used again
 
-    def _let_go(self) -> None:
+    def _allow_loading(self) -> None:
         """Notes that a state may be loaded, unless the loader's workers stay, and would not get it."""
         if not keeps_workers(self._running_loader):
             self._running = None
@@ -315,7 +315,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
 
     def _ended(self) -> None:
         """Called in the training process when a loader's pass has ended."""
-        self._let_go()
+        self._allow_loading()
         self._counting.ended(url_without_secrets(self._pipeline.urls[0]))
         if self._in_workers is not None:
             self._in_workers.finished = True
@@ -393,10 +393,10 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         self._adopt_streams(canonical_shards_of(part.plan(), state))
         plan = self._part(at).plan()
         lane = lane_of(state, at.worker, at.workers)
-        found = parse_state(plan, state, worker=lane, workers=at.workers, strict=strict)
-        self._adopt(found.seed)
-        self._epochs.set(found.iteration)
-        self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
+        parsed = parse_state(plan, state, worker=lane, workers=at.workers, strict=strict)
+        self._adopt(parsed.seed)
+        self._epochs.set(parsed.iteration)
+        self._resume = json.loads(replace(parsed, pipeline=plan_hash(plan)).to_json())
         self._resume_announced, self._progress, self._begun = False, None, None
         self._read_by_workers = self._restored_by_loader = False
         return self
@@ -472,15 +472,15 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
 
     def _on_these_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
         """Returns a state as one of this number of ranks, and prepares for iterators that get it."""
-        found, self._resume = self._take_state(state)._resume, None
-        return {} if found is None else found
+        resume, self._resume = self._take_state(state)._resume, None
+        return {} if resume is None else resume
 
     def _elements_after(self, state: dict[str, Any] | None) -> int | None:
         """Returns how many elements this rank has left in an epoch, or has in all; ``None`` = unknown."""
         plan = self._part(self._placement()).plan()
         at = None if state is None else read_state(state)
-        found = plan.length if at is None else plan.elements_from(at.start)
-        return found if at is None or found is None else max(0, found - at.consumed)
+        length = plan.length if at is None else plan.elements_from(at.start)
+        return length if at is None or length is None else max(0, length - at.consumed)
 
     def pass_begins(self, begun: Pass) -> None:
         """Called when a loader is about to iterate: begins the next epoch, and drops a state the last one used."""
@@ -614,7 +614,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
             self._canonical_shards = canonical_shards
             self._parts.clear()
 
-    def _warn_of_what_nobody_said(self, at: Placement) -> None:
+    def _warn_of_unset_seed_or_epoch(self, at: Placement) -> None:
         alone = self._seed_is_own or not self._seed_shared
         if at.num_shards > 1 and alone and self._pipeline.drawn_seed is not None:
             verb = "mix" if self._pipeline.source.mixed else "shuffle"
@@ -680,5 +680,5 @@ def _sharable_bytes(part: Pipeline) -> int:
 
 def _description(pipeline: Pipeline) -> str:
     """Returns a hash that is the same on every rank, whichever seed and signatures of URLs the rank has."""
-    said = json.dumps([list(map(without_signature, pipeline.urls)), [stage.verb for stage in pipeline.stages]])
-    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+    text = json.dumps([list(map(without_signature, pipeline.urls)), [stage.verb for stage in pipeline.stages]])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

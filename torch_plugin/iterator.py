@@ -215,11 +215,11 @@ class ElementIterator(Generic[ElementT]):
         """Returns further batches, at most ``most``, that another loader worker made and has already sent."""
         with self._lock:
             relay = None if self._relay_plan is None else self._relay
-            found: list[SentBatch] = []
-            while relay is not None and len(found) < most and (batch := relay.take_received()) is not None:
-                found.append(batch)
+            batches: list[SentBatch] = []
+            while relay is not None and len(batches) < most and (batch := relay.take_received()) is not None:
+                batches.append(batch)
                 self.progress.consumed += 1
-            return found
+            return batches
 
     def _passed(self, position: int) -> None:
         """Notes that the elements before a position were returned, and releases their step."""

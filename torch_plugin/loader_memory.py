@@ -246,21 +246,21 @@ class _Sharing:
     def with_number(self, number: int) -> SharedRegion | None:
         """Returns a region by its number."""
         with self._lock:
-            found = [region() for _, region in self._regions]
-        return next((region for region in found if region is not None and region.number == number), None)
+            regions = [region() for _, region in self._regions]
+        return next((region for region in regions if region is not None and region.number == number), None)
 
     def find(self, address: int) -> tuple[SharedRegion, int] | None:
         """Returns the region that contains an address, and the offset in it."""
         addresses, region = self._latest
-        if address in addresses and (found := region()) is not None:
-            return found, address - addresses.start
+        if address in addresses and (here := region()) is not None:
+            return here, address - addresses.start
         with self._lock:
             number = bisect.bisect_right(self._begins, address) - 1
             if number < 0 or address not in self._regions[number][0]:
                 return None
             self._latest = self._regions[number]
-            found = self._latest[1]()
-            return None if found is None else (found, address - self._begins[number])
+            here = self._latest[1]()
+            return None if here is None else (here, address - self._begins[number])
 
 
 _sharing = _Sharing(pid=0)
@@ -275,8 +275,8 @@ def over_region(arrays: Sequence[np.ndarray]) -> list[torch.Tensor] | None:
     """Returns tensors over writeable, C-contiguous arrays if all of them are in one region, otherwise ``None``."""
     tensors = list(map(torch.from_numpy, arrays))
     addresses = [tensor.data_ptr() for tensor in tensors]
-    found = _region_at(min(addresses, default=0))
-    return None if found is None or max(addresses) not in found[0].addresses else tensors
+    place = _region_at(min(addresses, default=0))
+    return None if place is None or max(addresses) not in place[0].addresses else tensors
 
 
 def make_for(workers: int) -> None:
@@ -324,15 +324,15 @@ def place_arrays(arrays: Sequence[np.ndarray], copies: Copies) -> Placed:
         BufferError: so many regions are in use that there is none for the copies; or all arrays are empty.
     """
     full = [array for array in arrays if array.nbytes]
-    found = [_region_of(array) for array in full]
-    outside = [number for number, place in enumerate(found) if place is None]
+    slots = [_region_of(array) for array in full]
+    outside = [number for number, place in enumerate(slots) if place is None]
     if outside:
         region = copies.region(sum(_aligned(full[number].nbytes) for number in outside))
         for number in outside:
             full[number] = _copied(full[number], region)
-            found[number] = _region_of(full[number])
-    places = [place for place in found if place is not None]
-    if len(places) < len(found) or not places:
+            slots[number] = _region_of(full[number])
+    places = [place for place in slots if place is not None]
+    if len(places) < len(slots) or not places:
         raise BufferError(f"expected at most {2 * _sharing.most} regions in use, and values in them.")
     regions = list({id(region): region for region, _ in places}.values())
     numbers = {id(region): number for number, region in enumerate(regions)}
@@ -399,10 +399,10 @@ def _reduce(tensor: torch.Tensor) -> Any:
         return reduce_tensor(tensor)
     if tensor.is_conj() or tensor.is_neg():  # torch would send the values under the view
         return reduce_tensor(tensor.resolve_conj().resolve_neg())
-    found = _region_at(tensor.data_ptr())
-    if found is None:
+    place = _region_at(tensor.data_ptr())
+    if place is None:
         return reduce_tensor(tensor)
-    region, offset = found
+    region, offset = place
     if region.is_copied:
         if tensor.nbytes > _MOST_COPIED_BYTES:
             return reduce_tensor(tensor)

@@ -129,7 +129,7 @@ class LoaderAware:
     def _check_begun(self, iterator: object) -> None:
         """Called in the training process before the loader's iterator gives the first element of a pass."""
 
-    def _as_sent(self, elements: Iterator[Any]) -> Iterator[Any]:
+    def _wrap_for_worker(self, elements: Iterator[Any]) -> Iterator[Any]:
         """In a loader worker: returns what the worker sends of the elements that torch has begun to iterate."""
         return elements
 
@@ -142,7 +142,7 @@ class LoaderAware:
     def _position(self) -> LoaderPosition | None:
         """Returns the position of this process's latest iterator, if it has one."""
 
-    def _back_at(self, position: LoaderPosition | None) -> None:
+    def _rewind_to(self, position: LoaderPosition | None) -> None:
         """Called when the loader was interrupted, so that its consumer got nothing after a `_position`."""
 
 
@@ -152,8 +152,8 @@ def install() -> None:
     if base is None or hasattr(base, "_parquetry_loader"):
         return
     base._parquetry_loader = 0
-    base._parquetry_told = ()
-    base._parquetry_lanes = None
+    base._parquetry_datasets = ()
+    base._parquetry_merger = None
     base._parquetry_fresh = False
     base._parquetry_restored = None
     base._parquetry_process = 0
@@ -231,7 +231,7 @@ def _sending_start(original: Callable[..., None]) -> Callable[..., None]:
         original(self, dataset, *args, **options)
         own = unwrapped(dataset)
         if isinstance(own, LoaderAware):
-            replace_elements(self, own._as_sent)
+            replace_elements(self, own._wrap_for_worker)
 
     return shortens(start)
 
@@ -240,8 +240,8 @@ def _keeping(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def process(self: Any, *args: object, **options: object) -> object:
         item = original(self, *args, **options)
-        if isinstance(item, Run) and self._parquetry_lanes is not None:
-            self._parquetry_lanes.add(item)  # an interrupt of torch's next step would lose all of its batches
+        if isinstance(item, Run) and self._parquetry_merger is not None:
+            self._parquetry_merger.add(item)  # an interrupt of torch's next step would lose all of its batches
         return item
 
     return process
@@ -260,13 +260,13 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def following(self: Any) -> Any:
-        if not self._parquetry_told:
+        if not self._parquetry_datasets:
             return original(self)
         if self._parquetry_fresh:
             try:
                 if self._parquetry_process not in (0, os.getpid()):
                     raise begun_by_parent(self._parquetry_process)
-                for dataset in self._parquetry_told:
+                for dataset in self._parquetry_datasets:
                     dataset._check_begun(self)
             except ParquetryError as error:
                 shorten(error)
@@ -275,23 +275,23 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             if self._parquetry_restored is not None:
                 self._parquetry_restored()
                 self._parquetry_restored = None
-        lanes = self._parquetry_lanes
+        merger = self._parquetry_merger
 
         def item() -> Any:
-            if lanes is not None:
-                count_yielded(self, lanes.taken - 1)  # torch adds one
+            if merger is not None:
+                count_yielded(self, merger.taken - 1)  # torch adds one
             return original(self)
 
         begin = self._parquetry_since = time.perf_counter()
-        positions = [dataset._position() for dataset in self._parquetry_told]
+        positions = [dataset._position() for dataset in self._parquetry_datasets]
         try:
-            element = item() if lanes is None else lanes.following(item)
+            element = item() if merger is None else merger.following(item)
         except (KeyboardInterrupt, SystemExit):
-            for dataset, position in zip(self._parquetry_told, positions, strict=True):
-                dataset._back_at(position)
+            for dataset, position in zip(self._parquetry_datasets, positions, strict=True):
+                dataset._rewind_to(position)
             raise
         except StopIteration:
-            for dataset in self._parquetry_told:
+            for dataset in self._parquetry_datasets:
                 dataset._ended()
             raise
         except ParquetryError as error:
@@ -301,7 +301,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
             explain(error)
             raise
         end = time.perf_counter()
-        for dataset in self._parquetry_told:
+        for dataset in self._parquetry_datasets:
             dataset._waited(begin, end)
         return element
 
@@ -310,9 +310,9 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _forget_elements(self: Any) -> object:
     """As `HoldsElements`. A forked child would take what the workers send to its parent, too."""
-    lanes, self._parquetry_lanes = self._parquetry_lanes, None
+    merger, self._parquetry_merger = self._parquetry_merger, None
     self._parquetry_fresh = True
-    return lanes
+    return merger
 
 
 def _announce(iterator: Any, loader: DataLoader) -> None:
@@ -328,9 +328,9 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
             check_state_of(loader)
             if trainer_sharding is None:  # a trainer that deals rows has one rank's state, on any number of ranks
                 iterator._parquetry_restored = own._continues(loader, trainer)
-        told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
-        iterator._parquetry_lanes = RunMerger(loader.num_workers) if iterator._parquetry_in_runs else None
-        for number, dataset in enumerate(told):
+        datasets = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
+        iterator._parquetry_merger = RunMerger(loader.num_workers) if iterator._parquetry_in_runs else None
+        for number, dataset in enumerate(datasets):
             passed_on = dataset is own and loader.collate_fn in _NO_WORK
             untouched = passed_on and loader.batch_size is None
             begun = Pass(
@@ -351,11 +351,11 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 in_runs=untouched and iterator._parquetry_in_runs,
             )
             dataset.pass_begins(begun)
-        copied = not iterable and any(dataset.draws_numbers for dataset in told)
+        copied = not iterable and any(dataset.draws_numbers for dataset in datasets)
         samplers = inner_samplers((loader.sampler, loader.batch_sampler)) if copied else ()
         iterator._parquetry_copies = CopyCounter() if copied and may_copy(samplers) else None
-        iterator._parquetry_told, iterator._parquetry_fresh = told, True
-        if told and loader.num_workers:
+        iterator._parquetry_datasets, iterator._parquetry_fresh = datasets, True
+        if datasets and loader.num_workers:
             follow(iterator)
             leave_to_parent(iterator)
             iterator._parquetry_process = os.getpid()
@@ -364,9 +364,9 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
         raise
 
 
-def inner_samplers(given: Iterable[Any]) -> Iterator[Any]:
+def inner_samplers(samplers: Iterable[Any]) -> Iterator[Any]:
     """Yields a loader's samplers, and the samplers they wrap."""
-    for sampler in given:
+    for sampler in samplers:
         if sampler is not None:
             yield sampler
             yield from inner_samplers(getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))

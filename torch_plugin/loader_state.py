@@ -62,7 +62,7 @@ def check_state_of(loader: DataLoader) -> None:
             "with parquetry.torch_plugin.rank_state."
         )
     steps = steps_in(state)
-    if steps and all(_position_in(found) is None for found in workers or [state]):
+    if steps and all(_position_in(worker) is None for worker in workers or [state]):
         raise StateError(
             f"StatefulDataLoader: expected a state with the position in its dataset, got one without, after {steps} "
             "steps. Accelerate saves such states with dispatch_batches=False on several ranks, and the epoch would "
@@ -98,23 +98,23 @@ def restores_end(loader: DataLoader) -> bool:
 def positions_in(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the positions of a dataset of this package that a ``StatefulDataLoader``'s state holds."""
     parts: list[Mapping[str, Any]] = [*worker_states(state)] or [state]
-    found = (_position_in(part) for part in parts)
-    return [position for position in found if position is not None]
+    positions = (_position_in(part) for part in parts)
+    return [position for position in positions if position is not None]
 
 
 def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    found = _position_in(state)
-    if found is None:
+    position = _position_in(state)
+    if position is None:
         raise StateError(
             "rank_state: expected the state of a StatefulDataLoader over a parquetry dataset, got the keys "
             f"{sorted(state)}."
         )
-    return found
+    return position
 
 
 def _position_in(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    found = dataset_state(state)
-    return found if isinstance(found, dict) and "fingerprint" in found else None
+    position = dataset_state(state)
+    return position if isinstance(position, dict) and "fingerprint" in position else None
 
 
 def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -190,13 +190,13 @@ def copy_at(
     return own_copy(tensor_at(lease, offset, dtype, shape, stride))
 
 
-def own_copy(found: torch.Tensor) -> torch.Tensor:
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a copy of a tensor, in memory of its own."""
-    if found.nbytes < LEAST_PAGES_BYTES:
-        return found.clone()
+    if tensor.nbytes < LEAST_PAGES_BYTES:
+        return tensor.clone()
     # As in `separate_array`: otherwise small tensors that are kept would scatter over the allocator's memory.
-    copy = torch.frombuffer(private_memory(found.nbytes), dtype=found.dtype, count=found.numel())
-    return copy.view(found.shape).copy_(found)
+    copy = torch.frombuffer(private_memory(tensor.nbytes), dtype=tensor.dtype, count=tensor.numel())
+    return copy.view(tensor.shape).copy_(tensor)
 
 
 def _renew() -> None:

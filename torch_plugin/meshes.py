@@ -80,7 +80,7 @@ def warn_of_model_parallel(num_shards: int) -> None:
     if not meshes or num_shards != dist.get_world_size():
         return
     data = [_ranks_of_data(mesh) for mesh in meshes]
-    found = []
+    candidates = []
     for mesh in meshes:
         judged = _judged(mesh)
         doubtful = [
@@ -91,9 +91,9 @@ def warn_of_model_parallel(num_shards: int) -> None:
         if doubtful:
             roles = [each.role for each in judged]
             order = roles.count(Meaning.MODEL), -roles.count(Meaning.BOTH), roles.count(Meaning.DATA)
-            found.append((order, mesh, judged))
-    if found:
-        _, mesh, judged = max(found, key=lambda each: each[0])
+            candidates.append((order, mesh, judged))
+    if candidates:
+        _, mesh, judged = max(candidates, key=lambda each: each[0])
         _LOG.warning(
             "rows are dealt to all %d ranks, but a device mesh has the dimensions %s. Ranks that hold parts of one "
             "model must read the same rows: %s.",
@@ -182,8 +182,8 @@ def _advice(mesh: DeviceMesh, judged: list[Dimension]) -> str:
 
 def _judged(mesh: DeviceMesh) -> list[Dimension]:
     """Returns the dimensions with several ranks; none if there is only one and its name says nothing."""
-    found = [each for each in _dimensions(mesh) if len(each.ranks) > 1]
-    return [] if len(found) == 1 and found[0].role in _OPEN else found
+    dimensions = [each for each in _dimensions(mesh) if len(each.ranks) > 1]
+    return [] if len(dimensions) == 1 and dimensions[0].role in _OPEN else dimensions
 
 
 def _dimensions(mesh: DeviceMesh) -> list[Dimension]:
@@ -222,7 +222,7 @@ def _meshes() -> list[DeviceMesh]:
     kind = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None)
     if kind is None or not (dist.is_available() and dist.is_initialized()):
         return []
-    return [found for found in gc.get_objects() if type(found) is kind]
+    return [item for item in gc.get_objects() if type(item) is kind]
 
 
 def _sizes(mesh: DeviceMesh) -> dict[str, int]:

@@ -286,9 +286,9 @@ def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
             row_as_dict[name] = value.astype(_PROMOTED[value.dtype])
 
 
-def _refuse(name: str, found: str) -> None:
+def _refuse(name: str, problem: str) -> None:
     raise UnsupportedTypeError(
-        f"field '{name}': Pytorch does not support {found}: expected numbers without nulls. Drop the field or such "
+        f"field '{name}': Pytorch does not support {problem}: expected numbers without nulls. Drop the field or such "
         "rows, or convert them to numbers in a TransformSpec."
     )
 

@@ -64,16 +64,16 @@ class RowQueue:
 
     def take(self, size: int, most: int) -> Columns:
         whole = min(rows_in(self._chunks[0]), most) // size * size
-        wanted = whole or min(size, most)
-        self.rows -= wanted
+        missing = whole or min(size, most)
+        self.rows -= missing
         parts = []
-        while wanted:
+        while missing:
             chunk = self._chunks.popleft()
-            used = min(rows_in(chunk), wanted)
+            used = min(rows_in(chunk), missing)
             parts.append({key: column[:used] for key, column in chunk.items()})
             if used < rows_in(chunk):
                 self._chunks.appendleft({key: column[used:] for key, column in chunk.items()})
-            wanted -= used
+            missing -= used
         return parts[0] if len(parts) == 1 else {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
 

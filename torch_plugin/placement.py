@@ -36,15 +36,15 @@ class Placement:
 
 def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
     """Returns the pipeline of one rank: replaces the shard stage, or adds one before the rows are batched."""
-    stages, mine = list(pipeline.stages), Shard(num_shards, index)
+    stages, shard = list(pipeline.stages), Shard(num_shards, index)
     for number, stage in enumerate(stages):
         if stage.decides in (Decision.PART, Decision.ROW_GROUPS):
-            stages[number] = mine
+            stages[number] = shard
             return pipeline.with_stages(stages)
     end = _end_of_rows(stages)
     while end and stages[end - 1].decides not in (Decision.ORDER, Decision.CUT):
         end -= 1  # the same rows, but each pass is dealt evenly, and a function may drop rows afterwards
-    return pipeline.with_stages([*stages[:end], mine, *stages[end:]])
+    return pipeline.with_stages([*stages[:end], shard, *stages[end:]])
 
 
 def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
@@ -73,13 +73,17 @@ def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dic
         return part, given
     whole = part.with_stages([stage for stage in part.stages if stage is not shard])
     dealt = with_shard(whole, shard.num_shards, shard.index)
-    mine, names = _names(own), _names(dealt)
-    if mine is None or names is None or mine[0] != names[0]:
+    own_names, names = _names(own), _names(dealt)
+    if own_names is None or names is None or own_names[0] != names[0]:
         return part, given  # you wrote shard() elsewhere, which may give another order
     names = None if of_ranks else _names(whole)
     if names is None or names[0] != state.order:
         return part, _renamed(given, state, own, [dealt])
-    return part, {**given, "order": mine[0], "pipeline": mine[1] if names[1] == state.pipeline else state.pipeline}
+    return part, {
+        **given,
+        "order": own_names[0],
+        "pipeline": own_names[1] if names[1] == state.pipeline else state.pipeline,
+    }
 
 
 def _with_free_streams(part: Pipeline, shard: Shard | None) -> Pipeline:
@@ -107,11 +111,11 @@ def _with_shard_anywhere(part: Pipeline) -> Iterator[Pipeline]:
 
 def _renamed(given: dict[str, Any], state: State, own: Pipeline, others: Iterable[Pipeline]) -> dict[str, Any]:
     """Returns the state under the name of ``own``, if it names another pipeline with exactly the same order."""
-    mine = _names(own)
-    if mine is None or mine[0] != state.order:
+    own_names = _names(own)
+    if own_names is None or own_names[0] != state.order:
         return given
     is_one = any(_names(other) == (state.order, state.pipeline) for other in others)
-    return {**given, "pipeline": mine[1]} if is_one else given
+    return {**given, "pipeline": own_names[1]} if is_one else given
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:
@@ -137,8 +141,8 @@ def shard_of(pipeline: Pipeline) -> Shard | None:
     own = next((stage for stage in pipeline.stages if stage.decides in (Decision.PART, Decision.ROW_GROUPS)), None)
     if own is not None:
         return own  # type: ignore[return-value]  # these stages are shards
-    found = (shard_of(source) for source in pipeline.source.sources)
-    return next((stage for stage in found if stage is not None and stage.num_shards > 1), None)
+    shards = (shard_of(source) for source in pipeline.source.sources)
+    return next((stage for stage in shards if stage is not None and stage.num_shards > 1), None)
 
 
 def shuffle_of(pipeline: Pipeline) -> Shuffle | None:

@@ -16,8 +16,8 @@ Position = Callable[[], State]
 """Returns the state at one point of a pass, or raises why there is none."""
 
 
-def position_of(loader: object, given: int) -> Position:
-    """Returns the loader's position, right after it gave ``given`` elements of this pass (or ended).
+def position_of(loader: object, count: int) -> Position:
+    """Returns the loader's position, right after it gave ``count`` elements of this pass (or ended).
 
     A loader with ``state_dict()`` is asked now. A stock ``DataLoader`` is asked through its dataset: now, or if workers
     read ahead of it, by the number of elements when the state is needed.
@@ -31,7 +31,7 @@ def position_of(loader: object, given: int) -> Position:
     if not loader.num_workers:
         return _now(dataset.state_dict)
     if loader.batch_size is None:
-        return lambda: dataset.state_after(given)
+        return lambda: dataset.state_after(count)
     return _unknown(loader)
 
 

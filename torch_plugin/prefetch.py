@@ -243,7 +243,7 @@ class _Pass(Iterator[Any]):
 
     def _copied(self, ahead: _Ahead, copies: DeviceCopies) -> _Ahead:
         """Enqueues the copies of a batch; its sources are kept until they are done."""
-        self._let_go(copies)
+        self._drop_finished(copies)
         side, sources = copies.side_stream(), []
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -262,7 +262,7 @@ class _Pass(Iterator[Any]):
                 self._sources.append((ahead.event, sources))
         return ahead
 
-    def _let_go(self, copies: DeviceCopies) -> None:
+    def _drop_finished(self, copies: DeviceCopies) -> None:
         """Drops the sources of finished copies, and waits if too many are under way."""
         while len(self._sources) > self._depth:
             copies.finish(self._sources[0][0])

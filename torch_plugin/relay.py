@@ -292,19 +292,19 @@ class _Inbox:
         while len(self._bytes) < size:
             if not self._receive():
                 return None
-        found = bytes(self._bytes[:size])
+        data = bytes(self._bytes[:size])
         del self._bytes[:size]
-        return found
+        return data
 
     def _receive(self, flags: int = 0) -> bool:
         """Returns whether more bytes came."""
         try:
             flags |= socket.MSG_CMSG_CLOEXEC
-            data, descriptors, told, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
+            data, descriptors, message_flags, _ = socket.recv_fds(self.socket, _READ_BYTES, _MOST_DESCRIPTORS, flags)
         except OSError:
             return False
         self._descriptors += descriptors
-        if told & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
+        if message_flags & socket.MSG_CTRUNC:  # some were lost: this process has too many open files
             self._misses_some = True
         self._bytes += data
         return bool(data)
@@ -364,9 +364,9 @@ class Producer:
     def _meet(self, stack: contextlib.ExitStack) -> list[_Lane]:
         """Returns the workers in the order of their lanes, or none if some do not come, or do not agree."""
         deadline = time.monotonic() + _MEETING_S
-        found: dict[int, _Lane] = {}
+        lanes: dict[int, _Lane] = {}
         with contextlib.suppress(OSError):
-            while len(found) < self._cursor.workers:
+            while len(lanes) < self._cursor.workers:
                 self._listener.settimeout(max(deadline - time.monotonic(), 0.001))
                 connection = stack.enter_context(self._listener.accept()[0])
                 connection.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -377,9 +377,9 @@ class Producer:
                 if agreed != self._agreed:
                     break
                 connection.settimeout(None)
-                found[number] = _Lane(connection, number, start, self._plan.most_waiting, self._cursor)
+                lanes[number] = _Lane(connection, number, start, self._plan.most_waiting, self._cursor)
         everyone = range(self._cursor.workers)
-        return [found[number] for number in everyone] if found.keys() == set(everyone) else []
+        return [lanes[number] for number in everyone] if lanes.keys() == set(everyone) else []
 
     def _deal(self, lanes: list[_Lane], begin: int) -> None:
         make_for(len(lanes))

@@ -118,8 +118,8 @@ class TextLayout(NamedTuple):
         shape = _shape(self.shape, numbers)
         offsets = _array(leases[self.offsets_region], _OFFSETS, (math.prod(shape) + 1,), next(numbers))
         data = _array(leases[self.region], _BYTES, (next(numbers),), next(numbers))
-        found: list[Any] = Strings(offsets, data, shape).to_list(text=self.text)
-        return found
+        strings: list[Any] = Strings(offsets, data, shape).to_list(text=self.text)
+        return strings
 
 
 Layout: TypeAlias = ArrayLayout | ListLayout | TextLayout
@@ -205,8 +205,8 @@ def discard(message: bytes, worker: int) -> None:
 def regions_of(message: bytes) -> list[tuple[RegionMemory, bool]]:
     """Returns the regions that a message names, and whether the trainer copies what is in them."""
     _, count = _HEAD.unpack_from(message)
-    found = [_REGION.unpack_from(message, _HEAD.size + number * _REGION.size) for number in range(count)]
-    return [(RegionMemory(*members), bool(copied)) for *members, copied in found]
+    entries = [_REGION.unpack_from(message, _HEAD.size + number * _REGION.size) for number in range(count)]
+    return [(RegionMemory(*members), bool(copied)) for *members, copied in entries]
 
 
 def with_regions(message: bytes, memories: Sequence[RegionMemory]) -> bytes:
@@ -248,8 +248,8 @@ def _array(lease: Lease, dtype: np.dtype[Any], shape: tuple[int, ...], offset: i
 
 
 def _tensor(lease: Lease, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> torch.Tensor:
-    found = torch.from_numpy(np.ndarray(shape, dtype, lease[0], offset))
-    return own_copy(found) if lease[1] else found
+    tensor = torch.from_numpy(np.ndarray(shape, dtype, lease[0], offset))
+    return own_copy(tensor) if lease[1] else tensor
 
 
 def _job_field(output: OutputField, column: Column, count: int) -> JobField:
@@ -315,6 +315,6 @@ def _steps(count: int, size_bytes: int) -> np.ndarray:
 @lru_cache(maxsize=_LAYOUTS)
 def _numbers(count: int) -> np.ndarray:
     """Returns the numbers from 0: int64 ``[count, 1]``. Kept, because `numpy.arange` gives up the interpreter lock."""
-    found = np.arange(count, dtype=np.int64)[:, None]
-    found.flags.writeable = False
-    return found
+    numbers = np.arange(count, dtype=np.int64)[:, None]
+    numbers.flags.writeable = False
+    return numbers

@@ -60,13 +60,13 @@ def continue_on_other_ranks(
         ) from error
     if trainer is not None:
         _count_steps(trainer, dataset, own, loader.batch_size or 1, ended=has_ended(state))
-    given = dict(state)
+    original = dict(state)
     if loader.num_workers:
         workers = loader.num_workers
         deal_state(state, [{**own, "worker": worker, "workers": workers} for worker in range(workers)])
     else:  # the dataset converts the position itself
         forget_length(state)
-    return lambda: state.update(given)
+    return lambda: state.update(original)
 
 
 def _ranks(count: int) -> str:

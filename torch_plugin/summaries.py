@@ -40,7 +40,7 @@ def log_stats(writer: Writer, loader: object, step: int | None = None) -> None:
         raise PipelineError(
             f"log_stats: expected a parquetry dataset or a loader over one, got {type(loader).__name__}."
         )
-    found = stats()
-    for name, value in found.scalars().items():
+    values = stats()
+    for name, value in values.scalars().items():
         writer.add_scalar(f"parquetry/{name}", value, step)
-    writer.add_text("parquetry/verdict", f"{found.verdict}: {found.why}", step)
+    writer.add_text("parquetry/verdict", f"{values.verdict}: {values.why}", step)

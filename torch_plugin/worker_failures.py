@@ -62,10 +62,10 @@ def check_workers() -> None:
 def explain(error: RuntimeError) -> None:
     """Adds the details to torch's error for dead workers. Changes no other error, and none twice."""
     text = str(error)
-    found = _PROCESSES.search(text)
-    if found is None or "parquetry:" in text:
+    match = _PROCESSES.search(text)
+    if match is None or "parquetry:" in text:
         return
-    dead = {int(process) for process in found[1].replace(",", " ").split()}
+    dead = {int(process) for process in match[1].replace(",", " ").split()}
     loaders = list(_loaders)
     known = [line for iterator in loaders for line in _deaths(iterator, dead)]
     if known:
@@ -126,12 +126,12 @@ def watched(original: Callable[..., tuple[bool, Any]]) -> Callable[..., tuple[bo
 
     @functools.wraps(original)
     def try_get(self: Any, *args: Any, **options: Any) -> tuple[bool, Any]:
-        found = original(self, *args, **options)
+        result = original(self, *args, **options)
         since = getattr(self, "_parquetry_since", None)
-        if not found[0] and since is not None and time.perf_counter() - since >= warning_seconds():
+        if not result[0] and since is not None and time.perf_counter() - since >= warning_seconds():
             self._parquetry_since = None  # once per wait
             _warn_of_wait(self, time.perf_counter() - since)
-        return found
+        return result
 
     return try_get
 

@@ -13,7 +13,7 @@ import torch
 
 from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe, epochs
-from parquetry.torch_plugin.epochs import EpochCounter, EpochMemory, Told
+from parquetry.torch_plugin.epochs import AnnouncedPass, EpochCounter, EpochMemory
 from parquetry.torch_plugin.loader_passes import Pass
 
 
@@ -200,10 +200,10 @@ def test_the_memory_is_found_by_its_name_while_it_lives() -> None:
     assert path is not None
     EpochMemory(path).put(3, None)
     assert memory.take() == (3, None)
-    memory.tell(1, Told(number=4, epoch=9))
-    assert EpochMemory(path).told(1) == [Told(number=4, epoch=9)]
-    memory.tell(1 + 64, Told(number=5, epoch=9))
-    assert memory.told(1) == []
+    memory.announce(1, AnnouncedPass(number=4, epoch=9))
+    assert EpochMemory(path).passes(1) == [AnnouncedPass(number=4, epoch=9)]
+    memory.announce(1 + 64, AnnouncedPass(number=5, epoch=9))
+    assert memory.passes(1) == []
     del memory
     with pytest.raises(OSError, match="No such file"):
         EpochMemory(path)
