@@ -31,7 +31,7 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.base.errors import DatasetError, ParquetryError, ResourceError, TransformError, limit_reached
-from parquetry.common.engine.run import decode_threads
+from parquetry.common.engine.run import threads
 from parquetry.common.engine.run.loop import JobLoop
 from parquetry.common.parquet.footers import remedy
 from parquetry.common.sidecar.connection import ClientConnection
@@ -214,7 +214,7 @@ def test_an_odd_error_of_a_job_is_not_hidden_by_closing(tmp_path: Path, monkeypa
         raise RuntimeError("an odd error")
 
     pipeline = build(tmp_path, [[5]], names=("id",)).pipeline("id", executor="threads")
-    monkeypatch.setattr(decode_threads, "assemble", fail)
+    monkeypatch.setattr(threads, "assemble", fail)
     with pytest.raises(RuntimeError, match="an odd error"):
         next(iter(pipeline))
 

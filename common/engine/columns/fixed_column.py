@@ -11,8 +11,8 @@ from ...base.memory.arena import Arena, array_bytes
 from ...base.native.kernels import copy_value
 from ...base.process.forks import cached_property
 from ...schema.ragged import ends_of
+from ..read.block_layout import in_one_piece
 from ..read.file_cells import FileValues
-from ..read.stacked_columns import in_one_piece
 from .batch import Column, Dense
 from .plain_numbers import take_valid
 

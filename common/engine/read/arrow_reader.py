@@ -11,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from ...base.errors import DecodeError, ParquetryError
+from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...dataset.arrow_read import WHOLE, ReadSize
 from ...dataset.dataset import StoredDataset
 from ...parquet.conforming import conform, misfit, narrower_floats
 from ...plan.selection.rows import RowNumbers
+from ...schema.arrow_types import scalar_dtype
+from ...schema.dtypes import convert_counts, counts_too_far, numbers_outside
 from ...schema.field import UnischemaField
 from .canonical import number_type, to_canonical
 from .column_reader import ReadRequest, ReadResult, some_rows
-from .file_casts import cast_in_file
 from .file_cells import Part
 from .kept_tables import StoredTables
 from .stored_columns import row_group_slices
@@ -140,7 +142,7 @@ class ArrowReader:
             column = column if narrow is None else self._conformed(row_group, field, column, rows, narrow)
             column = self._conformed(row_group, field, column, rows)
         try:
-            return to_canonical(field, cast_in_file(field, column, rows) if is_cast else column, rows)
+            return to_canonical(field, _cast_in_file(field, column, rows) if is_cast else column, rows)
         except ParquetryError as error:
             raise type(error)(f"{self._place(row_group)}: {error}") from error
 
@@ -170,3 +172,34 @@ class ArrowReader:
                 value = pa.chunked_array([self._partition_value(field.name, row_group, rows)])
                 table = table.append_column(field.name, value) if table.num_columns else pa.table({field.name: value})
         return table
+
+
+def _cast_in_file(field: UnischemaField, column: pa.ChunkedArray, rows: RowNumbers) -> pa.Array:
+    """Returns a file's column of numbers or times as values of the field's dtype; times are int64 counts of its unit.
+
+    Args:
+        rows: the number of each value's row.
+
+    Raises:
+        DecodeError: the dtype cannot hold a value; the message names its row.
+    """
+    dtype = np.dtype(field.dtype)
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), pa.int64())
+    stored = scalar_dtype(column.type, field=field.name)
+    array = to_canonical(field.replace(dtype=stored), column, rows)
+    valid = as_numpy(array.is_valid())
+    values = as_numpy(array.fill_null(False if pa.types.is_boolean(array.type) else 0))
+    times = dtype.kind in "mM"
+    wrong = counts_too_far(values, str(stored), str(dtype)) if times else numbers_outside(values, dtype)
+    if wrong is not None and (wrong & valid).any():
+        place = int(np.argmax(wrong & valid))
+        raise DecodeError(
+            f"cast: field '{field.name}', row {rows[place]}: expected a number that {dtype} can hold, got "
+            f"{values[place]} ({column.type}). Cast to a wider dtype, or filter or transform such rows."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = convert_counts(values, str(stored), str(dtype)) if times else values.astype(dtype)
+    if made.dtype == np.bool_:
+        return pa.array(made, mask=~valid)
+    return as_arrow(made, None if valid.all() else valid)

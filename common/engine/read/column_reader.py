@@ -17,9 +17,8 @@ import pyarrow as pa
 from ...base.memory.arrow_views import as_arrow
 from ...base.process.dataclass import dataclass
 from ...parquet.nested import take_rows
+from .block_layout import ItemOrder, StackedColumns
 from .file_cells import Part
-from .item_order import ItemOrder
-from .stacked_columns import StackedColumns
 
 
 class TableCache(Protocol):

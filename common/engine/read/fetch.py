@@ -29,12 +29,12 @@ from ...plan.selection.statistics import column_bytes, decoded_bytes
 from ...schema.field import UnischemaField
 from ...storage.temporary import NoRoomError
 from .arrow_reader import MOST_ROOM_BYTES, ArrowReader
+from .block_layout import ItemOrder
 from .cell_reader import CellReader
 from .column_reader import ALONE, ColumnReader, ReadContext, ReaderChain, ReadRequest
 from .disk_cache import DiskCache
 from .external_images import ListedPlace, ListedReader
 from .file_cells import FileCells, RowGroupColumns, WholeFiles
-from .item_order import ItemOrder
 from .kept_tables import KeptTables, StoredTables, microsecond_fields, table_key
 from .large_blocks import LargeColumns, LargeReader
 from .list_reader import ListReader

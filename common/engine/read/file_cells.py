@@ -29,8 +29,8 @@ from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
 from ...storage.file_versions import FileVersion
+from .block_layout import StackedColumns
 from .open_file import MOST_GAP_BYTES, OpenFile, read_values
-from .stacked_columns import StackedColumns
 from .stored_cells import StoredCells, read_bytes
 from .unchecked_pages import UncheckedPages
 

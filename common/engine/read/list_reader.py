@@ -72,7 +72,9 @@ class ListReader:
             return NOTHING
         ends = ends_of(lengths)
         by_name = {field.name: self._field(request.row_group, field, ends) for field in self._fields}
-        return ReadResult({name: some_rows(lists, request.rows) for name, lists in by_name.items() if lists is not None})
+        return ReadResult(
+            {name: some_rows(lists, request.rows) for name, lists in by_name.items() if lists is not None}
+        )
 
     def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
         file = int(self._dataset.row_groups.file[row_group])

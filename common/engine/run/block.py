@@ -25,8 +25,8 @@ from ..columns.fixed_column import FixedColumn
 from ..columns.jpeg_files import IntactRows
 from ..columns.plain_numbers import numbers_of, plain_parts
 from ..columns.protocols import BlockColumn, DecodeContext
+from ..read.block_layout import StackedColumns, in_order
 from ..read.large_blocks import BlockColumns, LargeColumns
-from ..read.stacked_columns import StackedColumns, in_order
 from ..steps.pack import pack_parts, packed_bytes
 from ..steps.source import RowPlaces
 

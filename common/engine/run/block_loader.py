@@ -9,8 +9,8 @@ from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan
 from ...plan.program import ElementProgram
 from ..columns.jpeg_files import IntactRows
+from ..read.block_layout import ItemOrder, keeps_item_order
 from ..read.fetch import Fetcher
-from ..read.item_order import ItemOrder, keeps_item_order
 from ..read.large_blocks import BlockColumns
 from .block import BlockParts, LoadedBlock, block_by_item, block_by_row, joined_block
 

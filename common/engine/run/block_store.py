@@ -25,9 +25,9 @@ from ...base.threads import ThreadPool
 from ...dataset.arrow_read import TooLargeError
 from ...plan.draws import BlockKey, BlockRows
 from ...plan.plan import BasePlan
+from ..read.block_layout import ItemOrder
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
-from ..read.item_order import ItemOrder
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import BlockSlice
 from .jobs import Job

@@ -18,7 +18,7 @@ from ..columns.batch import (
     take_rows,
 )
 from ..columns.coded_column import CodedColumn
-from ..read.stacked_columns import allocate_stacked
+from ..read.block_layout import allocate_stacked
 from ..steps.source import BlockSlice, RowIndex, as_slice
 
 

@@ -15,8 +15,8 @@ from ...schema.ragged import ends_of
 from ...stages.pack import PackStep
 from ..columns.fixed_column import FixedColumn
 from ..columns.protocols import BlockColumn
+from ..read.block_layout import StackedColumns
 from ..read.external_images import ListedPlace
-from ..read.stacked_columns import StackedColumns
 
 RowIndex = slice | np.ndarray
 

@@ -20,7 +20,7 @@ from parquetry.common.base.errors import NullValueError
 from parquetry.common.base.memory.arena import RegionPool
 from parquetry.common.base.native.library import is_compiled
 from parquetry.common.engine.columns.batch import to_numpy
-from parquetry.common.engine.read import item_order
+from parquetry.common.engine.read import block_layout
 from parquetry.common.engine.read.column_reader import ReadContext
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
@@ -248,7 +248,7 @@ def test_the_memory_of_a_window_is_reused_once_nothing_refers_to_it(
     url: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = RegionPool()
-    for module in (block_module, item_order):
+    for module in (block_module, block_layout):
         monkeypatch.setattr(module, "BLOCK_REGIONS", pool)
     names = [f"eight_{number}" for number in range(6)]
     pipeline = Pipeline(url, names, executor="threads").shuffle(1, seed=1)

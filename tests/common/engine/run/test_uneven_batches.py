@@ -14,7 +14,7 @@ import pytest
 from parquetry.common import NdarrayCodec, Pipeline, UnischemaField, mix
 from parquetry.common.apps.testing import assert_same
 from parquetry.common.base.errors import DecodeError
-from parquetry.common.engine.run import decode_threads
+from parquetry.common.engine.run import threads
 from parquetry.common.transport.sidecar.protocol import BatchHeader
 
 ROWS = 700
@@ -42,7 +42,7 @@ def url(tmp_path: Path) -> str:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of batches in each job that is made."""
     steps: list[int] = []
-    alone, together = decode_threads.assemble, decode_threads.assemble_batches
+    alone, together = threads.assemble, threads.assemble_batches
 
     def noted_alone(*args: Any, **options: Any) -> Any:
         steps.append(1)
@@ -52,8 +52,8 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         steps.append(len(bounds) - 1)
         return together(program, sources, bounds, *args, **options)
 
-    monkeypatch.setattr(decode_threads, "assemble", noted_alone)
-    monkeypatch.setattr(decode_threads, "assemble_batches", noted)
+    monkeypatch.setattr(threads, "assemble", noted_alone)
+    monkeypatch.setattr(threads, "assemble_batches", noted)
     return steps
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.base.memory import arena
 from parquetry.common.base.memory.arena import ALIGNMENT, SMALL_BYTES, Heap
-from parquetry.common.engine.read.stacked_columns import allocate_stacked
+from parquetry.common.engine.read.block_layout import allocate_stacked
 
 DTYPES = [np.dtype(name) for name in ("bool", "int8", "float16", "int32", "float32", "int64", "float64", "S3", "S0")]
 SHAPES = [(), (1,), (3,), (2, 2), (0,)]
