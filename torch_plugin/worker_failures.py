@@ -21,7 +21,7 @@ from typing import Any
 
 from parquetry.common.base.progress import warning_seconds
 from parquetry.common.transport.children import how_it_ended
-from parquetry.common.transport.sidecar.stalls import state_of
+from parquetry.common.transport.stalls import state_of
 
 from .torch_internals import awaited_worker, extend_worker_check, has_received, is_forked, worker_check, workers_of
 

@@ -17,8 +17,7 @@ from ..base.process.exit_watch import end_with_parent
 from ..transport.processes import FAILED, RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
-from ..transport.sidecar.stream import exit_with
-from ..transport.sidecar.worker_process import WorkerProcess, start_worker
+from ..transport.sidecar.worker_process import WorkerProcess, exit_with, start_worker
 
 
 def main() -> None:

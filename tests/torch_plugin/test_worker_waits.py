@@ -16,7 +16,7 @@ from builders import Built, built_once
 from processes import PATIENCE_S
 from torch.utils.data import DataLoader
 
-from parquetry.common.transport.sidecar.stalls import is_stopped
+from parquetry.common.transport.stalls import is_stopped
 from parquetry.torch_plugin import ParquetIterable, worker_failures
 
 pytestmark = [

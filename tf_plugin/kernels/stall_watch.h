@@ -1,4 +1,4 @@
-// Watches one wait for a sidecar, as common/transport/sidecar/stalls.py does. After half a minute,
+// Watches one wait for a sidecar, as common/transport/stalls.py does. After half a minute,
 // it prints who waits for what. With a limit, a sidecar that made no progress for that long is
 // killed.
 

@@ -16,8 +16,7 @@ from typing import Any
 from ...base.errors import PipelineError, SidecarError
 from ...base.threads import ThreadPool
 from ...stages.functions import pickle_with_files
-from ...transport.sidecar.stream import StreamChannel
-from ...transport.sidecar.worker_process import WorkerProcess, start_worker
+from ...transport.sidecar.worker_process import StreamChannel, WorkerProcess, start_worker
 from .loading import LoadJob, RowGroupLoader
 
 

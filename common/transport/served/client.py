@@ -19,9 +19,9 @@ from ...engine.run.step_run import Converter
 from ...plan.order.cursor import NOTHING, Cursor
 from ...stages.base import Stage
 from ..source import StepRequest
+from ..stalls import CHECK_S, ServerWatch
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
-from .liveness import CHECK_S, ServerWatch
 from .tokens import client_token
 from .wire import ERROR_KEY, POSITION_KEY, VERSION, Layout, SocketReader, cursor_to_json, receive_json, send_json
 

@@ -25,11 +25,11 @@ from ...plan.order.cursor import SkipState
 from ...schema.element import OutputField
 from ..children import how_it_ended, start_child
 from ..processes import SHARED, python_command
+from ..stalls import StallWatch, is_stopped
 from .channel import Channel
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
 from .request import may_share_process
 from .slots import read_table
-from .stalls import StallWatch, is_stopped
 
 _DEATH_S = 2.0
 _TAIL_CHARACTERS = 8192

@@ -27,9 +27,8 @@ from typing import Any, NoReturn
 
 from ...base.errors import SidecarError
 from ...base.process.exit_watch import end_with_parent
-from .stream import StreamChannel
 from .worker import work
-from .worker_process import Process, WorkerProcess, start_worker
+from .worker_process import Process, StreamChannel, WorkerProcess, start_worker
 
 _LOGGER = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.0005

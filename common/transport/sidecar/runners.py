@@ -14,8 +14,8 @@ from typing import TypeAlias
 from ...base.metrics.counters import Count, add_time
 from ...engine.run.block_loader import BlockLoader
 from ...engine.run.block_store import BlockHandle
-from ...engine.run.decode_threads import DecodeThreads
 from ...engine.run.jobs import Job
+from ...engine.run.threads import DecodeThreads
 from ...plan.program import ElementProgram, MixedProgram
 from .slots import MadeSlot, Slot, write_tables
 from .worker_process import WorkerProcess

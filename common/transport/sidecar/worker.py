@@ -34,7 +34,7 @@ from ...engine.steps.source import BlockSlice
 from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from .shared_blocks import open_exported
 from .slots import SlotMemory, write_table
-from .stream import StreamChannel, exit_with
+from .worker_process import StreamChannel, exit_with
 
 
 class Worker:

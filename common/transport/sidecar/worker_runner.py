@@ -26,12 +26,11 @@ from ...plan.program import ElementProgram, MixedProgram
 from ...stages.functions import pickle_with_files
 from ..children import how_it_ended, killed_for_memory
 from ..processes import start_vital
+from ..stalls import StallWatch
 from .protocol import BatchHeader
 from .shared_blocks import ExportedBlock, export_block
 from .slots import MadeSlot, Slot
-from .stalls import StallWatch
-from .stream import StreamChannel
-from .worker_process import WorkerProcess
+from .worker_process import StreamChannel, WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_DEATHS = 3

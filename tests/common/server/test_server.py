@@ -31,7 +31,7 @@ from parquetry.common.base.errors import (
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.server import ArrowServer, ServerAddress, listener, serve
 from parquetry.common.server.client_pipelines import with_added
-from parquetry.common.server.reader_endpoint import ReaderEndpoint
+from parquetry.common.server.endpoints import ReaderEndpoint
 from parquetry.common.stages.shard import Shard
 from parquetry.common.transport.served.client import Connection, open_stream
 from parquetry.common.transport.served.wire import SocketReader, send_json

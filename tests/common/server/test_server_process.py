@@ -17,8 +17,8 @@ from processes import PATIENCE_S, eventually, gone
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import PipelineError, SidecarError
 from parquetry.common.plan.order.cursor import Cursor
+from parquetry.common.server.endpoints import ReaderEndpoint
 from parquetry.common.server.own_server import OwnServer
-from parquetry.common.server.reader_endpoint import ReaderEndpoint
 from parquetry.common.server.server_process import serve_until_stopped
 
 from .served import elements, server_process, socket_url

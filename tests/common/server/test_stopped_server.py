@@ -43,7 +43,7 @@ def woken_by_a_warning(pid: int) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             os.kill(pid, signal.SIGCONT)
 
-    waker, logger = Waker(level=logging.WARNING), logging.getLogger("parquetry.common.transport.served.liveness")
+    waker, logger = Waker(level=logging.WARNING), logging.getLogger("parquetry.common.transport.stalls")
     logger.addHandler(waker)
     try:
         yield
@@ -79,7 +79,7 @@ def test_a_client_that_waits_says_so_and_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0.3")
-    monkeypatch.setattr("parquetry.common.transport.served.liveness._LONGEST_ANSWER_S", 0.2)
+    monkeypatch.setattr("parquetry.common.transport.stalls._LONGEST_ANSWER_S", 0.2)
     pipeline = built.pipeline("id").shuffle(9, seed=1).batch(4)
     with server_process(pipeline, tmp_path, "--listen", url) as (process, address):
         process.send_signal(signal.SIGSTOP)

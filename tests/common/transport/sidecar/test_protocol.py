@@ -42,7 +42,7 @@ from parquetry.common.transport.sidecar.protocol import (
     unpack,
 )
 from parquetry.common.transport.sidecar.slots import SlotMemory, read_table, write_table
-from parquetry.common.transport.sidecar.stream import StreamChannel
+from parquetry.common.transport.sidecar.worker_process import StreamChannel
 
 TEXT = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
 SIZES = {"u16": 2, "u32": 4, "u64": 8}

@@ -1,4 +1,4 @@
-"""Detects stalled processes: stopped, frozen, or waiting for storage that does not answer.
+"""Detects stalled processes and servers: stopped, frozen, or waiting for storage or a network that does not answer.
 
 The waiting side checks from time to time. After half a minute, it logs who waits for what. With a limit
 (`Options.stall_timeout`), a process that made no progress for that long is killed and replaced. Progress is:
@@ -7,7 +7,9 @@ The waiting side checks from time to time. After half a minute, it logs who wait
 - another wait of the main thread, which runs a worker's functions: many short waits are work, one long wait is not,
 - in a reader, frequent waits of its other threads, which receive data.
 
-The C++ client does the same in ``tf_plugin/kernels/stall_watch.cc``.
+The C++ client does the same in ``tf_plugin/kernels/stall_watch.cc``. A server may compute for long before it sends a
+batch, so silence alone says nothing: the waiting client asks it something else, on another connection. A server that
+answers is alive.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from ...base.process.dataclass import dataclass
-from ...base.progress import warning_seconds
+from ..base.errors import SidecarError
+from ..base.process.dataclass import dataclass
+from ..base.progress import warning_seconds
 
 _LOGGER = logging.getLogger(__name__)
+CHECK_S = 0.25
+"""How often a client checks the server that it waits for."""
+_LONGEST_ANSWER_S = 10.0
 _IDLE_SHARE = 0.01
 _IDLE_WAITS_PER_S = 10
 """A thread of a reader that receives data waits more often than this; one that only looks after others does not."""
@@ -153,3 +159,42 @@ def _stat(name: str) -> list[str]:
             return file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
         return []
+
+
+class ServerWatch:
+    """Watches one wait for a server. Call it every `CHECK_S` seconds.
+
+    Args:
+        url: the server's address.
+        timeout_s: the server has stalled if it sends nothing for this long, and then does not answer; ``None``: never.
+        answers: asks the server something, and returns whether it answered within the given seconds.
+    """
+
+    def __init__(self, url: str, timeout_s: float | None, answers: Callable[[float], bool]) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._answers = answers
+        self._begin = self._since = time.monotonic()
+        self._has_warned = False
+
+    def __call__(self) -> None:
+        """Logs a warning after half a minute.
+
+        Raises:
+            SidecarError: the server has stalled.
+        """
+        waited_s = time.monotonic() - self._begin
+        if not self._has_warned and waited_s >= warning_seconds():
+            self._has_warned = True
+            state = "still answers" if self._answers(_LONGEST_ANSWER_S) else "does not answer"
+            _LOGGER.warning("the trainer has waited %.0f s for the server at %s, which %s.", waited_s, self._url, state)
+        if self._timeout_s is None or time.monotonic() - self._since < self._timeout_s:
+            return
+        within_s = min(self._timeout_s, _LONGEST_ANSWER_S)
+        if not self._answers(within_s):
+            raise SidecarError(
+                f"server at {self._url}: expected data within stall_timeout={self._timeout_s:g} s, or another answer "
+                f"within {within_s:g} s more, got nothing. It may be stopped, or its machine or the network gone. "
+                "Restart the server, and resume from a saved state if you have one."
+            )
+        self._since = time.monotonic()
