@@ -9,9 +9,8 @@ from ...base.process.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .converting import convert
     from .copying import CopyReport, conditions, copy
-    from .generating import generate_metadata
-    from .migrating import Migration, migrate
     from .rewriting import rewrite
+    from .stored_schema import Migration, generate_metadata, migrate
 
 __all__ = ["CopyReport", "Migration", "conditions", "convert", "copy", "generate_metadata", "migrate", "rewrite"]
 
@@ -20,8 +19,7 @@ __getattr__, __dir__ = lazy_names(
     {
         ".converting": ("convert",),
         ".copying": ("CopyReport", "conditions", "copy"),
-        ".generating": ("generate_metadata",),
-        ".migrating": ("Migration", "migrate"),
         ".rewriting": ("rewrite",),
+        ".stored_schema": ("Migration", "generate_metadata", "migrate"),
     },
 )

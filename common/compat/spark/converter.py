@@ -24,8 +24,8 @@ from ...pipeline.pipeline import Pipeline
 from ...plan.options import OptionArguments
 from ...storage.filesystem import absolute, resolve
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
+from .encoding import FLOATS, vectors_to_arrays, with_floats
 from .session import context_of, session_of, spark_url
-from .vectors import FLOATS, vectors_to_arrays, with_floats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...base.errors import DecodeError, EncodeError, SchemaError
+from ...base.errors import DecodeError, EncodeError, PipelineError, SchemaError
 from ...engine.columns.batch import rows_of
 from ...engine.columns.block_column import block_column
 from ...engine.columns.protocols import DecodeContext
@@ -30,10 +31,10 @@ from ...schema.field import Unischema, UnischemaField
 from ...schema.spark_types import require_pyspark, spark_arrow_type, spark_schema, to_spark
 from ...write.file_format import core_schema
 from .session import session_of
-from .vectors import vectors_to_arrays
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 _STEP_BYTES = 64 << 20
 
@@ -228,3 +229,62 @@ def _python(value: pa.Scalar) -> Any:
         # Avoids pandas, which Arrow would use for nanoseconds.
         return datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=value.value)
     return value.as_py()
+
+
+FLOATS = ("float32", "float64")
+
+
+def vectors_to_arrays(df: DataFrame, dtype: str | None = None) -> Any:
+    """Returns the DataFrame with every dense or sparse vector converted to an array.
+
+    ``dtype=None`` keeps the doubles of the vectors.
+    """
+    from pyspark.sql import functions
+
+    names = vector_columns(df)
+    if not names:
+        return df
+    from pyspark.ml.functions import vector_to_array
+
+    converted = {name: vector_to_array(functions.col(_quoted(name)), dtype or "float64") for name in names}
+    return df.withColumns(converted)
+
+
+def vector_columns(df: DataFrame) -> list[str]:
+    """Returns the names of columns with ``pyspark.ml`` or older ``pyspark.mllib`` vectors."""
+    return [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
+
+
+def with_floats(df: DataFrame, dtype: str | None) -> Any:
+    """Returns the DataFrame with all floats cast to one type, including those in arrays.
+
+    ``None`` changes nothing.
+
+    Raises:
+        PipelineError: ``dtype`` is another type.
+    """
+    if dtype is None:
+        return df
+    if dtype not in FLOATS:
+        raise PipelineError(f"spark_converter: expected dtype to be one of {FLOATS} or None, got {dtype!r}.")
+    from pyspark.sql import functions, types
+
+    float_type = types.FloatType() if dtype == "float32" else types.DoubleType()
+    changed = {}
+    for field in df.schema:
+        target = _with_float(field.dataType, float_type, types)
+        if target != field.dataType:
+            changed[field.name] = functions.col(_quoted(field.name)).cast(target)
+    return df.withColumns(changed) if changed else df
+
+
+def _with_float(kind: DataType, float_type: DataType, types: ModuleType) -> Any:
+    if isinstance(kind, types.FloatType | types.DoubleType):
+        return float_type
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_with_float(kind.elementType, float_type, types), kind.containsNull)
+    return kind
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,7 +1,8 @@
 """`dataset_as_rdd` and `dataset_as_dataframe`: read a dataset's rows in Spark.
 
 Python on the executors reads and decodes the rows. The driver lists and plans once, and each task
-gets some of the row groups. Partitions and their rows keep the storage order.
+gets some of the row groups. Partitions and their rows keep the storage order. The driver handles rows that
+a table has deleted: it sends the executors the rows to read.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ import pyarrow as pa
 from ...apps.tools.copying import stored_schema, to_stored
 from ...base.process.dataclass import dataclass
 from ...dataset.dataset import StoredDataset
+from ...dataset.row_groups import RowGroups
 from ...engine.columns.arrow_columns import to_arrow
 from ...engine.columns.batch import Column, rows_of
 from ...engine.columns.null_elements import output_memory
@@ -34,7 +37,7 @@ from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.element import output_of
 from ...schema.field import Unischema, UnischemaField, match_names
 from ...schema.spark_types import as_spark_takes_it, pyspark_types, spark_type, to_spark
-from .parts import DatasetPart
+from ...storage.files import FileListing
 from .session import context_of
 
 if TYPE_CHECKING:
@@ -254,3 +257,39 @@ def _row_bytes(field: UnischemaField) -> int:
     if not field.is_fixed or is_string_like(field.dtype):
         return _VARIABLE_BYTES if field.shape else 64
     return delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
+
+
+class DatasetPart(StoredDataset):
+    """The part of ``dataset`` with the given ``row_groups`` (ascending), which go to one executor.
+
+    It can be pickled, so the executor does not list or plan again. Its files and row groups are numbered from 0.
+    """
+
+    def __init__(self, dataset: StoredDataset, row_groups: np.ndarray) -> None:
+        groups = dataset.row_groups
+        files, file = np.unique(groups.file[row_groups], return_inverse=True)
+        self._listing = FileListing(
+            filesystem=dataset.filesystem,
+            roots=dataset.roots,
+            files=tuple(dataset.files[number] for number in files.tolist()),
+            metadata_files=(),
+        )
+        self._located = {}
+        self.verify = dataset.verify
+        self.max_value_bytes = dataset.max_value_bytes
+        self.table = dataset.table
+        if self.table is not None:
+            self.table = replace(self.table, files=tuple(self.table.files[number] for number in files.tolist()))
+        partitions = {name: values.take(pa.array(files)) for name, values in dataset.partitions.items()}
+        self.__dict__.update(
+            index=None,
+            deleted={},
+            row_groups=RowGroups(
+                file=file.astype(np.int64), group=groups.group[row_groups], rows=groups.rows[row_groups]
+            ),
+            _described=(dataset.schema, {}, partitions),
+            types=dataset.types,
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "footers"}

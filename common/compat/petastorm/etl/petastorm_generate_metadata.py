@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pydoc import locate
 
-from ....apps.tools.generating import generate_metadata
+from ....apps.tools.stored_schema import generate_metadata
 from ....base.errors import SchemaError
 from ..unischema import Unischema
 from .dataset_metadata import get_schema_from_dataset_url

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from ....apps.tools.index_json import indexes_from_metadata, indexes_to_metadata
-from ....apps.tools.metadata_file import read_metadata, write_metadata
+from ....apps.tools.metadata_file import indexes_from_metadata, indexes_to_metadata, read_metadata, write_metadata
 from ....base.errors import DatasetError
 from ....base.progress import thread_pool
 from ....schema.petastorm_metadata import (

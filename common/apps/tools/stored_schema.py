@@ -1,4 +1,7 @@
-"""`migrate` converts a Petastorm dataset's pickled metadata to JSON, in place. Data files are not changed.
+"""Writes the schema of a dataset to its metadata. Data files are not changed.
+
+`generate_metadata` writes ``_common_metadata`` for plain Parquet files, or for a dataset that lost it. `migrate`
+converts a Petastorm dataset's pickled metadata to JSON, in place.
 
 Petastorm stores a pickled schema, pickled indexes and row-group counts in ``_common_metadata``. Some datasets lack that
 file and store the schema in the metadata of a data file or in the summary file ``_metadata``. `migrate` stores the same
@@ -13,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...base.errors import SchemaError
+from ...base.errors import DatasetError, SchemaError
 from ...base.process.dataclass import dataclass
-from ...dataset.dataset import StoredDataset
+from ...dataset.dataset import StoredDataset, first_schema
 from ...schema.field import SCHEMA_KEY, Unischema, schema_from_metadata, schema_to_metadata
 from ...schema.petastorm_metadata import (
     ROW_GROUP_COUNTS_KEY,
@@ -24,8 +27,7 @@ from ...schema.petastorm_metadata import (
     schema_from_petastorm,
 )
 from ...schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_SCHEMA_KEY
-from .index_json import indexes_to_metadata
-from .metadata_file import read_metadata, write_metadata
+from .metadata_file import indexes_to_metadata, read_metadata, write_metadata
 from .summary_file import apply_change, read_summary, summary_keys, without_keys
 
 _OLD_KEYS = (PETASTORM_SCHEMA_KEY, ROW_GROUP_INDEXES_KEY, ROW_GROUP_COUNTS_KEY)
@@ -130,3 +132,50 @@ def _schema_of_files(dataset: StoredDataset) -> Unischema:
 
 def _columns(stored: pa.Schema | None, dataset: StoredDataset) -> pa.Schema:
     return stored if stored is not None else dataset.footer(0).schema.to_arrow_schema()
+
+
+def generate_metadata(
+    url: str | os.PathLike[str],
+    schema: Unischema | None = None,
+    *,
+    overwrite: bool = False,
+    filesystem: object = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Unischema:
+    """Writes the schema of a directory of Parquet files as JSON, atomically. Returns the schema.
+
+    With the schema in place, readers know names, types and nullability without opening the data files, and files that
+    are added later must match it.
+
+    Args:
+        schema: the schema of a row, which may come from ``parquetry.petastorm``; ``None`` = infer it from the
+            Parquet columns. Codecs cannot be inferred.
+        overwrite: replaces an existing schema. Other metadata is kept.
+
+    Raises:
+        DatasetError: there is already a schema, or nothing exists at the URL.
+        SchemaError: the files lack a field of the given schema, or a column cannot become a tensor.
+    """
+    dataset = StoredDataset([os.fspath(url)], filesystem=filesystem, storage_options=storage_options)
+    root = dataset.directory("metadata")
+    stored = read_metadata(dataset.filesystem, root)
+    metadata = dict(stored.metadata or {}) if stored is not None else {}
+    if any(key.endswith(b"unischema.v1") for key in metadata) and not overwrite:
+        raise DatasetError(
+            f"dataset {root}: expected none, but _common_metadata already has a schema. Pass overwrite=True to replace "
+            "it, or use migrate for a Petastorm schema."
+        )
+    arrow = first_schema(dataset)[1]
+    if schema is None:
+        dataset.match(None)
+        schema = dataset.schema
+    else:
+        convert: Any = getattr(type(schema), "to_parquetry", None)  # schemas of parquetry.petastorm have it
+        schema = schema if convert is None else convert(schema)
+    stored = dataset.stored_names
+    missing = [name for name in schema.fields if name not in dataset.partitions and name.split(".")[0] not in stored]
+    lost = [name for name in missing if not schema[name].nullable]
+    if lost:
+        raise SchemaError(f"dataset {root}: expected columns for the fields {lost}, found {sorted(stored)}.")
+    write_metadata(dataset.filesystem, root, arrow.remove_metadata(), {**metadata, **schema_to_metadata(schema)})
+    return schema
