@@ -18,8 +18,8 @@ from parquetry.common import Pipeline
 from parquetry.common.base.errors import StateError
 from parquetry.common.plan.order.cursor import START, Cursor, Origin
 from parquetry.common.plan.state import resume, state_of
+from parquetry.common.server.endpoints import ReaderEndpoint
 from parquetry.common.server.own_server import OwnServer
-from parquetry.common.server.reader_endpoint import ReaderEndpoint
 
 from .arrow_source import arrow_dataset
 from .arrow_versions import Reader

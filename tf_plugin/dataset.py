@@ -43,10 +43,8 @@ from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
 from .devices import prefetched_to
-from .graph_secrets import request_without_secrets
-from .iterator import EagerIterator
-from .source import NOTHING, Deferred, new_dataset_key, sidecar_command, source_dataset
-from .without_autotune import WithoutAutotune
+from .iterator import EagerIterator, WithoutAutotune
+from .source import NOTHING, Deferred, new_dataset_key, request_without_secrets, sidecar_command, source_dataset
 
 if TYPE_CHECKING:
     from typing import Self, Unpack

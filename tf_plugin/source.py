@@ -1,12 +1,18 @@
 """`source_dataset`: the source dataset over the C++ op. `new_dataset_key`: the key that counts its iterators.
 
+`request_without_secrets`: the request with a token in place of the credentials, which stay in this process and out of
+its graphs. The op's client puts them back when it sends the request to a sidecar.
+
 `Deferred`: the parts of the op's request that are unknown until the graph runs, such as a shard or a URL.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import tensorflow as tf
@@ -18,14 +24,17 @@ from parquetry.common.plan.options import Options
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, STALL_TIMEOUT_FLAG, python_command
 from parquetry.common.transport.sidecar.request import may_share_process
+from parquetry.common.transport.sidecar.request_secrets import digest_of, for_graph, with_token
 
-from .build import load_ops
+from .build import library_path, load_ops
 from .elements import in_one_tensor, leaves_of, structured
 
 SIDECAR_MODULE = "parquetry.common.sidecar"
 
 _ordinals: dict[str, int] = {}
 _ordinals_lock = ForkLock()
+_secrets_of: dict[str, list[str]] = {}  # by the digest of the request without them
+_secrets_lock = ForkLock()
 
 
 def sidecar_command(request: str, options: Options) -> list[str]:
@@ -149,3 +158,31 @@ class Deferred:
 
 
 NOTHING = Deferred()
+
+
+def request_without_secrets(request: str) -> str:
+    """Returns the request for a graph.
+
+    The token does not depend on the credentials, so that all trainers of a tf.data service register equal datasets.
+    """
+    public, secrets = for_graph(request)
+    if not secrets:
+        return request
+    digest, text = digest_of(public), json.dumps(secrets)
+    with _secrets_lock:
+        kept = _secrets_of.setdefault(digest, [])
+        if text not in kept:
+            kept.append(text)
+        token = f"{digest}-{kept.index(text)}"
+    _library().parquetry_keep_secrets(token.encode(), text.encode())
+    return with_token(public, token)
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.PyDLL:
+    """The library of the op, which TensorFlow has loaded."""
+    load_ops()
+    library = ctypes.PyDLL(str(library_path()))
+    library.parquetry_keep_secrets.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    library.parquetry_keep_secrets.restype = None
+    return library

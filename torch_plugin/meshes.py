@@ -2,7 +2,9 @@
 
 Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. So rows are split only
 along a mesh's data-parallel dimensions, and ranks with the same position in these dimensions read the same part. The
-name of a dimension says whether it is data parallel. If another mesh of this process shows that two ranks hold parts of
+parts of a dimension's name say whether it is data parallel: ``dp_shard_cp`` is data parallel (``dp``, ``shard``) and
+context parallel (``cp``). The words are those of PyTorch, torchtitan (``torchtitan/distributed/parallel_dims.py``),
+Megatron and DeepSpeed. If another mesh of this process shows that two ranks hold parts of
 one model, splitting rows between them is an error. If a name is ambiguous, a dimension that you pass to
 ``shard(mesh=)`` counts as data parallel.
 """
@@ -11,8 +13,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import sys
 from collections.abc import Iterable
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -20,13 +24,37 @@ import torch.distributed as dist
 from parquetry.common.base.errors import PipelineError
 from parquetry.common.base.process.dataclass import dataclass
 
-from .mesh_names import Meaning, role_of
-
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 _LOG = logging.getLogger(__name__)
+_DATA = frozenset({"dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard", "batch"})
+_MODEL = frozenset(
+    {"tp", "tensor", "cp", "context", "sp", "seq", "sequence", "pp", "pipe", "pipeline", "stage", "mp", "model", "etp"}
+)
+_EXPERT = frozenset({"ep", "expert", "experts", "moe", "edp", "efsdp"})
+_FLATTENED = frozenset({"loss"})  # torchtitan's: the data-parallel dimensions together with cp
+
+
+class Meaning(Enum):
+    """What ranks that differ only in one dimension of a mesh read.
+
+    Attributes:
+        DATA: different rows.
+        MODEL: the same rows, because each holds a part of one model.
+        BOTH: dimensions of both kinds were flattened into this one.
+        EXPERT: expert parallel: usually different rows, but that depends on the model.
+        UNKNOWN: the name does not say.
+    """
+
+    DATA = "data"
+    MODEL = "model"
+    BOTH = "both"
+    EXPERT = "expert"
+    UNKNOWN = "unknown"
+
+
 _OPEN = (Meaning.EXPERT, Meaning.UNKNOWN)
 _sharded_along: set[tuple[str, frozenset[int]]] = set()  # dimensions that were passed to shard(mesh=), with their ranks
 
@@ -236,3 +264,28 @@ def _by_mesh(names: list[str]) -> str:
 
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
+
+
+def role_of(name: str) -> Meaning:
+    """Returns the role of a dimension, judging by the parts of its name.
+
+    >>> role_of("dp_replicate"), role_of("tensor_parallel"), role_of("dp_shard_cp"), role_of("ep")
+    (<Meaning.DATA: 'data'>, <Meaning.MODEL: 'model'>, <Meaning.BOTH: 'both'>, <Meaning.EXPERT: 'expert'>)
+    """
+    parts = words_of(name)
+    if parts & _EXPERT:
+        parts -= {"model"}  # Megatron's expert_model_parallel
+        if "tensor" in parts and not parts & _DATA:
+            return Meaning.MODEL  # expert_tensor_parallel: an expert is split
+    if parts & _FLATTENED or (parts & _MODEL and parts & (_DATA | _EXPERT)):
+        return Meaning.BOTH
+    if parts & _MODEL:
+        return Meaning.MODEL
+    if parts & _EXPERT:
+        return Meaning.EXPERT
+    return Meaning.DATA if parts & _DATA else Meaning.UNKNOWN
+
+
+def words_of(name: str) -> set[str]:
+    """Returns the words in a name, without numbers: ``dp_shard2`` and ``dpShard`` have ``dp`` and ``shard``."""
+    return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))

@@ -22,9 +22,9 @@ from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.base.process.forks import leave_to_parent
 
 from .devices import DeviceCopies, copies_to
+from .loader_state import Position, dataset_of, position_of
 from .nested import NestedTensors
 from .pinned_regions import PINNED_BATCHES
-from .positions import Position, dataset_of, position_of
 from .torch_internals import Jagged, jagged, jagged_parts
 
 Move = Callable[[torch.Tensor], torch.Tensor]

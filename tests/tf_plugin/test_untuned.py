@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import debug_mode  # the public function cannot be undone
 
 from parquetry.common import NdarrayCodec, TensorCodec, Unischema, UnischemaField, write_dataset
-from parquetry.tf_plugin import ParquetDataset, without_autotune
+from parquetry.tf_plugin import ParquetDataset, iterator
 from parquetry.tf_plugin.iterator import EagerIterator
 
 ROWS, BATCH = 24, 4
@@ -175,7 +175,7 @@ def test_fit_reads_without_the_autotuner(url: str, monkeypatch: pytest.MonkeyPat
             super().__init__(dataset, *more)
             found.append(dataset.options().autotune.enabled)
 
-    monkeypatch.setattr(without_autotune, "EagerIterator", Noted)
+    monkeypatch.setattr(iterator, "EagerIterator", Noted)
     model = tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(1)])
     model.compile(loss="mse")
     model.fit(rows(url).as_tuple("x", "y").prefetch(2), epochs=2, verbose=0, shuffle=False)

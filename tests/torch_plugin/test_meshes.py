@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parquetry.common.base.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, meshes, mix
-from parquetry.torch_plugin.mesh_names import Meaning, role_of
+from parquetry.torch_plugin.meshes import Meaning, role_of
 
 FACES = [ParquetIterable, ParquetPipe, ParquetNode]
 ROWS = list(range(60))
