@@ -1,4 +1,4 @@
-"""Row numbers of large selections: `matching_rows` finds them slice by slice, `joined` lays them end to end.
+"""Row numbers of large selections: they are found slice by slice, and `joined` lays them end to end.
 
 Up to `MOST_BYTES` they are in memory, and beyond in a temporary file, which is mapped: the system can drop its pages
 and read them again. The result is an int32 array in either case.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from ...storage.temporary import NoRoomError, TemporaryBuffer, forget
 
@@ -24,23 +23,6 @@ _AT_ONCE = 1 << 20
 _ROW_BYTES = 4
 _in_files: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 """The arrays in temporary files, by their ids."""
-
-
-def matching_rows(tables: Iterable[pa.Table], test: Callable[[pa.Table], np.ndarray], wanted: RowNumbers) -> np.ndarray:
-    """Returns the wanted rows for which a predicate is true, ascending int32.
-
-    Args:
-        tables: consecutive slices of a row group's columns, at least one.
-        test: returns a bool for each row of a slice.
-    """
-
-    def found() -> Iterable[np.ndarray]:
-        first = 0
-        for table in tables:
-            yield _chosen(test(table), wanted, first)
-            first += table.num_rows
-
-    return joined(found())
 
 
 def joined(parts: Iterable[np.ndarray]) -> np.ndarray:
@@ -60,12 +42,25 @@ def joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *held])
 
 
+def rows_in(rows: RowNumbers, first: int, end: int) -> RowNumbers:
+    """Returns the rows from ``first`` to ``end - 1`` without a copy."""
+    if isinstance(rows, range):
+        return range(max(rows.start, first), min(rows.stop, end))
+    begin, stop = np.searchsorted(rows, np.array([first, end], rows.dtype))  # of another type, it would copy all rows
+    return rows[begin:stop]
+
+
 def rows_between(rows: RowNumbers, first: int, end: int) -> np.ndarray:
     """Returns the wanted rows of a slice, by their numbers in the slice, which holds rows ``first .. end - 1``."""
+    part = rows_in(rows, first, end)
+    return (np.arange(part.start, part.stop) if isinstance(part, range) else part) - first
+
+
+def rows_where(mask: np.ndarray, rows: RowNumbers, first: int) -> np.ndarray:
+    """Returns the rows of a slice for which its mask is true, ascending int32. The slice begins at row ``first``."""
     if isinstance(rows, range):
-        return np.arange(max(rows.start, first), min(rows.stop, end)) - first
-    begin, stop = np.searchsorted(rows, np.array([first, end], rows.dtype))  # of another type, it would copy all rows
-    return rows[begin:stop] - first
+        return (np.flatnonzero(mask[rows.start - first : rows.stop - first]) + rows.start).astype(np.int32)
+    return np.asarray(rows[mask[rows - first]], np.int32)
 
 
 def forget_rows(rows: np.ndarray) -> None:
@@ -101,13 +96,3 @@ def _append(file: TemporaryBuffer, part: np.ndarray) -> None:
     for first in range(0, len(part), _AT_ONCE):
         file.append(np.ascontiguousarray(part[first : first + _AT_ONCE], np.int32).data)
     forget_rows(part)
-
-
-def _chosen(mask: np.ndarray, wanted: RowNumbers, first: int) -> np.ndarray:
-    """Returns the wanted rows of a slice that begins at row ``first``, where its mask is true."""
-    if isinstance(wanted, range):
-        part = mask[max(0, wanted.start - first) : max(0, wanted.stop - first)]
-        return (np.flatnonzero(part) + max(first, wanted.start)).astype(np.int32)
-    begin, end = np.searchsorted(wanted, np.array([first, first + len(mask)], wanted.dtype))
-    rows = wanted[begin:end]
-    return np.asarray(rows[mask[rows - first]], np.int32)

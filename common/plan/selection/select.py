@@ -1,54 +1,39 @@
 """Evaluates the selecting steps of a pipeline to the exact rows, or window starts, of every row group.
 
-First, partitions and statistics prune row groups. Then the predicate's columns (and, for windows, timestamp and group)
-of the remaining row groups are read in parallel. A row group that the statistics prove to match needs no read.
+Adjacent filters are one pass over the data (`conditions`). Windows read the timestamp and the group of the row groups
+that remain, in parallel.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import singledispatch
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ...base.errors import DatasetError, PipelineError, SchemaError
-from ...base.memory.arrow_views import as_arrow
-from ...base.process.dataclass import dataclass
-from ...base.process.forks import pc
+from ...base.errors import DatasetError
 from ...base.progress import in_parallel
 from ...dataset.dataset import StoredDataset
-from ...parquet.nested import not_null_mask, take_rows
-from ...schema.field import UnischemaField
 from ...stages.base import Decision, Stage
 from ...stages.measure import Measure
 from ...stages.ngram import Ngram
-from ...stages.nulls import Nulls
-from ...stages.predicates.expression import Call, FieldRef, Node, field_names, parse_expression, walk
-from ...stages.predicates.row_mask import row_mask
 from ...stages.shard import ShardRowGroups
 from ...stages.take import Skip, Take
-from ...stages.where import Where, WhereColumn, WhereFunction
-from .growing_rows import matching_rows
-from .pruning import prune
+from ...stages.where import WhereFunction
+from .conditions import CONDITIONS, conditions_of, matching
 from .refused import NOTHING_REFUSED, RefusedRows, all_refused, refused_in
-from .rows import RowNumbers, RowSet, all_rows, rows_between
+from .rows import RowSet, all_rows
 from .selection import Report, Selection
 from .sequences import gap_of, groups_of, scattered_note, sequences_of, stamps_of_rows, with_numbered_groups
-from .statistics import column_bytes, column_statistics
+from .stored_rows import ReadStored, RowPredicate, StoredRows
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 _LOGGER = logging.getLogger(__name__)
-ReadStored = Callable[[int, Sequence[UnischemaField]], Iterable[pa.Table]]
-"""Reads columns of a row group in the dataset's types, named by field, including partition columns.
-
-It yields consecutive slices, at least one, so that large row groups take little memory.
-"""
-RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
-"""Evaluates a Python predicate on rows of a row group: (stage, row group, rows) -> bool mask."""
 
 
 def evaluate(
@@ -72,75 +57,43 @@ def evaluate(
         PipelineError: an expression does not fit the columns.
     """
     selection = begin or every_row(dataset)
-    stored = _Stored(dataset=dataset, read=read, test=test, threads=threads)
+    stored = StoredRows(dataset=dataset, read=read, test=test, threads=threads)
     cut = False
-    for step in steps:
+    for adjacent in _passes(steps):
         before = selection.num_items
-        selection = _selected(step, stored, selection)
-        cut = cut or (step.decides is Decision.CUT and selection.num_items < before)
+        if isinstance(adjacent[0], CONDITIONS):
+            selection = matching(selection, conditions_of(dataset, adjacent), stored)
+        else:
+            selection = _selected(adjacent[0], stored, selection)
+        cut = cut or (adjacent[0].decides is Decision.CUT and selection.num_items < before)
         if not cut:
             selection = replace(selection, matched=selection.num_items)
     return selection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
-    """Where the steps find the rows; see `evaluate`."""
-
-    dataset: StoredDataset
-    read: ReadStored
-    test: RowPredicate
-    threads: int
-
-    def read_rows(
-        self, row_group: int, fields: Sequence[UnischemaField], rows: RowSet
-    ) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Yields columns of the selected rows of a row group in slices, and the numbers of these rows."""
-        numbers, first = rows.numbers(row_group), 0
-        for table in self.read(row_group, fields):
-            chosen = rows_between(numbers, first, first + table.num_rows)
-            yield table if len(chosen) == table.num_rows else take_rows(table, as_arrow(chosen)), chosen + first
-            first += table.num_rows
-
-    def read_bytes(self, names: Sequence[str], row_groups: np.ndarray) -> int:
-        """Returns the stored bytes of columns in row groups."""
-        stored = [name for name in names if name not in self.dataset.partitions]
-        return sum(column_bytes(self.dataset, int(found), stored) for found in row_groups) if stored else 0
+def _passes(steps: Iterable[Stage]) -> Iterator[list[Stage]]:
+    """Yields the steps one by one, and adjacent filters that are conditions together."""
+    for are_conditions, adjacent in groupby(steps, lambda step: isinstance(step, CONDITIONS)):
+        if are_conditions:
+            yield [*adjacent]
+        else:
+            yield from ([step] for step in adjacent)
 
 
 @singledispatch
-def _selected(step: Stage, stored: _Stored, selection: Selection) -> Selection:
+def _selected(step: Stage, stored: StoredRows, selection: Selection) -> Selection:
     """Returns the selection after a step. Each kind of step is registered below."""
     raise NotImplementedError(step)
 
 
 @_selected.register
-def _take(step: Take, stored: _Stored, selection: Selection) -> Selection:
+def _take(step: Take, stored: StoredRows, selection: Selection) -> Selection:
     return selection.slice(0, step.count)
 
 
 @_selected.register
-def _skip(step: Skip, stored: _Stored, selection: Selection) -> Selection:
+def _skip(step: Skip, stored: StoredRows, selection: Selection) -> Selection:
     return selection.slice(step.count, None)
-
-
-@_selected.register
-def _drop_nulls(step: Nulls, stored: _Stored, selection: Selection) -> Selection:
-    dataset = stored.dataset
-    for pattern in dataset.match(step.patterns):
-        name = dataset.image_bytes.get(pattern, pattern)
-        if dataset.schema[name].is_list:  # there are no statistics to prune lists with
-            text = f"nulls('drop', {name!r})"
-            selection = _by_column(stored, selection, dataset.schema[name], not_null_mask, text)
-        else:
-            selection = _where(Where.of(pc.is_valid(pc.field(*name.split(".")))), stored, selection)
-    return selection
-
-
-def _with_rows(selection: Selection, rows: RowSet, **about: Any) -> Selection:
-    """Returns the selection with fewer rows; ``about`` is for its `Report`."""
-    report = Report(rows_before=selection.rows.total, rows_after=rows.total, **about)
-    return replace(selection, rows=rows, reports=(*selection.reports, report))
 
 
 def live_rows(dataset: StoredDataset) -> RowSet:
@@ -159,61 +112,7 @@ def every_row(dataset: StoredDataset) -> Selection:
 
 
 @_selected.register
-def _where(step: Where, stored: _Stored, selection: Selection) -> Selection:
-    dataset, rows, expression = stored.dataset, selection.rows, step.expression
-    node = parse_expression(expression)
-    for ref in walk(node):
-        if isinstance(ref, FieldRef) and ref.name in dataset.refused:
-            reason = dataset.refused[ref.name].removesuffix(" Deselect it with select(...) or fields=[...].")
-            raise SchemaError(
-                f"where({step.text}): {reason} Filters read only columns that can become fields. Filter by another "
-                "column, or store what you test in a column of its own."
-            )
-    names = field_names(node, list(dataset.schema.fields))
-    fields = [dataset.schema[name] for name in names]
-    looked_into = _looked_into(node)
-    for field in fields:
-        if field.storage.coded and field.name in looked_into:
-            raise PipelineError(
-                f"where({step.text}): field '{field.name}' is stored encoded ({type(field.storage).__name__}), so an "
-                f"expression cannot look into it. Use where(function, fields=['{field.name}'])."
-            )
-    row_groups = len(dataset.row_groups)
-    statistics = {name: column_statistics(dataset, name) for name in names}
-    verdict = prune(node, statistics, row_groups)
-    alive = rows.counts > 0
-    partitions = prune(
-        node, {name: known for name, known in statistics.items() if name in dataset.partitions}, row_groups
-    )
-    undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
-
-    def matching(row_group: int) -> np.ndarray:
-        tables = stored.read(row_group, fields)
-        return matching_rows(tables, lambda table: row_mask(table, expression), rows.numbers(row_group))
-
-    chosen = in_parallel(matching, undecided.tolist(), f"filtering by {step.text}", stored.threads)
-    kept = rows.keep_row_groups(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
-    return _with_rows(
-        selection,
-        kept,
-        step=str(step),
-        row_groups=int(alive.sum()),
-        pruned=int((alive & ~verdict.may_match).sum()),
-        proven=int((alive & verdict.all_match).sum()),
-        read=len(undecided),
-        read_bytes=stored.read_bytes(names, undecided),
-        pruned_by=_pruned_by(alive & ~verdict.may_match, alive & ~partitions.may_match),
-    )
-
-
-def _pruned_by(pruned: np.ndarray, by_partitions: np.ndarray) -> str:
-    """Says how many of the pruned row groups were excluded by partitions, and how many only by statistics."""
-    counts = {"partitions": int((pruned & by_partitions).sum()), "statistics": int((pruned & ~by_partitions).sum())}
-    return ", ".join(f"{count:,} by {what}" for what, count in counts.items() if count)
-
-
-@_selected.register
-def _shard_row_groups(step: ShardRowGroups, stored: _Stored, selection: Selection) -> Selection:
+def _shard_row_groups(step: ShardRowGroups, stored: StoredRows, selection: Selection) -> Selection:
     """Selects the rows of every ``num_shards``-th row group, or the windows that begin there."""
     rows, before = selection.rows, selection.num_items
     is_own = np.arange(len(rows.whole)) % step.num_shards == step.index
@@ -236,7 +135,7 @@ def _shard_row_groups(step: ShardRowGroups, stored: _Stored, selection: Selectio
 
 
 @_selected.register
-def _measured(step: Measure, stored: _Stored, selection: Selection) -> Selection:
+def _measured(step: Measure, stored: StoredRows, selection: Selection) -> Selection:
     """Measures all selected rows, in storage order."""
     dataset, rows = stored.dataset, selection.rows
     row_groups = np.flatnonzero(rows.counts > 0).tolist()
@@ -297,99 +196,30 @@ def _without(selection: Selection, refused: RefusedRows, row_groups: int) -> Sel
     )
 
 
-def _looked_into(node: Node) -> set[str]:
-    """Returns the fields whose values an expression reads. A null test alone reads no values."""
-    if isinstance(node, FieldRef):
-        return {node.name}
-    if not isinstance(node, Call):
-        return set()
-    if node.name in ("is_valid", "is_null") and isinstance(node.args[0], FieldRef):
-        return set()
-    return set().union(*(_looked_into(argument) for argument in node.args))
-
-
 @_selected.register
-def _where_column(step: WhereColumn, stored: _Stored, selection: Selection) -> Selection:
-    dataset, rows, name = stored.dataset, selection.rows, step.predicate.field
-    field = dataset.schema[name]
-    if field.storage.coded:
-        raise PipelineError(
-            f"where({step.predicate}): field '{name}' is stored encoded, so its values cannot be compared. "
-            f"Use where(function, fields=['{name}'])."
-        )
-    if name not in dataset.partitions:
+def _where_function(step: WhereFunction, stored: StoredRows, selection: Selection) -> Selection:
+    before = selection.rows
+    row_groups = np.flatnonzero(before.counts > 0)
 
-        def test(column: pa.ChunkedArray) -> np.ndarray:
-            return np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, column.chunks)])
-
-        return _by_column(stored, selection, field, test, str(step))
-    alive = rows.counts > 0
-    verdict = step.predicate.mask(dataset.partitions[name])[dataset.row_groups.file]
-    pruned = int((alive & ~verdict).sum())
-    return _with_rows(
-        selection,
-        rows.keep_row_groups(verdict),
-        step=str(step),
-        row_groups=int(alive.sum()),
-        pruned=pruned,
-        proven=int((alive & verdict).sum()),
-        pruned_by=f"{pruned:,} by partitions" if pruned else "",
-    )
-
-
-def _by_column(
-    stored: _Stored,
-    selection: Selection,
-    field: UnischemaField,
-    test: Callable[[pa.ChunkedArray], np.ndarray],
-    step: str,
-) -> Selection:
-    """Selects the rows for which ``test`` of a whole stored column is true (bool)."""
-
-    def keep(row_group: int, wanted: RowNumbers) -> np.ndarray:
-        return matching_rows(stored.read(row_group, [field]), lambda table: test(table.column(0)), wanted)
-
-    return _reading_all(stored, selection, keep, [field.name], step, step)
-
-
-@_selected.register
-def _where_function(step: WhereFunction, stored: _Stored, selection: Selection) -> Selection:
-    def keep(row_group: int, wanted: RowNumbers) -> np.ndarray:
-        rows = np.asarray(wanted, np.int64)
+    def keep(row_group: int) -> np.ndarray:
+        rows = before.of(row_group)
         return rows[stored.test(step, row_group, rows)]
 
-    return _reading_all(stored, selection, keep, step.fields, str(step), step.function.name)
-
-
-def _reading_all(
-    stored: _Stored,
-    selection: Selection,
-    keep: Callable[[int, RowNumbers], np.ndarray],
-    names: Sequence[str],
-    step: str,
-    called: str,
-) -> Selection:
-    """Selects the rows that ``keep`` returns for each row group and its rows so far."""
-    rows = selection.rows
-    row_groups = np.flatnonzero(rows.counts > 0)
-    chosen = in_parallel(
-        lambda row_group: keep(row_group, rows.numbers(row_group)),
-        row_groups.tolist(),
-        f"filtering by {called}",
-        stored.threads,
-    )
-    return _with_rows(
-        selection,
-        rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True))),
-        step=step,
+    chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step.function.name}", stored.threads)
+    rows = before.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
+    report = Report(
+        step=str(step),
         row_groups=len(row_groups),
         read=len(row_groups),
-        read_bytes=stored.read_bytes(names, row_groups),
+        read_bytes=stored.read_bytes(step.fields, row_groups),
+        rows_before=before.total,
+        rows_after=rows.total,
     )
+    return replace(selection, rows=rows, reports=(*selection.reports, report))
 
 
 @_selected.register
-def _ngram(step: Ngram, stored: _Stored, selection: Selection) -> Selection:
+def _ngram(step: Ngram, stored: StoredRows, selection: Selection) -> Selection:
     dataset, rows = stored.dataset, selection.rows
     row_groups = np.flatnonzero(rows.counts > 0)
     names = list(step.reads)

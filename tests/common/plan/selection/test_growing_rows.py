@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline
-from parquetry.common.plan.selection import growing_rows, select, store
-from parquetry.common.plan.selection.growing_rows import joined, matching_rows
+from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.plan.selection import growing_rows, store
+from parquetry.common.plan.selection.growing_rows import joined, rows_in, rows_where
 from parquetry.common.plan.selection.rows import RowNumbers
 from parquetry.common.stages.predicates.column_predicates import hash_split
 from parquetry.common.storage import temporary
@@ -30,8 +31,11 @@ def test_rows_are_those_whose_mask_is_true(masks: list[list[bool]], data: st.Dat
     if data.draw(st.booleans()):
         kept = data.draw(st.lists(st.booleans(), min_size=len(mask), max_size=len(mask)))
         wanted = np.flatnonzero(kept).astype(data.draw(st.sampled_from([np.int32, np.int64])))
-    tables = [pa.table({"keep": pa.array(part, pa.bool_())}) for part in masks]
-    found = matching_rows(tables, lambda table: table.column(0).to_numpy(), wanted)
+    firsts = np.cumsum([0, *map(len, masks)]).tolist()
+    found = joined(
+        rows_where(np.array(part, bool), rows_in(wanted, first, first + len(part)), first)
+        for part, first in zip(masks, firsts[:-1], strict=True)
+    )
     assert found.tolist() == [row for row in wanted if mask[row]]
     assert found.dtype == np.int32
 
@@ -93,10 +97,10 @@ def test_row_groups_beyond_the_limit_give_the_same_rows_in_slices(
 ) -> None:
     def selected(memory_limit: int) -> tuple[list[tuple[int, int]], int]:
         sizes: list[int] = []
-        find = select.matching_rows
+        read = Fetcher.stored_slices
 
-        def recording(tables: Iterator[pa.Table], test: object, wanted: RowNumbers) -> np.ndarray:
-            return find((sizes.append(table.num_rows) or table for table in tables), test, wanted)
+        def recording(fetcher: Fetcher, row_group: int) -> Iterator[pa.Table]:
+            return (sizes.append(table.num_rows) or table for table in read(fetcher, row_group))
 
         def places() -> list[tuple[int, int]]:
             rows = CHAINS[chain](Pipeline(url, executor="threads", memory_limit=memory_limit)).plan().selection.rows
@@ -104,7 +108,7 @@ def test_row_groups_beyond_the_limit_give_the_same_rows_in_slices(
 
         monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / f"cache {memory_limit}"))
         with monkeypatch.context() as patch:
-            patch.setattr(select, "matching_rows", recording)
+            patch.setattr(Fetcher, "stored_slices", recording)
             found = places()
             count = len(sizes)
             assert places() == found  # from the stored selection
