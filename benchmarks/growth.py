@@ -1,0 +1,195 @@
+"""How the cost of filters grows: ``python -m benchmarks.growth``.
+
+Prints, for each kind of work at three sizes, its cost, that of the comparison, their ratio, and the exponent of the
+cost: 1 if the cost grows as the size does, 0 if it does not grow. Costs are processor seconds, or counts of reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from parquetry.common import Pipeline
+from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.parquet import footers
+from parquetry.common.plan.selection import conditions
+
+GROUP_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The cost of work of one size, and of the same work in another way."""
+
+    size: int
+    cost: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of work: what its size counts, and what its cost and the comparison are."""
+
+    size: str
+    cost: str
+    measure: Callable[[Path, int], Cost]
+    sizes: tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Reads of row groups, footers read, and expressions evaluated (each builds its sets)."""
+
+    reads: int = 0
+    footers: int = 0
+    evaluations: int = 0
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Counts what pipelines do in this process while the block runs."""
+    counts = Counts()
+    read, load, mask = Fetcher.stored_slices, footers.load_footer, conditions.row_mask
+
+    def reading(fetcher: Fetcher, row_group: int) -> Iterator[pa.Table]:
+        counts.reads += 1
+        return read(fetcher, row_group)
+
+    def loading(*arguments: object) -> pq.FileMetaData:
+        counts.footers += 1
+        return load(*arguments)  # type: ignore[arg-type]  # passes on what it got
+
+    def evaluating(table: pa.Table, expression: pc.Expression) -> np.ndarray:
+        counts.evaluations += 1
+        return mask(table, expression)
+
+    with (
+        mock.patch.object(Fetcher, "stored_slices", reading),
+        mock.patch.object(footers, "load_footer", loading),
+        mock.patch.object(conditions, "row_mask", evaluating),
+    ):
+        yield counts
+
+
+def written(folder: Path, row_groups: int, group_rows: int = GROUP_ROWS) -> str:
+    """Writes a file of shuffled numbers, once, and returns its folder."""
+    target = folder / f"{row_groups}-{group_rows}"
+    if not target.exists():
+        target.mkdir(parents=True)
+        numbers = np.random.default_rng(1).permutation(row_groups * group_rows * 4)[: row_groups * group_rows]
+        pq.write_table(pa.table({"id": numbers}), target / "0.parquet", row_group_size=group_rows)
+    return str(target)
+
+
+def partitioned(folder: Path, files: int) -> str:
+    """Writes a folder of partitions with a file each, once, and returns it."""
+    target = folder / f"parts-{files}"
+    for number in range(0 if target.exists() else files):
+        part = target / f"part={number}"
+        part.mkdir(parents=True)
+        pq.write_table(pa.table({"id": np.arange(4)}), part / "0.parquet")
+    return str(target)
+
+
+def members(folder: Path, values: int) -> Cost:
+    """Processor seconds of a filter by a set, with Arrow's."""
+    url = written(folder, 128)
+    chosen = np.random.default_rng(2).choice(128 * GROUP_ROWS * 4, values, replace=False)
+    return _against_arrow(url, pc.field("id").isin(pa.array(chosen)), values)
+
+
+def groups_of_members(folder: Path, row_groups: int) -> Cost:
+    """Processor seconds of a filter by a set of 100,000 values, with Arrow's."""
+    url = written(folder, row_groups)
+    chosen = np.random.default_rng(2).choice(row_groups * GROUP_ROWS * 4, 100_000, replace=False)
+    return _against_arrow(url, pc.field("id").isin(pa.array(chosen)), row_groups)
+
+
+def _against_arrow(url: str, expression: pc.Expression, size: int) -> Cost:
+    began = time.process_time()
+    rows = pads.dataset(url).to_table(columns=["id"], filter=expression).num_rows
+    arrow = time.process_time() - began
+    began = time.process_time()
+    assert len(Pipeline(url, executor="threads").where(expression)) == rows
+    return Cost(size=size, cost=time.process_time() - began, other=arrow)
+
+
+def filters(folder: Path, count: int) -> Cost:
+    """Reads of row groups by adjacent filters, and by one filter that joins them."""
+    url = written(folder, 16, 512)
+    # Statistics do not decide these.
+    each = [pc.field("id") != 10_000 + number for number in range(count)]
+    one_by_one, joined = Pipeline(url, executor="threads"), each[0]
+    for expression in each:
+        one_by_one = one_by_one.where(expression)
+    for expression in each[1:]:
+        joined = joined & expression
+    with counting() as counts:
+        rows = len(one_by_one)
+    with counting() as once:
+        assert len(Pipeline(url, executor="threads").where(joined)) == rows
+    return Cost(size=count, cost=counts.reads, other=once.reads)
+
+
+def partitions(folder: Path, files: int) -> Cost:
+    """Footers that are read for a filter by a partition that one file has, and the files that match."""
+    rows = Pipeline(partitioned(folder, files), executor="threads").where(pc.field("part") == 1)
+    with counting() as counts:
+        assert len(rows) == 4
+    return Cost(size=files, cost=counts.footers, other=1)
+
+
+KINDS = {
+    "values of isin": Kind(size="values", cost="s, Arrow", measure=members, sizes=(1_000, 27_000, 735_000)),
+    "row groups of isin": Kind(size="row groups", cost="s, Arrow", measure=groups_of_members, sizes=(32, 256, 2_048)),
+    "filters": Kind(size="filters", cost="reads, joined by &", measure=filters, sizes=(2, 10, 50)),
+    "partitions": Kind(size="files", cost="footers, files that match", measure=partitions, sizes=(30, 300, 3_000)),
+}
+
+
+def exponent(costs: Sequence[Cost]) -> float:
+    """Returns the power of the size as which the cost grows, by least squares."""
+    slope, _ = np.polyfit(np.log([each.size for each in costs]), np.log([each.cost for each in costs]), 1)
+    return float(slope)
+
+
+def measure(kind: Kind, folder: Path, share: float = 1.0) -> list[Cost]:
+    """Returns the cost at each size, a ``share`` of the full ones, without what earlier runs kept."""
+    with tempfile.TemporaryDirectory() as kept, mock.patch.dict("os.environ", {"PARQUETRY_CACHE_DIR": kept}):
+        return [kind.measure(folder, max(1, int(size * share))) for size in kind.sizes]
+
+
+def main() -> None:
+    """Prints a line for each kind and size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the datasets are, or will be, written")
+    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    for name in arguments.kinds:
+        kind = KINDS[name]
+        costs = measure(kind, arguments.folder, arguments.share)
+        for each in costs:
+            ratio = each.cost / each.other
+            print(
+                f"{name}: {each.size:9,} {kind.size}: {each.cost:.6g} and {each.other:.6g} ({kind.cost}): {ratio:.2f}"
+            )
+        print(f"{name}: exponent {exponent(costs):.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

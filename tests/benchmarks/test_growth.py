@@ -1,0 +1,36 @@
+"""Costs of filters, as counts, do not grow faster than the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from benchmarks.growth import GROUP_ROWS, KINDS, Cost, counting, exponent, measure, written
+from parquetry.common import Pipeline
+
+
+def test_the_exponent_is_the_power_of_the_size() -> None:
+    assert exponent([Cost(size=size, cost=size**2, other=1) for size in (1, 10, 100)]) == pytest.approx(2)
+
+
+@pytest.mark.nightly
+def test_reads_do_not_grow_with_the_number_of_filters(tmp_path: Path) -> None:
+    assert {each.cost for each in measure(KINDS["filters"], tmp_path)} == {16}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("values", [10, 20_000, 200_000])
+def test_sets_are_built_for_at_least_as_many_rows_as_they_have_values(
+    tmp_path: Path, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
+    row_groups = 32
+    url = written(tmp_path, row_groups)
+    with counting() as counts:
+        members = np.linspace(0, 4 * row_groups * GROUP_ROWS, values, dtype=np.int64)
+        assert len(Pipeline(url, executor="threads").where(pc.field("id").isin(members))) > 0
+    assert counts.reads == row_groups
+    assert counts.evaluations <= min(row_groups, 1 + row_groups * GROUP_ROWS // values)
