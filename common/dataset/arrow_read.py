@@ -22,10 +22,11 @@ from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
 from ..base.urls import clean_cause
 from ..parquet.checksums import WRONG_CHECKSUMS, require_checksums
+from ..parquet.file_columns import file_columns
 from ..parquet.footers import CLEANED, REMOVED, remedy, why
-from ..parquet.int96 import bytes_footer, decode_int96, with_int96
-from ..parquet.native_decode import Leaves, leaves_of, read_by_core
-from ..parquet.nested import as_stored, has_extensions, stored_schema, with_whole_extensions
+from ..parquet.int96 import bytes_footer, decode_int96
+from ..parquet.native_decode import read_by_core
+from ..parquet.nested import as_stored
 from ..parquet.value_bounds import chunks_of, expanded_bytes, most_bytes, slice_rows, values_in_pages
 from ..storage.chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
 from ..storage.retries import is_local, retry_if_damaged, with_retries
@@ -42,7 +43,6 @@ _PIECE_BYTES = 4 << 20
 _PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
 _MOST_GROWTH = 1000  # of large columns, from the file to memory
-_MOST_SCHEMAS = 64  # of files that were read last
 _MOST_FITTING = 1 << 16  # of row groups and columns that were read last
 _LEVEL_ENCODINGS = frozenset({"RLE", "BIT_PACKED"})
 _RARE_ENCODINGS = frozenset({"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"})
@@ -131,7 +131,7 @@ def _read_table(dataset: StoredFiles, opened: _OpenGroup, place: str) -> pa.Tabl
         opened.footer,
         opened.group,
         opened.columns,
-        opened.leaves,
+        opened.file_columns.leaves,
         path=opened.path,
         key=opened.key,
         checked=dataset.verify != "never",
@@ -141,12 +141,13 @@ def _read_table(dataset: StoredFiles, opened: _OpenGroup, place: str) -> pa.Tabl
         _check_size(dataset, opened, others, place)
     if not columns:
         return opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
-    fields = [opened.schema.field(name) for name in columns]
+    schema = opened.file_columns.arrow
+    fields = [schema.field(name) for name in columns]
     arrays = list(columns.values())
     if others:
         table = opened.reader.read_row_group(opened.group, columns=others, use_threads=False)
         fields, arrays = [*fields, *table.schema], [*arrays, *table.columns]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=opened.schema.metadata))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=schema.metadata))
 
 
 def read_slices(
@@ -177,7 +178,7 @@ def read_slices(
             return
         place = describe_row_group(dataset, row_group)
         _check_size(dataset, opened, wanted, place)
-        leaves = _leaves(reader.metadata, wanted)
+        leaves = opened.file_columns.numbers(wanted)
         count = slice_rows(opened.source, reader, group, leaves, slice_bytes=slice_bytes)
         most, size = most_bytes_of_many(dataset.max_value_bytes), 0
         for batch in reader.iter_batches(count, row_groups=[group], columns=wanted, use_threads=False):
@@ -195,7 +196,7 @@ def read_slices(
 def _as_described(opened: _OpenGroup, table: pa.Table, place: str, first_row: int = 0) -> pa.Table:
     """Returns columns that Arrow read with the types of `_OpenGroup.stored`."""
     table = as_stored(table)
-    return decode_int96(table, opened.stored, place, first_row) if opened.has_int96 else table
+    return decode_int96(table, opened.file_columns.stored, place, first_row) if opened.file_columns.has_int96 else table
 
 
 def count_rows(dataset: StoredFiles, row_group: int, *, advice: str) -> int:
@@ -234,8 +235,7 @@ class _OpenGroup:
         group: the number of the row group in that footer.
         path: where the file is on a local disk; ``None`` if it is not.
         key: names the version of the file, and the row group.
-        schema, stored, leaves: the Arrow schema of the file, its `footer_schema`, and its `leaves_of`.
-        has_int96: whether the file has INT96 timestamps. Arrow's reader gives them as bytes.
+        file_columns: all columns of the file. Arrow's reader gives INT96 timestamps as bytes.
         columns: the columns to read.
     """
 
@@ -258,34 +258,13 @@ class _OpenGroup:
         self.columns: Sequence[str] = ()
         self._footer_key = file_key if footer.num_row_groups != 1 else self.key
         self._options = options
-        self.schema, self.stored, self.leaves, self.has_int96 = _schemas_of(file_key, footer)
+        self.file_columns = file_columns(file_key, footer)
 
     @cached_property
     def reader(self) -> pq.ParquetFile:
         """Arrow's reader. It need not be closed, because it does not own the file."""
-        footer = bytes_footer(self.footer, self._footer_key) if self.has_int96 else self.footer
+        footer = bytes_footer(self.footer, self._footer_key) if self.file_columns.has_int96 else self.footer
         return pq.ParquetFile(self.source, metadata=footer, **self._options)
-
-
-_Schemas = tuple[pa.Schema, pa.Schema, Leaves, bool]
-_schemas: LRUCache[str, _Schemas] = LRUCache(_MOST_SCHEMAS)
-
-
-def _schemas_of(key: str, footer: pq.FileMetaData) -> _Schemas:
-    """Returns the Arrow schema of a file, its `footer_schema`, its `leaves_of`, and whether it has INT96 timestamps.
-
-    They are kept, unless they depend on the extension types that this process has registered so far.
-    """
-    known = _schemas.get(key)
-    if known is not None:
-        return known
-    schema = footer.schema.to_arrow_schema()
-    plain = stored_schema(schema)
-    stored = with_int96(plain, footer)
-    schemas = schema, stored, leaves_of(footer, schema), stored is not plain
-    if not any(map(has_extensions, schema)):
-        _schemas.keep(key, schemas)
-    return schemas
 
 
 @contextmanager
@@ -324,19 +303,19 @@ def _opened_group(
                 group_in_file=int(dataset.row_groups.group[row_group]),
                 options=options,
             )
-            names = opened.columns = with_whole_extensions(choose(opened.stored), opened.schema)
+            names = opened.columns = opened.file_columns.with_whole_extensions(choose(opened.file_columns.stored))
             if chunks is not None:
                 fetch = _download_chunks if on_disk else _fetch_chunks
                 fetch(dataset, row_group, names, chunks)
             if dataset.verify == "always":
-                require_checksums(source, footer, group, _leaves(footer, names), place)
+                require_checksums(source, footer, group, opened.file_columns.numbers(names), place)
             try:
                 yield opened
             except (ParquetryError, TooLargeError):
                 raise
             except DAMAGE:
                 names = [_damaged(opened.reader, group, names)]
-                stored = _storage(footer, group, names)
+                stored = _storage(opened, names)
                 raise
     except (ParquetryError, TooLargeError):
         raise
@@ -375,7 +354,7 @@ _fitting: LRUCache[tuple[str, tuple[str, ...], int], bool] = LRUCache(_MOST_FITT
 
 def _most_grown(opened: _OpenGroup, columns: Sequence[str], most: int) -> int:
     """Returns how many bytes the columns may take in memory: ``most``, or many times their size in the file."""
-    chunks = chunks_of(opened.footer, opened.group, _leaves(opened.footer, columns))
+    chunks = chunks_of(opened.footer, opened.group, opened.file_columns.numbers(columns))
     return max(most, _MOST_GROWTH * sum(int(chunk.metadata.total_compressed_size) for chunk in chunks))
 
 
@@ -389,17 +368,18 @@ def _grown(place: str, most: int) -> DatasetError:
 def _size_of(opened: _OpenGroup, columns: Sequence[str], enough: int, *, by_pages: bool = False) -> int:
     """Returns the bytes of columns in memory, or more; see `most_bytes`."""
     rows = int(opened.footer.row_group(opened.group).num_rows)
+    schema = opened.file_columns.arrow
     total, others = 0, []
     for name in columns:
-        place = opened.schema.get_field_index(name)
-        kind = opened.schema.field(place).type if place >= 0 else None
+        place = schema.get_field_index(name)
+        kind = schema.field(place).type if place >= 0 else None
         if kind is not None and pa.types.is_primitive(kind):
             total += rows * kind.bit_width
         else:
             others.append(name)
     total //= _BITS
     if others:
-        leaves = _leaves(opened.footer, others)
+        leaves = opened.file_columns.numbers(others)
         rest = enough - total
         total += most_bytes(opened.source, opened.reader, opened.group, leaves, enough=rest, by_pages=by_pages)
     return int(total)
@@ -432,8 +412,8 @@ def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str
 def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
     """Returns the ranges that are fetched from a store for the given columns of a row group."""
     footer, group = dataset.group_footer(row_group)
-    size = dataset.files[int(dataset.row_groups.file[row_group])].size_bytes
-    return chunk_ranges(footer, group, _leaves(footer, columns), size)
+    file = dataset.files[int(dataset.row_groups.file[row_group])]
+    return chunk_ranges(footer, group, file_columns(file.version.key, footer).numbers(columns), file.size_bytes)
 
 
 def _fetch_bytes(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
@@ -468,12 +448,6 @@ def _short(place: str, column: str, rows: int, found: int) -> DatasetError:
     )
 
 
-def _leaves(footer: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    """The numbers of the leaf columns that make up the given columns."""
-    prefixes, schema = tuple(f"{name}." for name in columns), footer.schema
-    return [number for number in range(len(schema)) if f"{schema.column(number).path}.".startswith(prefixes)]
-
-
 def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:
     """Names the first column that cannot be read by itself, or all columns if each of them can."""
     for name in columns:
@@ -484,9 +458,10 @@ def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:
     return ", ".join(columns)
 
 
-def _storage(footer: pq.FileMetaData, group: int, columns: Sequence[str]) -> dict[str, Any]:
+def _storage(opened: _OpenGroup, columns: Sequence[str]) -> dict[str, Any]:
     """How some columns of a row group are stored, for `remedy`."""
-    chunks = [footer.row_group(group).column(leaf) for leaf in _leaves(footer, columns)]
+    row_group = opened.footer.row_group(opened.group)
+    chunks = [row_group.column(leaf) for leaf in opened.file_columns.numbers(columns)]
     encodings = sorted({name for chunk in chunks for name in chunk.encodings} - _LEVEL_ENCODINGS)
     codecs = sorted({chunk.compression for chunk in chunks} - {"UNCOMPRESSED"})
     parts = [f"encoding {', '.join(encodings)}"] * bool(encodings) + [f"compression {', '.join(codecs)}"] * bool(codecs)

@@ -179,16 +179,23 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def with_whole_extensions(columns: Sequence[str], arrow: pa.Schema) -> list[str]:
+def extension_paths(arrow: pa.Schema) -> list[str]:
+    """Returns the dotted paths to the columns of a file with another `stored_type`, but not those inside them."""
+    odd = [arrow.field(number) for number, _ in _stored_types(arrow)]
+    return [path for column in odd for path in _extensions(column.name, column.type)]
+
+
+def with_whole_extensions(columns: Sequence[str], extensions: Sequence[str]) -> list[str]:
     """Returns the dotted columns to read from a file, given the wanted columns of its `stored_schema`.
 
     Arrow cannot read only some members of a struct with an extension type.
+
+    Args:
+        extensions: the `extension_paths` of the file.
     """
-    odd = [arrow.field(number) for number, _ in _stored_types(arrow)]
-    whole = [f"{path}." for column in odd for path in _extensions(column.name, column.type)]
-    if not whole:
+    if not extensions:
         return list(columns)
-    paths = (next((path[:-1] for path in whole if column.startswith(path)), column) for column in columns)
+    paths = (next((path for path in extensions if column.startswith(f"{path}.")), column) for column in columns)
     return list(dict.fromkeys(paths))
 
 

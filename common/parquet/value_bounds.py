@@ -21,7 +21,7 @@ from ..base.native.kernels import longest_value
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import pc
 from ..storage.chunk_ranges import PADDING_BYTES
-from .nested import with_whole_extensions
+from .nested import extension_paths, with_whole_extensions
 from .page_header import PageTotals, dictionary_page, page_totals
 
 _OFFSET_BYTES = 8
@@ -226,7 +226,7 @@ def _counted(source: pa.NativeFile, reader: pq.ParquetFile, group: int, chunk: C
 
 
 def _sizes(reader: pq.ParquetFile, group: int, chunk: Chunk, rows: int) -> Iterator[int]:
-    columns = with_whole_extensions([chunk.metadata.path_in_schema], reader.schema_arrow)
+    columns = with_whole_extensions([chunk.metadata.path_in_schema], extension_paths(reader.schema_arrow))
     batches = reader.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
     return (sum(map(expanded_bytes, batch.columns)) for batch in batches)
 

@@ -21,6 +21,7 @@ from ...base.native.kernels import read_cells
 from ...base.process.dataclass import dataclass
 from ...dataset.row_groups import describe_row_group
 from ...parquet.checksums import Verify, later_check, page_check
+from ...parquet.file_columns import file_columns
 from ...parquet.pages import FileBytes, MemoryBytes, find_values
 from ...plan.selection.rows import RowNumbers
 from ...schema.codecs import TensorCodec
@@ -62,7 +63,6 @@ class CellReader:
         self._dataset = dataset
         self._shared_by_workers = shared_by_workers
         self._fields = [f for f in fields if here and f.storage.coded and "." not in f.name]
-        self._numbers: dict[str, int] = {}  # each field's last known column index; most files share one schema
         self._open = OpenFiles()
 
     def read(self, request: ReadRequest) -> ReadResult:
@@ -100,7 +100,8 @@ class CellReader:
         groups = self._dataset.row_groups
         file = self._dataset.files[int(groups.file[row_group])]
         footer, group = self._dataset.group_footer(row_group)
-        column = self._column(footer.schema, field.name)
+        columns = file_columns(file.version.key, footer).numbers((field.name,))
+        column = next((number for number in columns if footer.schema.column(number).path == field.name), None)
         chunk = None if column is None else _plain_chunk(footer, group, column, field)
         if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(file.size_bytes):
             return file, None
@@ -129,15 +130,6 @@ class CellReader:
             cells = cells.take(rows)
         cells.expect()
         return cells
-
-    def _column(self, schema: pq.ParquetSchema, name: str) -> int | None:
-        guess = self._numbers.get(name, -1)
-        if 0 <= guess < len(schema) and schema.column(guess).path == name:
-            return guess
-        number = next((number for number in range(len(schema)) if schema.column(number).path == name), None)
-        if number is not None:
-            self._numbers[name] = number
-        return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from ...base.memory.arena import BLOCK_REGIONS
 from ...base.memory.arrow_views import as_arrow, is_number
 from ...parquet.checksums import page_check
+from ...parquet.file_columns import FileColumns, file_columns
 from ...parquet.list_pages import list_numbers
 from ...parquet.nested import stored_type
 from ...schema.field import UnischemaField
@@ -81,7 +82,8 @@ class ListReader:
         footer, group = self._dataset.group_footer(row_group)
         number = self._dataset.types[field.name].value_type
         if (file, field.name) not in self._columns:
-            self._columns[file, field.name] = _column(footer.schema, field.name, number)
+            columns = file_columns(self._dataset.files[file].version.key, footer)
+            self._columns[file, field.name] = _column(columns, footer.schema, field.name, number)
         column = self._columns[file, field.name]
         chunk = None if column is None else _plain_chunk(footer.row_group(group).column(column))
         if chunk is None or chunk.compression in self._leaves_out:
@@ -124,14 +126,14 @@ def _is_list(stored: pa.DataType | None, field: UnischemaField) -> bool:
     return lists and is_number(stored.value_type) and stored.value_type == pa.from_numpy_dtype(field.dtype)
 
 
-def _column(schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | None:
+def _column(columns: FileColumns, schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | None:
     """Returns the index of the column with a field's lists, or ``None`` unless the file stores them as ``number``."""
-    leaves = [place for place in range(len(schema)) if schema.column(place).path.startswith(f"{name}.")]
-    if len(leaves) != 1 or schema.column(leaves[0]).max_repetition_level != 1:
+    places = [place for place in columns.numbers((name,)) if schema.column(place).path != name]
+    if len(places) != 1 or schema.column(places[0]).max_repetition_level != 1:
         return None
-    arrow = stored_type(schema.to_arrow_schema().field(name).type)
+    arrow = stored_type(columns.arrow.field(name).type)
     same = (pa.types.is_list(arrow) or pa.types.is_large_list(arrow)) and arrow.value_type == number
-    return leaves[0] if same else None
+    return places[0] if same else None
 
 
 def _plain_chunk(chunk: pq.ColumnChunkMetaData) -> pq.ColumnChunkMetaData | None:

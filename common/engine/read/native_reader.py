@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from ...base.errors import ParquetryError
 from ...base.memory.arrow_views import is_number
-from ...base.memory.lru_cache import LRUCache
-from ...parquet.native_decode import CoreColumns, Leaves, OrderedNumbers, core_columns, leaves_of
+from ...parquet.file_columns import file_columns
+from ...parquet.native_decode import CoreColumns, OrderedNumbers, core_columns
 from ...parquet.nested import wide
 from ...schema.codecs import ReadListCodec
 from ...schema.dtypes import is_bytes, is_text
@@ -36,9 +36,7 @@ from .file_cells import Part
 if TYPE_CHECKING:
     from ...dataset.dataset import StoredDataset
 
-_MOST_FILES = 64  # of which the columns are known; those that were read last
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
-_leaves: LRUCache[str, Leaves] = LRUCache(_MOST_FILES)
 
 
 class CoreReader:
@@ -112,17 +110,15 @@ class CoreReader:
         """Returns the columns that the core may read, some of them put in order; ``None`` if there are none."""
         groups = self._dataset.row_groups
         file_key = self._place(int(groups.file[row_group]))[1]
-
-        def leaves() -> Leaves:
-            return _leaves.made(file_key, lambda: leaves_of(footer, footer.schema.to_arrow_schema()))
-
         footer, group = self._dataset.group_footer(row_group)
         kinds, text = self._all_kinds, self._kinds_text
         if names is not self._names:
             kinds = [self._kinds[name] for name in names]
             text = "\0".join(map(str, kinds))
         key = f"{file_key}\0{groups.group[row_group]}\0{text}"
-        columns = core_columns(footer, group, names, leaves, key, kinds=kinds, ordered=ordered)
+        columns = core_columns(
+            footer, group, names, lambda: file_columns(file_key, footer).leaves, key, kinds=kinds, ordered=ordered
+        )
         return columns if columns.columns and columns.rows == groups.rows[row_group] else None
 
 

@@ -57,9 +57,7 @@ def row_group_slices(
     paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
 
     def choose(arrow: pa.Schema) -> list[str]:
-        top = set(arrow.names)
-        chosen = {path if path in top else _top(path, arrow) for path in paths}
-        return sorted(path for path in chosen if path is not None)
+        return sorted({path for path in (_top(path, arrow) for path in paths) if path is not None})
 
     # Small columns are read together. Large ones are read one by one, which saves a copy.
     chunk_bytes = footer.row_group(group).total_byte_size // max(footer.num_columns, 1)
@@ -88,9 +86,12 @@ def _is_plain(table: pa.Table, names: Sequence[str]) -> bool:
 
 def _top(name: str, arrow: pa.Schema) -> str | None:
     """Returns the column to select for a field: its own name, or the dotted path of a struct's child or of a map."""
-    if name in arrow.names:
+    if arrow.get_all_field_indices(name):  # at once, however many columns there are
         return name
-    parts, kind = list[str](), pa.struct(list(arrow))
+    tops = {
+        number for end, letter in enumerate(name) if letter == "." for number in arrow.get_all_field_indices(name[:end])
+    }
+    parts, kind = list[str](), pa.struct([arrow.field(number) for number in sorted(tops)])
     for part in _path(name, kind):
         if pa.types.is_map(kind):
             break

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from ...base.memory.arrow_views import as_arrow, as_numpy
 from ...dataset.dataset import StoredDataset
-from ...parquet.chunk_statistics import UNKNOWN, belongs, convert_bounds, footer_statistics
+from ...parquet.chunk_statistics import UNKNOWN, convert_bounds, footer_statistics
+from ...parquet.file_columns import file_columns
 from .possible import believed
 from .pruning import ColumnStatistics
 
@@ -78,9 +79,10 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
         return int(indexed[row_group])
     file = int(dataset.row_groups.file[row_group])
     footer, number = dataset.group_footer(row_group)
-    group, schema = footer.row_group(number), footer.schema
-    columns = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
-    chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, columns)]
+    group = footer.row_group(number)
+    columns = [stored for name in names if (stored := dataset.stored_name(file, name)) is not None]
+    leaves = file_columns(dataset.files[file].version.key, footer).field_numbers(columns)
+    chunks = [group.column(leaf) for leaf in leaves]
     total = sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)
     beside = any(name in dataset.columns and dataset.columns[name].in_files for name in names)
     return int(total) + (int(dataset.listed_bytes[row_group]) if beside else 0)

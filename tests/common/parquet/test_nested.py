@@ -18,6 +18,7 @@ from parquetry.common.engine.read.column_reader import NOTHING
 from parquetry.common.engine.read.native_reader import CoreReader
 from parquetry.common.parquet.nested import (
     as_stored,
+    extension_paths,
     one_array,
     stored_schema,
     take_rows,
@@ -176,7 +177,7 @@ def test_columns_become_what_files_store_at_any_depth() -> None:
         assert "extension" not in str(stored.schema)
         assert "list_view" not in str(stored.schema)
         assert stored.to_pylist() == part.to_pylist()
-    assert with_whole_extensions(["plain", "extended.n", "inside.s.v", "lists"], table.schema) == [
+    assert with_whole_extensions(["plain", "extended.n", "inside.s.v", "lists"], extension_paths(table.schema)) == [
         "plain",
         "extended",
         "inside.s",
