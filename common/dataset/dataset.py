@@ -29,7 +29,17 @@ from ..base.process.forks import cached_property
 from ..base.urls import clean_cause, url_without_secrets
 from ..parquet.checksums import VERIFY, Verify
 from ..parquet.evolution import DistinctSchemas, strained, unify_schemas
-from ..parquet.footers import REMOVED, checked_footer, footer_digest, read_footer, read_footers, remedy, why
+from ..parquet.footers import (
+    REMOVED,
+    checked_footer,
+    footer_digest,
+    kept_footer,
+    load_footer,
+    read_footer,
+    read_footers,
+    remedy,
+    why,
+)
 from ..parquet.group_footers import read_group_footer
 from ..parquet.int96 import footer_schema, has_nanoseconds
 from ..parquet.nested import usual_type, variable, wide
@@ -336,6 +346,12 @@ class StoredDataset:
             return self.footers[file]
         return read_footer(self.filesystem, self.files[file])
 
+    def _planned_footer(self, file: int) -> pq.FileMetaData:
+        """As `footer`. Waits for no other thread, because the caller may have the request slot that it waits for."""
+        if self.has_footers:
+            return self.footers[file]
+        return kept_footer(self.files[file]) or load_footer(self.filesystem, self.files[file])
+
     def group_footer(self, row_group: int) -> tuple[pq.FileMetaData, int]:
         """A footer that describes one row group, and the row group's number in that footer."""
         groups = self.row_groups
@@ -360,7 +376,7 @@ class StoredDataset:
         version = self.files[file].version
         with opened(self.filesystem, version, ranges=ranges) as source:
             yield source
-            if not version.has_version_metadata and not checked_footer(source).equals(self.footer(file)):
+            if not version.has_version_metadata and not checked_footer(source).equals(self._planned_footer(file)):
                 raise changed(version, version)
 
     def check_unchanged(self) -> None:

@@ -53,13 +53,8 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
 
 
 def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
-    """Like `load_footer`, but cached in memory per file version."""
-    footer = kept_footer(file)
-    if footer is None:
-        footer = load_footer(filesystem, file)
-        if footer.serialized_size <= _MOST_KEPT_BYTES:
-            _kept.keep(file.version.key, footer)
-    return footer
+    """Like `load_footer`, but cached in memory per file version, and loaded once for all threads that need it."""
+    return _kept.made(file.version.key, lambda: load_footer(filesystem, file))
 
 
 def kept_footer(file: DataFile) -> pq.FileMetaData | None:

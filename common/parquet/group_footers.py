@@ -48,24 +48,20 @@ def read_group_footer(
     footer = _parsed.get(key)
     if footer is not None:
         return footer, 0
-    entry = _stored.get(key[0])
-    if entry is None:
-        entry = _read(filesystem, file, groups)
-        if entry is not None:
-            _stored.keep(key[0], entry)
-    footer = None if entry is None else _of_group(*entry, group, file.size_bytes)
+    tail, places = _stored.made(key[0], lambda: _read(filesystem, file, groups))
+    footer = _of_group(tail, places, group, file.size_bytes) if tail else None
     if footer is None:
         return read_footer(filesystem, file), group  # it says what is wrong, if anything is
     _parsed.keep(key, footer)
     return footer, 0
 
 
-def _read(filesystem: pafs.FileSystem, file: DataFile, groups: int) -> tuple[bytes, np.ndarray] | None:
-    """Returns a footer as stored, and where its row groups are; ``None`` if it is not as expected."""
+def _read(filesystem: pafs.FileSystem, file: DataFile, groups: int) -> tuple[bytes, np.ndarray]:
+    """Returns a footer as stored, and where its row groups are. Both are empty if it is not as expected."""
     with naming_file(file):
         tail = from_footer(filesystem, file, footer_tail)
     places = None if tail is None else row_group_places(tail[:-8], groups)
-    return None if tail is None or places is None else (tail, places)
+    return (b"", np.empty(0, np.int64)) if tail is None or places is None else (tail, places)
 
 
 def _of_group(tail: bytes, places: np.ndarray, group: int, file_bytes: int) -> pq.FileMetaData | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from ..process.forks import ForkLock
 
@@ -29,6 +30,7 @@ class LRUCache(Generic[Key, Value]):
         self._size_of = size_of
         self._kept: OrderedDict[Key, Value] = OrderedDict()
         self._lock = ForkLock()
+        self._making: WeakValueDictionary[Key, ForkLock] = WeakValueDictionary()
 
     def get(self, key: Key) -> Value | None:
         """Returns a value, or ``None`` if it is not kept."""
@@ -47,11 +49,20 @@ class LRUCache(Generic[Key, Value]):
                 self.size -= self._size_of(self._kept.popitem(last=False)[1])
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
-        """Returns a value. If it is not kept, makes and keeps it. Two threads may make it at the same time."""
+        """Returns a value. If it is not kept, makes and keeps it, while other threads that need it wait.
+
+        If that raises an error, the next thread tries again.
+        """
         value = self.get(key)
-        if value is None:
-            value = make()
-            self.keep(key, value)
+        if value is not None:
+            return value
+        with self._lock:
+            lock = self._making.setdefault(key, ForkLock())
+        with lock:
+            value = self.get(key)
+            if value is None:
+                value = make()
+                self.keep(key, value)
         return value
 
     def clear(self) -> None:
