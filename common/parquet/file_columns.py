@@ -36,7 +36,7 @@ class FileColumns:
         self.leaves = leaves_of(footer, self.arrow)
         self._extensions = extension_paths(self.arrow)
         self._may_change = any(map(has_extensions, self.arrow))
-        self._count = footer.num_columns
+        self._count: int = footer.num_columns
         self._numbers: dict[str, list[int]] = {}
         self._map_parts: dict[str, list[int]] = {}
         for number in range(len(footer.schema)):

@@ -196,6 +196,11 @@ class _Piece:
     first: int
     rows: RowNumbers
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """The rows as int32."""
+        return np.asarray(self.rows, np.int32)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Run:
@@ -251,7 +256,7 @@ class _Tests:
     def read(self, row_group: int, run: _Run) -> None:
         """Reads the columns of a row group, and tests its run if it is the last."""
         if len(run.row_groups) == 1:
-            self.chosen[row_group] = joined(self._narrowed([piece])[0].rows for piece in self._pieces(row_group))
+            self.chosen[row_group] = joined(self._narrowed([piece])[0].numbers for piece in self._pieces(row_group))
             return
         pieces = [*self._pieces(row_group)]
         with run.lock:
@@ -260,10 +265,10 @@ class _Tests:
                 return
         self._narrowed([piece for number in run.row_groups for piece in run.pieces[number]])
         for number in run.row_groups:
-            self.chosen[number] = joined(piece.rows for piece in run.pieces.pop(number))
+            self.chosen[number] = joined(piece.numbers for piece in run.pieces.pop(number))
 
     def _names(self, row_group: int) -> list[str]:
-        tested = [self.conditions[number] for number in np.flatnonzero(self.tested[:, row_group])]
+        tested = [self.conditions[number] for number in np.flatnonzero(self.tested[:, row_group]).tolist()]
         return list(dict.fromkeys(name for condition in tested for name in condition.names))
 
     def _pieces(self, row_group: int) -> Iterator[_Piece]:
