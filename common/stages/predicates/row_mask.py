@@ -44,7 +44,9 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
         FieldNotFoundError: the table lacks a column.
         PipelineError: Arrow refuses the expression for these column types, or the expression is not a condition.
     """
-    at_once = max(_ROWS_AT_ONCE, serialized(expression).size // 2)  # each part builds the expression's sets again
+    at_once = _ROWS_AT_ONCE
+    if table.num_rows > at_once and not isinstance(parse_expression(expression), Opaque):
+        at_once = max(at_once, serialized(expression).size // 2)  # each part builds the expression's sets again
     parts = [table.slice(first, at_once) for first in range(0, max(table.num_rows, 1), at_once)]
     masks = (row_values(part, expression, condition=True).fill_null(False) for part in parts)
     return np.concatenate([np.asarray(as_numpy(values), dtype=np.bool_) for values in masks])

@@ -21,7 +21,7 @@ from oracle import examples
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import DecodeError, EmptySelectionError, NullValueError, PipelineError, TransformError
-from parquetry.common.plan.order.grouping import equal_groups
+from parquetry.common.plan.order.epoch import equal_groups
 
 RANKS = [1, 2, 3, 4, 6, 12]
 LENGTHS = [3, 0, 9, 1, 5, 5, 2, 7, 12, 4, 4, 1, 8, 3, 6, 2, 10, 11, 1, 1, 9, 3, 5, 2, 6, 40]
