@@ -7,6 +7,7 @@ arrays own their memory, so callers can reuse their buffers immediately.
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -23,7 +24,7 @@ from .codec import fits_shape
 from .dtypes import is_string_like
 from .field import Unischema, UnischemaField
 
-__all__ = ["check_value", "encode_columns", "encode_rows"]
+__all__ = ["check_value", "columns_of_rows", "encode_columns", "encode_rows"]
 
 _CANNOT_CONVERT = (ValueError, TypeError, OverflowError, OSError, pa.ArrowException)
 
@@ -37,7 +38,21 @@ def encode_rows(schema: Unischema, rows: Sequence[Mapping[str, Any]], *, first_r
     Raises:
         EncodeError: a field is missing or unknown, or a value does not fit. The message names the row and the field.
     """
+    return _encode(schema, columns_of_rows(schema, rows, first_row=first_row), len(rows), first_row)
+
+
+def columns_of_rows(
+    schema: Unischema, rows: Sequence[Mapping[str, Any]], *, first_row: int = 0
+) -> dict[str, Sequence[Any]]:
+    """Returns the values of each field, with ``None`` for missing ones.
+
+    Raises:
+        EncodeError: a row is no mapping, or has an unknown field.
+    """
     known = schema.fields.keys()
+    if set(map(type, rows)) == {dict} and rows[0] and rows[0].keys() <= known and set(map(len, rows)) == {len(rows[0])}:
+        with contextlib.suppress(KeyError):  # a row has other fields
+            return {name: [row[name] for row in rows] for name in rows[0]}
     for number, row in enumerate(rows, first_row):
         if not isinstance(row, Mapping):
             raise EncodeError(f"row {number}: expected a mapping of field names to values, got {type(row).__name__}.")
@@ -46,7 +61,7 @@ def encode_rows(schema: Unischema, rows: Sequence[Mapping[str, Any]], *, first_r
                 f"row {number}: expected only the fields {sorted(known)}, got also {sorted(row.keys() - known)}. "
                 "Add them to the schema or drop them from the row."
             )
-    return {field.name: _encode_values(field, [row.get(field.name) for row in rows], first_row) for field in schema}
+    return {name: [row.get(name) for row in rows] for name in known}
 
 
 def encode_columns(schema: Unischema, columns: Mapping[str, Any], *, first_row: int = 0) -> dict[str, pa.Array]:
@@ -55,8 +70,12 @@ def encode_columns(schema: Unischema, columns: Mapping[str, Any], *, first_row: 
     Raises:
         EncodeError: columns are unknown, missing, or differ in length, or a value does not fit.
     """
-    count = column_length(schema, columns)
-    return {field.name: _encode_values(field, columns.get(field.name, [None] * count), first_row) for field in schema}
+    return _encode(schema, columns, column_length(schema, columns), first_row)
+
+
+def _encode(schema: Unischema, columns: Mapping[str, Any], count: int, first_row: int) -> dict[str, pa.Array]:
+    nulls = [None] * count
+    return {field.name: _encode_values(field, columns.get(field.name, nulls), first_row) for field in schema}
 
 
 def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
@@ -79,14 +98,18 @@ def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
 
 
 def _encode_values(field: UnischemaField, values: Collection[Any] | pa.Array, first_row: int) -> pa.Array:
+    arrow_type = field.storage.arrow_type(field)
     if isinstance(values, pa.Array | pa.ChunkedArray):
+        with contextlib.suppress(*_CANNOT_CONVERT):  # the slow path finds the offending row
+            fast = _encode_arrow_column(field, values, arrow_type)
+            if fast is not None:
+                return fast
         # Python's own times have no nanoseconds.
         times = pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
         values = as_numpy(values) if times else values.to_pylist()
     if isinstance(values, np.ma.MaskedArray):
         masked = np.ma.is_masked(values)
         values = (values.tolist() if values.ndim == 1 else list(values)) if masked else values.data
-    arrow_type = field.storage.arrow_type(field)
     try:
         if isinstance(values, np.ndarray):
             fast = _encode_array_column(field, values, arrow_type)
@@ -194,6 +217,53 @@ def _plain_types(field: UnischemaField) -> set[type]:
         return set()
     python = {"b": bool, "i": int, "u": int, "f": float}[field.dtype.kind]
     return {field.dtype.type} if field.dtype.kind == "f" and field.dtype.itemsize < 8 else {field.dtype.type, python}
+
+
+def _encode_arrow_column(
+    field: UnischemaField, values: pa.Array | pa.ChunkedArray, arrow_type: pa.DataType
+) -> pa.Array | None:
+    """Encodes a whole column of numbers, text, bytes or lists of them, or returns ``None`` if the slow path is needed.
+
+    Times are left to the slow path, because numpy has no value for the smallest one.
+    """
+    if not isinstance(field.dtype, np.dtype) or field.dtype.kind in "mM":
+        return None
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if values.null_count and not field.nullable:
+        return None
+    values.validate(full=True)  # texts may not be UTF-8
+    own = arrow_scalar_type(field.dtype, field=field.name)
+    if field.storage.kind == "scalar" and any(check(values.type) and check(own) for check in _EXACT_FAMILIES):
+        result = _cast(_cast(values, own), arrow_type)
+    elif field.storage.kind == "list" and _has_lists(field, values, own):
+        result = values.cast(arrow_type)
+    else:
+        return None
+    return pa.concat_arrays([result, result.slice(0, 0)])  # copies
+
+
+def _has_lists(field: UnischemaField, values: pa.Array, own: pa.DataType) -> bool:
+    """Whether the values are lists with one axis, of the field's length and type, without nulls inside."""
+    arrow, length = values.type, field.shape[0]
+    is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow)
+    if not is_list or len(field.shape) > 1 or arrow.value_type != own or values.flatten().null_count:
+        return False
+    return length is None or bool(pc.all(pc.equal(pc.list_value_length(values), length)).as_py())
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_string(arrow) or pa.types.is_large_string(arrow))
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
+
+
+_EXACT_FAMILIES = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, _is_text, _is_bytes)
+"""Arrow types whose values `_cast` converts among each other as the check of single values does, or refuses."""
 
 
 def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: pa.DataType) -> pa.Array | None:

@@ -113,7 +113,11 @@ class RowGroupBuffer:
 def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
     """The encoded size of each row (or value) in bytes, int64 ``(rows,)``."""
     if isinstance(values, pa.RecordBatch):
-        return sum((value_bytes(column) for column in values.columns), np.zeros(values.num_rows, dtype=np.int64))
+        fixed_bytes = [_fixed_bytes(column.type) for column in values.columns]
+        sizes = np.full(values.num_rows, sum(fixed_bytes), dtype=np.int64)
+        return sum(
+            (value_bytes(each) for each, size in zip(values.columns, fixed_bytes, strict=True) if not size), sizes
+        )
     arrow = values.type
     if pa.types.is_dictionary(arrow):
         return value_bytes(values.dictionary_decode())
@@ -127,7 +131,13 @@ def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
         return _lengths(pc.binary_length(values))
     if pa.types.is_large_binary(arrow):
         return _lengths(pc.binary_length(values))
-    return np.full(len(values), max(1, arrow.bit_width // 8), dtype=np.int64)
+    return np.full(len(values), _fixed_bytes(arrow), dtype=np.int64)
+
+
+def _fixed_bytes(arrow: pa.DataType) -> int:
+    """The encoded size of every value of a type whose values have one size, otherwise 0."""
+    fixed = pa.types.is_primitive(arrow) or pa.types.is_decimal(arrow) or pa.types.is_fixed_size_binary(arrow)
+    return max(1, arrow.bit_width // 8) if fixed else 0
 
 
 def _lengths(lengths: pa.Array) -> np.ndarray:

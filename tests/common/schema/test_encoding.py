@@ -367,6 +367,75 @@ def test_the_caller_may_reuse_the_memory_of_a_column(field: UnischemaField, colu
     assert found.to_pylist() == before
 
 
+ARROW_COLUMNS = [
+    pa.array([1, None, -3], pa.int8()),
+    pa.array([1, 2**40], pa.int64()),
+    pa.array([2**64 - 1], pa.uint64()),
+    pa.array([True, False]),
+    pa.array([0.1, float("nan"), 1e300]),
+    pa.array([0.5, float("inf")], pa.float32()),
+    pa.array(["a", None, "b\0"]),
+    pa.array(["a", "b"], pa.large_string()),
+    pa.array(["a", "b", "a"]).dictionary_encode(),
+    pa.array([b"a\0", b"b\0"], pa.binary(2)),
+    pa.array([b"a", b""]),
+    pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
+    pa.array([[1.0, 2.0], None, []], pa.large_list(pa.float32())),
+    pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+    pa.array([[1.0, None]], pa.list_(pa.float32())),
+    pa.array([["a"], []], pa.list_(pa.string())),
+    pa.nulls(2),
+]
+ARROW_FIELDS = [
+    *(F("x", dtype) for dtype in ("bool", "int8", "uint8", "int64", "float16", "float32", "float64", str, bytes)),
+    *(F("x", dtype, nullable=True) for dtype in ("int8", "float32", str)),
+    *(F("x", "float32", shape) for shape in ((None,), (2,), (3,), (None, None))),
+    *(F("x", "float32", shape, nullable=True) for shape in ((None,), (2,))),
+    F("x", "float32", (2,), TensorCodec()),
+    F("x", str, (None,)),
+    F("x", "int64", codec=ScalarCodec(arrow=pa.int8())),
+]
+
+
+@every_case("field", ARROW_FIELDS, ids=lambda field: f"{field.dtype}{field.shape}")
+@every_case("column", ARROW_COLUMNS, ids=lambda column: str(column.type))
+def test_an_arrow_column_gives_what_its_values_give(field: UnischemaField, column: pa.Array) -> None:
+    schema = Unischema("s", [field])
+
+    def outcome(values: Any) -> pa.Array | str:
+        try:
+            return encode_columns(schema, {"x": values})["x"]
+        except EncodeError as error:
+            return str(error)
+
+    by_value = outcome(column.to_pylist())
+    for values in (
+        column,
+        pa.concat_arrays([column.slice(1), column]).slice(len(column) - 1),
+        pa.chunked_array([column]),
+    ):
+        by_column = outcome(values)
+        if isinstance(by_value, str) or isinstance(by_column, str):
+            assert by_column == by_value
+        else:
+            by_column.validate(full=True)
+            assert by_column.type == by_value.type
+            np.testing.assert_equal(by_column.to_pylist(), by_value.to_pylist())
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    column = pa.array([b"a", b"\xff"]).view(pa.string())
+    with pytest.raises(UnicodeDecodeError):
+        encode_columns(Unischema("s", [F("x", str)]), {"x": column})
+
+
+def test_the_caller_may_reuse_the_memory_of_an_arrow_column() -> None:
+    numbers = np.arange(3)
+    column = encode_columns(Unischema("s", [F("x", "int64")]), {"x": pa.array(numbers)})["x"]
+    numbers[:] = 7
+    assert column.to_pylist() == [0, 1, 2]
+
+
 @every_case("shape", [(2, 3), (2,), (2, 2, 2)])
 def test_a_column_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(EncodeError, match=r"row 0, field 'x': expected (shape \(2,\), got|float32, got)"):

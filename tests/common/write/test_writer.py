@@ -149,6 +149,34 @@ def test_rows_and_columns_may_alternate(tmp_path: Path) -> None:
     assert values(tmp_path, "text") == ["a", "b", "c", None, None]
 
 
+@pytest.mark.parametrize("given", [list, iter], ids=["list", "iterator"])
+def test_rows_may_leave_out_nullable_fields(tmp_path: Path, given: Any) -> None:
+    schema = Unischema("s", [F("a", np.int64, nullable=True), F("b", str, nullable=True)])
+    rows = [{"a": 1, "b": "x"}, {"b": "y"}, {}, {"b": "z", "a": 2}, {"a": 3}]
+    write_dataset(tmp_path, schema, given(rows))
+    assert values(tmp_path, "a") == [1, None, None, 2, 3]
+    assert values(tmp_path, "b") == ["x", "y", None, "z", None]
+    write_dataset(tmp_path / "empty", schema, given([{}, {}]))
+    assert values(tmp_path / "empty", "a") == [None, None]
+
+
+@pytest.mark.parametrize("given", [list, iter], ids=["list", "iterator"])
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"i": "a"}, "row 2500, field 'i': expected int64, got str 'a'"),
+        ({}, "row 2500, field 'i': expected a value, got None"),
+        ({"i": 1, "z": 2}, r"row 2500: expected only the fields \['i', 'text'\], got also \['z'\]"),
+        ([1], "row 2500: expected a mapping of field names to values, got list"),
+    ],
+)
+def test_an_error_names_the_row_among_many(tmp_path: Path, given: Any, row: Any, text: str) -> None:
+    rows = [*rows_of(2500), row, *rows_of(2000)]
+    with pytest.raises(EncodeError, match=text):
+        write_dataset(tmp_path / "d", NUMBERS, given(rows))
+    assert not (tmp_path / "d").exists()
+
+
 def test_an_iterator_is_streamed(tmp_path: Path) -> None:
     alive = 0
     most = 0
