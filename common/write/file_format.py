@@ -1,7 +1,8 @@
 """How the columns of a schema are stored in a Parquet file: Arrow schema and writer options.
 
 All functions are pure. Encoded columns (images, arrays) get no dictionary and no statistics, because neither helps if
-all values differ. Data that is already compressed is not compressed again.
+all values differ. Data that is already compressed is not compressed again, and by default raw arrays are compressed
+only if a sample shrinks by a third: uncompressed values are read several times as fast, and in place.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import pyarrow as pa
 from ..base.errors import PipelineError, SchemaError
 from ..schema.field import Unischema, UnischemaField, schema_to_metadata
 
-_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd", "auto")
 _PAGE_BYTES = 1 << 20
 _MAX_BATCH_ROWS = 1024
+_SAMPLE_BYTES = 1 << 18
+_SAMPLE_VALUE_BYTES = 1 << 14
 
 
 def core_schema(schema: object) -> Unischema:
@@ -55,7 +58,8 @@ def check_compression(compression: str | None) -> str:
         PipelineError: Parquet has no such compression, or this build of pyarrow cannot write it.
     """
     name = "none" if compression is None else str(compression).lower()
-    if name not in _COMPRESSIONS or (name != "none" and not pa.Codec.is_available(name)):
+    codec = "zstd" if name == "auto" else name
+    if name not in _COMPRESSIONS or (name != "none" and not pa.Codec.is_available(codec)):
         raise PipelineError(f"compression: expected one of {', '.join(_COMPRESSIONS)}, got {compression!r}.")
     return name
 
@@ -65,12 +69,16 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
 
     Args:
         stored: the file's Arrow schema.
-        first: the first row group of the file; the size of its values determines how many are written at once.
+        first: the first row group of the file; the size of its values determines how many are written at once, and
+            a sample of them whether raw arrays are compressed.
     """
     plain = [path for column in stored if not schema[column.name].storage.coded for path in _leaf_paths(column)]
     return {
         "compression": {
-            path: _compression_of(schema[column.name], compression) for column in stored for path in _leaf_paths(column)
+            path: codec
+            for column in stored
+            for codec in [_compression_of(schema[column.name], compression, first.column(column.name))]
+            for path in _leaf_paths(column)
         },
         "use_dictionary": plain or False,
         "write_statistics": plain or False,
@@ -80,8 +88,25 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
     }
 
 
-def _compression_of(field: UnischemaField, compression: str) -> str:
-    return "NONE" if field.storage.coded and field.storage.costly else compression.upper()
+def _compression_of(field: UnischemaField, compression: str, values: pa.ChunkedArray) -> str:
+    if field.storage.coded and field.storage.costly:
+        return "NONE"
+    if compression != "auto":
+        return compression.upper()
+    return "ZSTD" if not field.storage.coded or _shrinks(values) else "NONE"
+
+
+def _shrinks(values: pa.ChunkedArray) -> bool:
+    """Whether a sample of the first values, cut from their middles, shrinks by at least a third."""
+    sample = bytearray()
+    for value in values.slice(0, _MAX_BATCH_ROWS):
+        if len(sample) >= _SAMPLE_BYTES:
+            break
+        if value.is_valid:
+            data = memoryview(value.as_buffer())
+            start = max(0, len(data) - _SAMPLE_VALUE_BYTES) // 2
+            sample += data[start : start + _SAMPLE_VALUE_BYTES]
+    return 3 * len(pa.compress(bytes(sample), "zstd", asbytes=True)) <= 2 * len(sample)
 
 
 def _leaf_paths(column: pa.Field) -> list[str]:

@@ -61,7 +61,8 @@ class DatasetWriter:
             `expect_rows`, each file holds one contiguous part, and path order is row order. Otherwise row groups are
             assigned to files round-robin. There are never more files than row groups.
         compression: for columns that are not already compressed: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``,
-            ``"brotli"`` or ``None``.
+            ``"brotli"`` or ``None``. ``"auto"`` is zstd, except that the arrays of `NdarrayCodec` and `TensorCodec`
+            are stored as they are, unless a sample of the first rows of a file shrinks by a third.
         filesystem: a pyarrow or fsspec file system to write to.
         storage_options: arguments for fsspec.
         petastorm_compatible: also writes Petastorm's keys, so that Petastorm 0.8 to 0.13 can read the dataset. Arrays
@@ -82,7 +83,7 @@ class DatasetWriter:
         row_group_bytes: int | None = None,
         partition_by: str | Sequence[str] = (),
         files: int = 1,
-        compression: str | None = "zstd",
+        compression: str | None = "auto",
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         petastorm_compatible: bool = False,
@@ -357,7 +358,7 @@ def write_dataset(
     row_group_bytes: int | None = None,
     partition_by: str | Sequence[str] = (),
     files: int = 1,
-    compression: str | None = "zstd",
+    compression: str | None = "auto",
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
     petastorm_compatible: bool = False,

@@ -145,7 +145,7 @@ def rewrite(
     row_group_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Bytes per row group.")] = None,
     files: Annotated[int, typer.Option(min=1, help="The number of files.")] = 1,
     partition_by: PartitionBy = None,
-    compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip, brotli or none.")] = "zstd",
+    compression: Annotated[str, typer.Option(help="auto, zstd, snappy, lz4, gzip, brotli or none.")] = "auto",
     no_progress: NoProgress = False,
     storage_option: StorageOptions = None,
 ) -> Shown:

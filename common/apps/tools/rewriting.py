@@ -55,7 +55,7 @@ def rewrite(
     row_group_bytes: int | None = None,
     files: int = 1,
     partition_by: str | Sequence[str] | None = None,
-    compression: str | None = "zstd",
+    compression: str | None = "auto",
     progress: bool = True,
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,

@@ -34,6 +34,7 @@ from parquetry.common.schema import (
     CompressedNdarrayCodec,
     ListCodec,
     NdarrayCodec,
+    TensorCodec,
     Unischema,
     UnischemaField,
 )
@@ -608,6 +609,32 @@ def test_the_compression_can_be_chosen(tmp_path: Path, compression: str | None, 
     write_dataset(tmp_path, NUMBERS, rows_of(3), compression=compression)
     group = pq.ParquetFile(tmp_path / "part-00000.parquet").metadata.row_group(0)
     assert group.column(0).compression == stored
+
+
+@pytest.mark.parametrize("codec", [NdarrayCodec(), TensorCodec()], ids=["ndarray", "tensor"])
+@pytest.mark.parametrize(
+    ("noisy", "compression", "stored"),
+    [
+        (True, "auto", "UNCOMPRESSED"),
+        (False, "auto", "ZSTD"),
+        (True, "zstd", "ZSTD"),
+        (False, None, "UNCOMPRESSED"),
+    ],
+)
+def test_raw_arrays_are_compressed_by_default_only_if_they_shrink(
+    tmp_path: Path, codec: Any, noisy: bool, compression: str | None, stored: str
+) -> None:
+    schema = Unischema("s", [F("x", np.float32, (50, 100), codec, nullable=True), F("i", np.int64)])
+    values = np.random.default_rng(0).standard_normal((8, 50, 100)).astype(np.float32)
+    values = values if noisy else np.round(values)
+    rows = [{"x": None, "i": 0}, *({"x": value, "i": 1} for value in values)]
+    arguments = {} if compression == "auto" else {"compression": compression}
+    write_dataset(tmp_path, schema, rows, **arguments)
+    group = pq.ParquetFile(tmp_path / "part-00000.parquet").metadata.row_group(0)
+    assert [group.column(number).compression for number in range(2)] == [
+        stored,
+        "UNCOMPRESSED" if compression is None else "ZSTD",
+    ]
 
 
 def test_big_values_get_pages_of_their_own(tmp_path: Path) -> None:
