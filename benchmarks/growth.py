@@ -66,15 +66,18 @@ def counting() -> Iterator[Counts]:
 
     def reading(fetcher: Fetcher, row_group: int) -> Iterator[pa.Table]:
         counts.reads += 1
-        return read(fetcher, row_group)
+        slices: Iterator[pa.Table] = read(fetcher, row_group)
+        return slices
 
     def loading(*arguments: object) -> pq.FileMetaData:
         counts.footers += 1
-        return load(*arguments)  # type: ignore[arg-type]  # passes on what it got
+        footer: pq.FileMetaData = load(*arguments)
+        return footer
 
     def evaluating(table: pa.Table, expression: pc.Expression) -> np.ndarray:
         counts.evaluations += 1
-        return mask(table, expression)
+        matches: np.ndarray = mask(table, expression)
+        return matches
 
     with (
         mock.patch.object(Fetcher, "stored_slices", reading),
