@@ -2,7 +2,7 @@
 
 All functions are pure. Encoded columns (images, arrays) get no dictionary and no statistics, because neither helps if
 all values differ. Data that is already compressed is not compressed again, and by default raw arrays are compressed
-only if a sample shrinks by a third: uncompressed values are read several times as fast, and in place.
+only if a sample shrinks by a third: uncompressed values are read at least twice as fast, and in place.
 """
 
 from __future__ import annotations
