@@ -60,6 +60,30 @@ faulthandler.register(signal.SIGUSR1, file=_stacks)
 _has_failed = pytest.StashKey[bool]()
 
 
+def _crash_file(workerinput: dict[str, str]) -> Path:
+    """Returns where a test process of pytest-xdist writes its stacks when a signal ends it."""
+    name = f"parquetry-crash-{workerinput['testrunuid']}-{workerinput['workerid']}"
+    return Path(tempfile.gettempdir()) / name
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own, which writes to a stream that a report of tests does not show
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the stacks of a crash for the report of the test that crashed."""
+    if hasattr(config, "workerinput"):
+        file = _crash_file(config.workerinput).open("w")
+        faulthandler.enable(file)
+        config.add_cleanup(lambda: (faulthandler.disable(), file.close(), Path(file.name).unlink(missing_ok=True)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report: pytest.TestReport) -> None:
+    """Says how the test process ended, and where it was."""
+    file = _crash_file(report.node.workerinput)
+    with suppress(OSError, AttributeError):
+        report.longrepr += f"\nexit status {report.node.gateway._io.popen.wait(PATIENCE_S)}\n{file.read_text()}"
+        file.unlink()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
