@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults")
 FAST = "not slow and not nightly"  # as in the Makefile
 TEST_FAILED = 1  # pytest's status; others mean that it could not run the tests
+STOPPED = 2  # with -x, pytest-xdist ends so at the first failure, but pytest also if it cannot collect tests
 _PACKAGES = ("common", "tf_plugin", "torch_plugin")
 
 
@@ -144,10 +145,11 @@ class Copy:
             RuntimeError: pytest could not run the tests.
         """
         result = self._python("-m", "pytest", "-x", "-p", "no:cacheprovider", "--tb=no", "-rfE", *arguments)
-        if result.returncode not in (0, TEST_FAILED):
+        failed = re.search(r"^(FAILED|ERROR) (.+?)(?: - .*)?$", result.stdout, re.MULTILINE)
+        is_stopped = result.returncode == STOPPED and failed is not None and failed[1] == "FAILED"
+        if result.returncode not in (0, TEST_FAILED) and not is_stopped:
             raise RuntimeError(f"pytest ended with status {result.returncode}:\n{result.stdout}{result.stderr}")
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", result.stdout, re.MULTILINE)
-        return failed[1] if failed else None
+        return failed[2] if failed else None
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *arguments]
