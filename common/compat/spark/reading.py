@@ -275,6 +275,8 @@ class DatasetPart(StoredDataset):
             metadata_files=(),
         )
         self._located = {}
+        self._lists = False
+        self._folder = dataset._folder
         self.verify = dataset.verify
         self.max_value_bytes = dataset.max_value_bytes
         self.table = dataset.table
