@@ -6,5 +6,5 @@ from parquetry.common.base.native import jpeg
 
 
 def forget() -> None:
-    for function in (jpeg._loaded, jpeg._first_exact, jpeg._resizes_exactly):
+    for function in (jpeg._loaded, jpeg._first_exact):
         function.cache_clear()

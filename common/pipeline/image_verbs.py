@@ -30,7 +30,12 @@ class ImageVerbs(FieldVerbs):
     """
 
     def resize(
-        self, field: FieldNames, size: int | Sequence[int], *, interpolation: str | Mapping[str, str] = "bilinear"
+        self,
+        field: FieldNames,
+        size: int | Sequence[int],
+        *,
+        interpolation: str | Mapping[str, str] = "bilinear",
+        antialias: bool = True,
     ) -> Self:
         """Resizes images.
 
@@ -39,14 +44,19 @@ class ImageVerbs(FieldVerbs):
 
         Args:
             size: ``(height, width)``, or one length for the shorter side, which keeps the aspect ratio.
-            interpolation: ``"bilinear"`` (of the four nearest pixels), ``"area"`` (averages when shrinking; JPEGs are
-                then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or a dict with one per field, such
-                as ``{"mask": "nearest"}``; fields that are not in it use bilinear.
+            interpolation: ``"bilinear"``, ``"bicubic"``, ``"area"`` (averages when shrinking; JPEGs are then decoded no
+                larger than needed) or ``"nearest"``; or a dict with one per field, such as ``{"mask": "nearest"}``;
+                fields that are not in it use bilinear.
+            antialias: whether ``"bilinear"`` and ``"bicubic"`` take all pixels into account when they shrink an image,
+                as Pillow and torchvision do. Otherwise, they take the nearest 2 x 2 or 4 x 4, as OpenCV and
+                ``tf.image.resize`` do.
 
         Raises:
             PipelineError: a field is not an image, or its dtype does not support the interpolation.
         """
-        return self._with_stage(Resize(required_names("resize", field), size, as_interpolation(interpolation)))  # type: ignore[arg-type]  # checked there
+        return self._with_stage(
+            Resize(required_names("resize", field), size, as_interpolation(interpolation), antialias)  # type: ignore[arg-type]  # checked there
+        )
 
     def random_resized_crop(
         self,
@@ -56,6 +66,7 @@ class ImageVerbs(FieldVerbs):
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         interpolation: str | Mapping[str, str] = "bilinear",
+        antialias: bool = True,
         seed: int | None = None,
     ) -> Self:
         """Crops a random part of each image and resizes it to ``size``: ``(height, width)``, or a number for a square.
@@ -67,7 +78,7 @@ class ImageVerbs(FieldVerbs):
         Args:
             scale: the smallest and largest fraction of the image's area.
             ratio: the smallest and largest width / height of the part, before it is resized.
-            interpolation: as for `resize`.
+            interpolation, antialias: as for `resize`.
 
         Raises:
             PipelineError: a field is not an image, a scale or ratio is out of range, or images are known to differ in
@@ -83,6 +94,7 @@ class ImageVerbs(FieldVerbs):
                 scale,  # type: ignore[arg-type]  # checked there, as are the others
                 ratio,  # type: ignore[arg-type]
                 as_interpolation(interpolation),
+                antialias,
                 drawn,
             )
         )

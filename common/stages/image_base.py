@@ -247,6 +247,12 @@ def check_interpolation(verb: str, value: Interpolations) -> None:
         raise PipelineError(f"{verb}: expected interpolation in {INTERPOLATIONS}, got {value!r}.")
 
 
+def check_antialias(verb: str, value: object) -> None:
+    """Raises `PipelineError` unless ``value`` is a bool."""
+    if not isinstance(value, bool):
+        raise PipelineError(f"{verb}: expected antialias=True or False, got {value!r}.")
+
+
 def check_interpolated_fields(verb: str, value: Interpolations, outputs: Sequence[OutputField]) -> None:
     """Raises `PipelineError` if an interpolation names a field that the stage does not process."""
     names = {str(output.path[-1]) for output in outputs}

@@ -19,6 +19,7 @@ from .image_base import (
     RandomImageStage,
     Size,
     check_alike,
+    check_antialias,
     check_interpolated_fields,
     check_interpolation,
     check_size,
@@ -41,6 +42,7 @@ class ResizedCropOp(ImageOp):
     scale: tuple[float, float]
     ratio: tuple[float, float]
     interpolation: str
+    antialias: bool
     seed: Key
 
     @property
@@ -68,11 +70,13 @@ class RandomResizedCrop(RandomImageStage):
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolations = "bilinear"
+    antialias: bool = True
     drawn: bool = field(default=False, compare=False, repr=False)
 
     def check(self) -> None:
         check_size(self.verb, self.size)
         check_interpolation(self.verb, self.interpolation)
+        check_antialias(self.verb, self.antialias)
         self._check_range("scale", self.scale, 1.0)
         self._check_range("ratio", self.ratio, math.inf)
 
@@ -88,6 +92,7 @@ class RandomResizedCrop(RandomImageStage):
             scale=self.scale,
             ratio=self.ratio,
             interpolation=interpolation_of(self.verb, self.interpolation, output),
+            antialias=self.antialias,
             seed=key,
         )
 

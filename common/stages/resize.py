@@ -13,6 +13,7 @@ from .image_base import (
     Interpolations,
     Key,
     Size,
+    check_antialias,
     check_interpolated_fields,
     check_interpolation,
     check_size,
@@ -28,6 +29,7 @@ class ResizeOp(ImageOp):
     width: int | None
     shorter: int | None
     interpolation: str
+    antialias: bool
 
     @property
     def name(self) -> str:
@@ -53,19 +55,25 @@ class Resize(ImageStage):
     patterns: tuple[str, ...]
     size: int | Size
     interpolation: Interpolations = "bilinear"
+    antialias: bool = True
 
     def check(self) -> None:
         check_size(self.verb, self.size if isinstance(self.size, tuple) else (self.size, self.size))
         check_interpolation(self.verb, self.interpolation)
+        check_antialias(self.verb, self.antialias)
 
     def check_columns(self, outputs: Sequence[OutputField]) -> None:
         check_interpolated_fields(self.verb, self.interpolation, outputs)
 
     def operation(self, output: OutputField, key: Key | None) -> ResizeOp:
-        interpolation = interpolation_of(self.verb, self.interpolation, output)
-        if isinstance(self.size, tuple):
-            return ResizeOp(height=self.size[0], width=self.size[1], shorter=None, interpolation=interpolation)
-        return ResizeOp(height=None, width=None, shorter=self.size, interpolation=interpolation)
+        height, width = self.size if isinstance(self.size, tuple) else (None, None)
+        return ResizeOp(
+            height=height,
+            width=width,
+            shorter=None if isinstance(self.size, tuple) else self.size,
+            interpolation=interpolation_of(self.verb, self.interpolation, output),
+            antialias=self.antialias,
+        )
 
     def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
         return self.size if isinstance(self.size, tuple) else super().shape_after(op, output)

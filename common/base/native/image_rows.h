@@ -3,9 +3,11 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+
+#include "resample.h"
 
 // The compiler makes a version for AVX2 too, and the C library chooses one when this library is loaded.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
@@ -78,6 +80,8 @@ PARQUETRY_FOR_EVERY_CPU inline void finish_channel(const uint8_t* from, int64_t 
     finish_line<3, 3>(from, place.pixels, at, width, factors, channel);
   } else if (from_pixel == -3 && place.pixel == 1) {
     finish_line<-3, 1>(from, place.pixels, at, width, factors, channel);
+  } else if (from_pixel == -3 && place.pixel == 3) {
+    finish_line<-3, 3>(from, place.pixels, at, width, factors, channel);
   } else if (from_pixel == 4 && place.pixel == 1) {
     finish_line<4, 1>(from, place.pixels, at, width, factors, channel);
   } else {
@@ -121,189 +125,253 @@ PARQUETRY_FOR_EVERY_CPU inline bool finish_pixels(const uint8_t* from, const Pla
   return true;
 }
 
-// As in OpenCV's INTER_LINEAR for uint8, bilinear weights are whole numbers out of 2,048, and results are rounded.
-constexpr float kOne = 2048.0F;
-
-struct Mix {
-  int32_t first, second;          // the positions whose values are mixed
-  int16_t of_first, of_second;    // their weights
-};
-
-// Returns which two of `old_length` positions make up position `to` of `new_length`, and their weights.
-inline Mix mix_of(int64_t to, int64_t new_length, int64_t old_length, bool edges) {
-  const double scale = 1.0 / (static_cast<double>(new_length) / static_cast<double>(old_length));
-  const float exact = static_cast<float>((static_cast<double>(to) + 0.5) * scale - 0.5);
-  const float whole = std::floor(exact);
-  float rest = exact - whole;
-  int64_t first = static_cast<int64_t>(whole);
-  const int64_t last = old_length - 1;
-  if (edges && first < 0) first = 0, rest = 0;
-  if (edges && first >= last) first = last, rest = 0;
-  const int64_t second = first + 1;
-  Mix mix;
-  mix.of_first = static_cast<int16_t>(std::lrintf((1.0F - rest) * kOne));
-  mix.of_second = static_cast<int16_t>(std::lrintf(rest * kOne));
-  mix.first = static_cast<int32_t>(first < 0 ? 0 : first > last ? last : first);
-  mix.second = static_cast<int32_t>(second < 0 ? 0 : second > last ? last : second);
-  return mix;
-}
-
-// When both axes are halved exactly, OpenCV takes the mean of four pixels instead.
-inline bool halves(int64_t height, int64_t width, int64_t new_height, int64_t new_width) {
-  return height == 2 * new_height && width == 2 * new_width;
-}
-
 class ImageRows {
  public:
   // How many bytes may be read beyond the end of each row that is given to `take`.
   static constexpr int64_t kSlack = 16;
 
+  // The size of an image, and of what is made of it.
+  struct Size {
+    int64_t height, width, channels, new_height, new_width;
+    Filter filter;
+
+    bool resizes() const { return height != new_height || width != new_width; }
+  };
+
   // The memory that `begin` needs, aligned for numbers of eight bytes.
-  static size_t memory_bytes(int64_t channels, int64_t new_height, int64_t new_width) {
-    const size_t line = static_cast<size_t>(padded(new_width) * channels + kSlack);
-    return sizeof(Mix) * static_cast<size_t>(new_height + padded(new_width)) + 5 * line;
+  static size_t memory_bytes(const Size& size) {
+    const Axis across(size.width, size.new_width, size.filter), down(size.height, size.new_height, size.filter);
+    return sizeof(double) * static_cast<size_t>(larger(across.most(), down.most())) +
+           sizeof(Span) * static_cast<size_t>(size.new_width + size.new_height) +
+           sizeof(int16_t) * static_cast<size_t>(size.new_width * quads(across.most()) + 4 +
+                                                 size.new_height * quads(down.most())) +
+           static_cast<size_t>(line_bytes(size) * (down.most() + 2));
   }
 
   // Describes the image. `memory` may be null if its size does not change.
-  void begin(int64_t height, int64_t width, int64_t channels, int64_t new_height, int64_t new_width, bool mirrored,
-             bool upside_down, const Place& place, const Factors& factors, void* memory) {
-    height_ = height, width_ = width, channels_ = channels, new_height_ = new_height, new_width_ = new_width;
+  void begin(const Size& size, bool mirrored, bool upside_down, const Place& place, const Factors& factors,
+             void* memory) {
+    size_ = size;
     mirrored_ = mirrored, upside_down_ = upside_down, place_ = place, factors_ = factors;
-    resizes_ = height != new_height || width != new_width;
-    if (!resizes_) return;
-    down_ = static_cast<Mix*>(memory);
-    across_ = down_ + new_height;
-    splits_ = place.pixel != channels || place.channel != 1;
-    line_ = padded(new_width);
-    mixed_[0] = reinterpret_cast<int16_t*>(across_ + line_);
-    mixed_[1] = mixed_[0] + line_ * channels + kSlack;
-    made_ = reinterpret_cast<uint8_t*>(mixed_[1] + line_ * channels + kSlack);
-    for (int64_t y = 0; y < new_height; ++y) down_[y] = mix_of(y, new_height, height, false);
-    for (int64_t x = 0; x < line_; ++x) {
-      const int64_t to = x < new_width ? x : new_width - 1;
-      across_[x] = mix_of(mirrored ? new_width - 1 - to : to, new_width, width, true);
-      across_[x].first *= static_cast<int32_t>(channels);
+    if (!size.resizes()) return;
+    splits_ = place.pixel != size.channels || place.channel != 1;
+    line_ = padded(size.new_width);
+    const Axis across(size.width, size.new_width, size.filter), down(size.height, size.new_height, size.filter);
+    auto* const exact = static_cast<double*>(memory);
+    across_ = reinterpret_cast<Span*>(exact + larger(across.most(), down.most()));
+    down_ = across_ + size.new_width;
+    across_step_ = quads(across.most()), down_step_ = quads(down.most());
+    across_weights_ = reinterpret_cast<int16_t*>(down_ + size.new_height);
+    down_weights_ = across_weights_ + size.new_width * across_step_ + 4;
+    held_ = down.most();
+    line_bytes_ = line_bytes(size);
+    // Mixing fewer rows across is faster. Bicubic results depend on the order, and others begin across.
+    const bool overshoots = size.filter == Filter::kBicubic || size.filter == Filter::kPlainBicubic;
+    down_first_ = size.new_height < size.height && !overshoots;
+    lines_ = reinterpret_cast<uint8_t*>(down_weights_ + size.new_height * down_step_);
+    std::memset(across_weights_, 0, static_cast<size_t>(lines_ - reinterpret_cast<uint8_t*>(across_weights_)));
+    for (int64_t x = 0; x < size.new_width; ++x) {
+      const int64_t to = mirrored ? size.new_width - 1 - x : x;
+      across_[x] = across.weigh(to, exact, across_weights_ + x * across_step_);
+    }
+    for (int64_t y = 0; y < size.new_height; ++y) {
+      down_[y] = down.weigh(y, exact, down_weights_ + y * down_step_);
     }
     next_ = 0;
   }
 
   // Takes row `y` of the image. Rows come in order, and each has `kSlack` readable bytes after its end.
   void take(const uint8_t* row, int64_t y) {
-    if (!resizes_) {
-      const int64_t at = (upside_down_ ? new_height_ - 1 - y : y) * place_.row;
-      if (!mirrored_ && finish_pixels(row, place_, at, width_, channels_, factors_)) return;
-      const int64_t step = mirrored_ ? -channels_ : channels_;
-      const uint8_t* const first = mirrored_ ? row + (width_ - 1) * channels_ : row;
-      for (int64_t c = 0; c < channels_; ++c) finish(first + c, step, y, c);
-      return;
+    if (!size_.resizes()) return finish_row(row, y);
+    if (next_ == size_.new_height || y < down_[next_].first) return;
+    const int64_t values = (down_first_ ? size_.width : line_) * size_.channels;
+    if (down_first_) {
+      std::memcpy(line(y), row, static_cast<size_t>(values));
+    } else {
+      mix_across(row, line(y));
     }
-    if (next_ == new_height_ || (down_[next_].first != y && down_[next_].second != y)) return;
-    mix_across(row, mixed_[y & 1]);
-    for (; next_ < new_height_ && down_[next_].second == y; ++next_) {
-      const Mix& mix = down_[next_];
-      mix_down(mixed_[mix.first & 1], mixed_[y & 1], mix, made_);
-      finish_mixed(next_);
+    for (; next_ < size_.new_height && down_[next_].first + down_[next_].count == y + 1; ++next_) {
+      uint8_t* const made = lines_ + held_ * line_bytes_;
+      mix_down(down_[next_], down_weights_ + next_ * down_step_, values, made);
+      if (down_first_) mix_across(made, made + line_bytes_);
+      finish_mixed(down_first_ ? made + line_bytes_ : made, next_);
     }
   }
 
  private:
   static int64_t padded(int64_t width) { return (width + 31) / 32 * 32; }
+  static int64_t quads(int64_t count) { return (count + 3) / 4 * 4; }
+  static int64_t larger(int64_t one, int64_t other) { return one > other ? one : other; }
+  static int64_t line_bytes(const Size& size) {
+    return padded(larger(size.width, padded(size.new_width)) * size.channels) + 2 * kSlack;
+  }
+
+  // The latest rows take turns.
+  uint8_t* line(int64_t y) const { return lines_ + line_bytes_ * (y % held_); }
 
   void finish(const uint8_t* from, int64_t step, int64_t y, int64_t channel) const {
-    const int64_t to = upside_down_ ? new_height_ - 1 - y : y;
-    finish_channel(from, step, place_, to * place_.row + channel * place_.channel, new_width_, factors_, channel);
+    const int64_t to = upside_down_ ? size_.new_height - 1 - y : y;
+    finish_channel(from, step, place_, to * place_.row + channel * place_.channel, size_.new_width, factors_, channel);
   }
 
-  void finish_mixed(int64_t y) const {
-    const int64_t at = (upside_down_ ? new_height_ - 1 - y : y) * place_.row;
-    if (!splits_ && finish_pixels(made_, place_, at, new_width_, channels_, factors_)) return;
-    const int64_t step = splits_ ? 1 : channels_, channel = splits_ ? line_ : 1;
-    for (int64_t c = 0; c < channels_; ++c) finish(made_ + c * channel, step, y, c);
+  void finish_row(const uint8_t* row, int64_t y) const {
+    const int64_t channels = size_.channels;
+    const int64_t at = (upside_down_ ? size_.height - 1 - y : y) * place_.row;
+    if (!mirrored_ && finish_pixels(row, place_, at, size_.width, channels, factors_)) return;
+    const int64_t step = mirrored_ ? -channels : channels;
+    const uint8_t* const first = mirrored_ ? row + (size_.width - 1) * channels : row;
+    for (int64_t c = 0; c < channels; ++c) finish(first + c, step, y, c);
   }
 
-  // Mixes neighbors in a row. Splits its channels, unless the target stores them together too. The results are pixels
-  // times 128.
-  void mix_across(const uint8_t* row, int16_t* target) const {
+  void finish_mixed(const uint8_t* made, int64_t y) const {
+    const int64_t at = (upside_down_ ? size_.new_height - 1 - y : y) * place_.row;
+    if (!splits_ && finish_pixels(made, place_, at, size_.new_width, size_.channels, factors_)) return;
+    const int64_t step = splits_ ? 1 : size_.channels, channel = splits_ ? line_ : 1;
+    for (int64_t c = 0; c < size_.channels; ++c) finish(made + c * channel, step, y, c);
+  }
+
+  static uint8_t as_pixel(int32_t sum) {
+    const int32_t value = sum >> kWeightBits;
+    return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+  }
+
+  // Mixes neighbors in a row. Splits its channels, unless the target stores them together too.
+  void mix_across(const uint8_t* row, uint8_t* target) const {
 #if PARQUETRY_HAS_AVX2
-    if (channels_ == 3 && __builtin_cpu_supports("avx2")) return mix_colors_across(row, target);
+    if (__builtin_cpu_supports("avx2")) {
+      if (size_.channels == 3) return mix_colors_across<3>(row, target);
+      if (size_.channels == 4) return mix_colors_across<4>(row, target);
+    }
 #endif
-    for (int64_t x = 0; x < line_; ++x) {
-      const Mix& mix = across_[x];
-      for (int64_t c = 0; c < channels_; ++c) {
-        const int32_t value = row[mix.first + c] * mix.of_first + row[mix.first + channels_ + c] * mix.of_second;
-        target[splits_ ? c * line_ + x : x * channels_ + c] = static_cast<int16_t>(value >> 4);
+    switch (size_.channels) {
+      case 1:
+        return mix_pixels_across<1>(row, target);
+      case 3:
+        return mix_pixels_across<3>(row, target);
+      default:
+        return mix_pixels_across<0>(row, target);
+    }
+  }
+
+  template <int64_t kChannels>
+  void mix_pixels_across(const uint8_t* row, uint8_t* target) const {
+    const int64_t channels = kChannels ? kChannels : size_.channels;
+    for (int64_t x = 0; x < size_.new_width; ++x) {
+      const Span span = across_[x];
+      const int16_t* const weights = across_weights_ + x * across_step_;
+      for (int64_t c = 0; c < channels; ++c) {
+        const uint8_t* const first = row + span.first * channels + c;
+        int32_t sum = kOne / 2;
+        for (int32_t k = 0; k < span.count; ++k) sum += first[k * channels] * weights[k];
+        target[splits_ ? c * line_ + x : x * channels + c] = as_pixel(sum);
       }
     }
   }
 
-  void mix_down(const int16_t* first, const int16_t* second, const Mix& mix, uint8_t* target) const {
+  // Mixes the rows that make up one row of the result. May write up to 31 values too many.
+  void mix_down(const Span& span, const int16_t* weights, int64_t values, uint8_t* target) const {
 #if PARQUETRY_HAS_AVX2
-    if (__builtin_cpu_supports("avx2")) return mix_down_wide(first, second, mix, target);
+    if (__builtin_cpu_supports("avx2")) return mix_down_wide(span, weights, values, target);
 #endif
-    for (int64_t at = 0; at < line_ * channels_; ++at) {
-      const int32_t value = (first[at] * mix.of_first >> 16) + (second[at] * mix.of_second >> 16);
-      target[at] = static_cast<uint8_t>((value + 2) >> 2);
+    for (int64_t at = 0; at < values; ++at) {
+      int32_t sum = kOne / 2;
+      for (int32_t k = 0; k < span.count; ++k) sum += line(span.first + k)[at] * weights[k];
+      target[at] = as_pixel(sum);
     }
   }
 
 #if PARQUETRY_HAS_AVX2
-  __attribute__((target("avx2"))) __m128i mix_colors(const uint8_t* row, const Mix& mix, __m128i order) const {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + mix.first));
-    int32_t weights;
-    __builtin_memcpy(&weights, &mix.of_first, sizeof(weights));
-    return _mm_srai_epi32(_mm_madd_epi16(_mm_shuffle_epi8(bytes, order), _mm_set1_epi32(weights)), 4);
+  // Returns the channels of one pixel, in 32 bits each. Reads four pixels at a time.
+  template <int64_t kChannels>
+  __attribute__((target("avx2"))) __m128i mixed_color(const uint8_t* row, int64_t x, __m256i order) const {
+    const Span span = across_[x];
+    const uint8_t* const first = row + span.first * kChannels;
+    const int16_t* const weights = across_weights_ + x * across_step_;
+    const __m256i lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    __m256i sums = _mm256_setr_epi32(kOne / 2, kOne / 2, kOne / 2, kOne / 2, 0, 0, 0, 0);
+    for (int32_t k = 0; k < span.count; k += 4) {
+      const __m128i pixels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + k * kChannels));
+      const __m256i both = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(pixels), order);
+      const __m128i pairs = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(weights + k));
+      const __m256i factors = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(pairs), lanes);
+      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(both, factors));
+    }
+    const __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return _mm_srai_epi32(sum, kWeightBits);
   }
 
-  __attribute__((target("avx2"))) void mix_colors_across(const uint8_t* row, int16_t* target) const {
-    // Words of red, the neighbor's red, green, the neighbor's green, blue, the neighbor's blue.
-    const __m128i order = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
-    const __m128i together = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, -1, -1, -1, -1);
-    for (int64_t x = 0; x < line_; x += 4) {
-      const Mix* const mix = across_ + x;
-      const __m128i p = _mm_packs_epi32(mix_colors(row, mix[0], order), mix_colors(row, mix[1], order));
-      const __m128i q = _mm_packs_epi32(mix_colors(row, mix[2], order), mix_colors(row, mix[3], order));
-      if (!splits_) {  // each store writes four bytes too many, which the next one or nothing needs
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 3 * x), _mm_shuffle_epi8(p, together));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 3 * x + 6), _mm_shuffle_epi8(q, together));
+  template <int64_t kChannels>
+  __attribute__((target("avx2"))) void mix_colors_across(const uint8_t* row, uint8_t* target) const {
+    // Each lane gets words of two neighbors: red, red, green, green, blue, blue, and alpha, alpha.
+    const __m256i order =
+        kChannels == 3 ? _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1,  //
+                                          6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1)
+                       : _mm256_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1,  //
+                                          8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1);
+    const __m128i together = kChannels == 3 ? _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1)
+                                            : _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m128i apart = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const int64_t last = size_.new_width - 1;
+    for (int64_t x = 0; x <= last; x += 4) {
+      __m128i colors[4];
+      for (int64_t i = 0; i < 4; ++i) colors[i] = mixed_color<kChannels>(row, x + i < last ? x + i : last, order);
+      const __m128i pixels =
+          _mm_packus_epi16(_mm_packs_epi32(colors[0], colors[1]), _mm_packs_epi32(colors[2], colors[3]));
+      if (!splits_) {  // writes four bytes too many, which the next pixels or nothing needs
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + kChannels * x), _mm_shuffle_epi8(pixels, together));
         continue;
       }
-      const __m128i even = _mm_unpacklo_epi16(p, q), odd = _mm_unpackhi_epi16(p, q);
-      const __m128i red_green = _mm_unpacklo_epi16(even, odd), blue = _mm_unpackhi_epi16(even, odd);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(target + x), red_green);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(target + line_ + x), _mm_srli_si128(red_green, 8));
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(target + 2 * line_ + x), blue);
+      alignas(16) int32_t channels[4];
+      _mm_store_si128(reinterpret_cast<__m128i*>(channels), _mm_shuffle_epi8(pixels, apart));
+      for (int64_t c = 0; c < kChannels; ++c) std::memcpy(target + c * line_ + x, channels + c, sizeof(channels[c]));
     }
   }
 
-  __attribute__((target("avx2"))) void mix_down_wide(const int16_t* first, const int16_t* second, const Mix& mix,
+  __attribute__((target("avx2"))) void mix_down_wide(const Span& span, const int16_t* weights, int64_t values,
                                                      uint8_t* target) const {
-    const __m256i of_first = _mm256_set1_epi16(mix.of_first), of_second = _mm256_set1_epi16(mix.of_second);
-    const __m256i half = _mm256_set1_epi16(2);
-    for (int64_t at = 0; at < line_ * channels_; at += 32) {
-      __m256i sums[2];
-      for (int part = 0; part < 2; ++part) {
-        const auto* const a = reinterpret_cast<const __m256i*>(first + at + 16 * part);
-        const auto* const b = reinterpret_cast<const __m256i*>(second + at + 16 * part);
-        const __m256i sum = _mm256_add_epi16(_mm256_mulhi_epi16(_mm256_loadu_si256(a), of_first),
-                                             _mm256_mulhi_epi16(_mm256_loadu_si256(b), of_second));
-        sums[part] = _mm256_srai_epi16(_mm256_add_epi16(sum, half), 2);
+    for (int64_t at = 0; at < values; at += 32) {
+      const __m256i half = _mm256_set1_epi32(kOne / 2);
+      __m256i sums[4] = {half, half, half, half};
+      for (int32_t k = 0; k < span.count; k += 2) {
+        int32_t pair;  // the weight after the last one is 0
+        std::memcpy(&pair, weights + k, sizeof(pair));
+        const __m256i factors = _mm256_set1_epi32(pair);
+        const uint8_t* const one = line(span.first + k) + at;
+        const uint8_t* const two = k + 1 < span.count ? line(span.first + k + 1) + at : one;
+        for (int part = 0; part < 2; ++part) {
+          const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(one + 16 * part));
+          const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(two + 16 * part));
+          const __m256i low = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b));
+          const __m256i high = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a, b));
+          sums[2 * part] = _mm256_add_epi32(sums[2 * part], _mm256_madd_epi16(low, factors));
+          sums[2 * part + 1] = _mm256_add_epi32(sums[2 * part + 1], _mm256_madd_epi16(high, factors));
+        }
       }
-      const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(sums[0], sums[1]), 0xD8);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + at), packed);
+      for (__m256i& sum : sums) sum = _mm256_srai_epi32(sum, kWeightBits);
+      // Packing mixes the lanes of two registers; the permutation puts them in order.
+      const __m256i packed =
+          _mm256_packus_epi16(_mm256_packs_epi32(sums[0], sums[1]), _mm256_packs_epi32(sums[2], sums[3]));
+      const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + at), _mm256_permutevar8x32_epi32(packed, order));
     }
   }
 #endif
 
-  int64_t height_ = 0, width_ = 0, channels_ = 0, new_height_ = 0, new_width_ = 0;
-  bool mirrored_ = false, upside_down_ = false, resizes_ = false;
+  Size size_ = {};
+  bool mirrored_ = false, upside_down_ = false;
   bool splits_ = false;  // whether mixed rows hold one channel after another
   Place place_ = {};
   Factors factors_ = {};
-  Mix* down_ = nullptr;
-  Mix* across_ = nullptr;
-  int64_t line_ = 0;  // values of one channel of a mixed row
-  int16_t* mixed_[2] = {nullptr, nullptr};  // rows mixed across: the latest even one and the latest odd one
-  uint8_t* made_ = nullptr;
+  Span* across_ = nullptr;
+  Span* down_ = nullptr;
+  int16_t* across_weights_ = nullptr;
+  int16_t* down_weights_ = nullptr;
+  int64_t across_step_ = 0, down_step_ = 0;  // between the weights of one pixel and those of the next
+  int64_t line_ = 0;                         // values of one channel of a mixed row
+  bool down_first_ = false;                  // whether rows are mixed with each other before neighbors in a row
+  int64_t held_ = 0;                         // how many rows are held
+  int64_t line_bytes_ = 0;
+  uint8_t* lines_ = nullptr;
   int64_t next_ = 0;
 };
 

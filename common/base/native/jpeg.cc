@@ -37,12 +37,13 @@ struct Part {
   int64_t top, left, box_height, box_width;
   int64_t channels;           // 1 (gray) or 3 (RGB)
   int64_t reads_all;          // whether the file is read to its end, so that damage is noticed anywhere
-  int64_t new_height, new_width;  // the part is resized to this
+  int64_t new_height, new_width;  // the part is resized to this,
+  int64_t filter;                 // in this way
   int64_t mirrored, upside_down;
   parquetry::Place place;  // of uint8, or of float32 if there are factors
   int64_t decoded;         // set to 1 if the part was decoded
 };
-static_assert(sizeof(Part) == 160, "Python describes parts by the same layout");
+static_assert(sizeof(Part) == 168, "Python describes parts by the same layout");
 
 #if PARQUETRY_HAS_JPEG
 
@@ -135,13 +136,11 @@ void decode_rows(const Library& library, jpeg_decompress_struct* state, const Pa
   std::memset(line + line_bytes - parquetry::ImageRows::kSlack, 0, parquetry::ImageRows::kSlack);
   // The decoder writes past the cache to aligned addresses, but this line is read again at once.
   if (reinterpret_cast<uintptr_t>(line) % 2 == 0) ++line;
-  const bool resizes = part.box_height != part.new_height || part.box_width != part.new_width;
-  void* const memory = resizes ? memory_of(state, parquetry::ImageRows::memory_bytes(part.channels, part.new_height,
-                                                                                     part.new_width))
-                               : nullptr;
+  const parquetry::ImageRows::Size size = {part.box_height, part.box_width, part.channels,
+                                           part.new_height, part.new_width, parquetry::Filter{part.filter}};
+  void* const memory = size.resizes() ? memory_of(state, parquetry::ImageRows::memory_bytes(size)) : nullptr;
   parquetry::ImageRows rows;
-  rows.begin(part.box_height, part.box_width, part.channels, part.new_height, part.new_width, part.mirrored != 0,
-             part.upside_down != 0, part.place, factors, memory);
+  rows.begin(size, part.mirrored != 0, part.upside_down != 0, part.place, factors, memory);
   if (part.top) library.skip(state, static_cast<JDIMENSION>(part.top));
   const uint8_t* const first = line + (part.left - static_cast<int64_t>(begin)) * part.channels;
   for (int64_t row = 0; row < part.box_height; ++row) {

@@ -1,8 +1,8 @@
 """Decodes parts of JPEG images with the compiled core and libjpeg-turbo, the library that simplejpeg contains.
 
 `decode_parts` takes many images in one call, without the interpreter lock, and finishes each: resizes it, mirrors it,
-normalizes it and puts it in the layout of its target. The pixels are exactly those of simplejpeg, OpenCV and numpy.
-Trials confirm that when libjpeg-turbo is loaded, from Pillow's wheel or else from the system.
+normalizes it and puts it in the layout of its target. The pixels are exactly those of simplejpeg and of `pixels`.
+Trials confirm that simplejpeg's are when libjpeg-turbo is loaded, from Pillow's wheel or else from the system.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from typing import Any
 import numpy as np
 
 from ..process.dataclass import dataclass
-from ..process.forks import cached_property, importing
+from ..process.forks import importing
 from .library import CORE, address_of
+from .pixels import MIRRORED, UPSIDE_DOWN
 
 Box = tuple[int, int, int, int]
 """``(top, left, height, width)`` in pixels."""
 
-MIRRORED, UPSIDE_DOWN = 1, 2
 _PART = np.dtype(
     [
         *((name, np.int64) for name in ("data", "bytes", "height", "width", "factor")),
         ("box", np.int64, 4),
-        *((name, np.int64) for name in ("channels", "reads_all", "new_height", "new_width")),
+        *((name, np.int64) for name in ("channels", "reads_all", "new_height", "new_width", "filter")),
         *((name, np.int64) for name in ("mirrored", "upside_down", "pixels", "row", "pixel", "channel", "decoded")),
     ]
 )  # `Part` in jpeg.cc
 _SUBSAMPLINGS = ("444", "422", "420", "440", "411")
 _TRIAL_SIZE = (45, 61)
 _TRIAL_BOXES = ((0, 0, 17, 9), (20, 33, 21, 17), (16, 16, 16, 16), (44, 60, 1, 1))
-_TRIAL_SIZES = ((24, 24), (7, 50), (60, 9), (1, 1), (90, 40))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +67,22 @@ def decode_parts(
     factors: tuple[np.ndarray, np.ndarray] | None = None,
     *,
     places: np.ndarray | None = None,
+    filter_number: int = 0,
 ) -> np.ndarray:
-    """Decodes parts and resizes them to the size of ``out``, as OpenCV's ``INTER_LINEAR`` does.
+    """Decodes parts and resizes them to the size of ``out``, as `pixels.resize` does.
 
     Args:
         parts: what to decode.
         out: the targets ``[n, H, W, C]`` with C 1 (gray) or 3 (RGB), in any layout; uint8, or float32 with ``factors``.
         factors: two arrays (float32 ``[C]``): each value becomes ``value * first - second``, rounded after each step.
         places: the target of each image, if they are not in order; int64 ``[n]``.
+        filter_number: one of `pixels.FILTERS`.
 
     Returns:
         Which images were decoded; bool ``[n]``. The others are not JPEG images of this size and these channels, are
         damaged, or cannot be decoded on this machine. The content of their targets is undefined.
     """
     loaded, count = _loaded(), len(parts.data)
-    resized = (parts.boxes[:, 2] != out.shape[1]) | (parts.boxes[:, 3] != out.shape[2])
     if loaded is None or not count:
         return np.zeros(count, bool)
     described = np.zeros(count, _PART)
@@ -90,19 +90,14 @@ def decode_parts(
     described["height"], described["width"] = parts.sizes[:, 0], parts.sizes[:, 1]
     described["factor"], described["box"], described["reads_all"] = parts.factors, parts.boxes, parts.reads_all
     described["new_height"], described["new_width"], described["channels"] = out.shape[1:]
+    described["filter"] = filter_number
     described["mirrored"], described["upside_down"] = parts.flips & MIRRORED, parts.flips & UPSIDE_DOWN
     each, *strides = (stride // out.itemsize for stride in out.strides)
     described["pixels"] = address_of(out) + each * out.itemsize * (np.arange(count) if places is None else places)
     described["row"], described["pixel"], described["channel"] = strides
     multiply, subtract = (None, None) if factors is None else factors
-    possible = ~resized
-    if resized.any() and loaded.resizes:
-        possible |= ~_halved(parts.boxes, out.shape[1], out.shape[2])
-    chosen = described[possible]
-    loaded.run(chosen, multiply, subtract)
-    decoded = np.zeros(count, bool)
-    decoded[possible] = chosen["decoded"]
-    return decoded
+    loaded.run(described, multiply, subtract)
+    return described["decoded"].astype(bool)  # type: ignore[no-any-return]  # of numpy
 
 
 def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:
@@ -142,12 +137,6 @@ class _Loaded:
     def __init__(self, address: int) -> None:
         self._address = address
 
-    @cached_property
-    def resizes(self) -> bool:
-        """Whether parts are resized as the installed OpenCV does."""
-        with importing():
-            return _resizes_exactly(self)
-
     def run(self, parts: np.ndarray, multiply: np.ndarray | None, subtract: np.ndarray | None) -> None:
         """Decodes parts (`_PART`)."""
         pointers = [None if array is None else address_of(array) for array in (multiply, subtract)]
@@ -170,11 +159,6 @@ def _first_exact() -> _Loaded | None:
         if _is_exact(loaded):
             return loaded
     return None
-
-
-def _halved(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Returns which parts have twice the height and width. OpenCV takes the mean of four pixels there."""
-    return (boxes[:, 2] == 2 * height) & (boxes[:, 3] == 2 * width)  # type: ignore[no-any-return]  # of numpy
 
 
 def _libraries() -> Iterator[str]:
@@ -208,25 +192,6 @@ def _is_exact(loaded: _Loaded) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _resizes_exactly(loaded: _Loaded) -> bool:
-    """Returns whether parts are resized as the installed OpenCV does."""
-    try:
-        import cv2
-        import simplejpeg
-    except ImportError:
-        return False
-    data = next(iter(_trial_files()))
-    whole = simplejpeg.decode_jpeg(data, "RGB")
-    for (top, left, high, wide), size in itertools.product((*_TRIAL_BOXES, (0, 0, *_TRIAL_SIZE)), _TRIAL_SIZES):
-        part = np.ascontiguousarray(whole[top : top + high, left : left + wide])
-        resized = cv2.resize(part, size[::-1], interpolation=cv2.INTER_LINEAR)
-        tried = _tried(loaded, data, 1, (top, left, high, wide), size, True)
-        if tried is None or not np.array_equal(tried, resized):
-            return False
-    return True
-
-
-@lru_cache(maxsize=1)
 def _trial_files() -> Sequence[Any]:
     import simplejpeg
 
@@ -239,7 +204,7 @@ def _tried(
 ) -> np.ndarray | None:
     out = np.zeros((*size, 3), np.uint8)
     part = np.zeros(1, _PART)
-    numbers = (data.ctypes.data, len(data), *_TRIAL_SIZE, factor, box, 3, reads_all, *size, 0, 0, out.ctypes.data)
+    numbers = (data.ctypes.data, len(data), *_TRIAL_SIZE, factor, box, 3, reads_all, *size, 0, 0, 0, out.ctypes.data)
     part[0] = (*numbers, out.strides[0], 3, 1, 0)
     loaded.run(part, None, None)
     return out if part["decoded"][0] else None

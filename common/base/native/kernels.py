@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from . import dlpack, jpeg, parquet, values
+from . import dlpack, jpeg, parquet, pixels, values
 from . import gather as rows
 from .library import is_compiled
 
@@ -51,7 +51,9 @@ copy_pieces = _kernel(rows.copy_pieces, rows.copy_pieces_by_numpy)
 pad_runs = _kernel(rows.pad_runs, rows.pad_runs_by_numpy)
 copy_value = _kernel(values.copy_value, values.copy_value_by_numpy)
 word_order = _kernel(values.word_order, values.word_order_by_numpy)
-normalize = _kernel(values.normalize, values.normalize_by_numpy)
+resize = _kernel(pixels.resize, pixels.resize_by_numpy)
+copy_image = _kernel(pixels.copy_image, pixels.copy_image_by_numpy)
+normalize = _kernel(pixels.normalize, pixels.normalize_by_numpy)
 objects = _kernel(values.objects, values.objects_by_arrow)
 longest_value = _kernel(parquet.longest_value, parquet.longest_value_by_python)
 

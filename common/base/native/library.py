@@ -32,7 +32,7 @@ _FUNCTIONS = {
     "pad": (_NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
     "copy_to_rows": (None, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER),
     "word_order": (_NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER),
-    "normalize": (None, _POINTER, _POINTER, _POINTER),
+    "finish_image": (_NUMBER, _POINTER, _POINTER, _POINTER),
     "check_footer": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),
     "row_groups": (_NUMBER, _TEXT, _NUMBER, _NUMBER, _POINTER),
     "longest_value": (_NUMBER, _TEXT, _NUMBER),

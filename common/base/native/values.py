@@ -1,4 +1,4 @@
-"""Kernels on values, compiled, and by numpy or Arrow: copies, the order of random words, pixels, and Python's texts."""
+"""Kernels on values, compiled, and by numpy or Arrow: copies, the order of random words, and Python's texts."""
 
 from __future__ import annotations
 
@@ -85,42 +85,6 @@ def _uniform_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     ends, numbered = np.empty(1 << bits, np.uint32), np.empty(len(words), np.uint64)
     pointers = address_of(words), len(words), bits, address_of(ends), address_of(numbered)
     return numbered.view(np.int64) if CORE.parquetry_word_order(*pointers) else None
-
-
-def normalize(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
-    """Writes ``float32(image) * multiply - subtract`` into ``out``, each step rounded to float32.
-
-    Args:
-        image: numbers ``[H, W, C]``.
-        out: float32 ``[H, W, C]``; the channels may come first in memory.
-        multiply: float32 ``[C]``.
-        subtract: float32 ``[C]``.
-    """
-    fits = image.dtype == np.uint8 and out.dtype == np.float32 and image.shape == out.shape and out.flags.writeable
-    factors = multiply.dtype == subtract.dtype == np.float32 and len(multiply) == len(subtract) == image.shape[2]
-    contiguous = multiply.flags.c_contiguous and subtract.flags.c_contiguous
-    steps, places = image.strides, out.strides
-    plain = steps[1:] == (image.shape[2], 1) and not any(stride % 4 for stride in places) and out.flags.aligned
-    if not (fits and factors and contiguous and plain):
-        normalize_by_numpy(image, out, multiply, subtract)
-        return
-    strides = (steps[0], *(stride // 4 for stride in places))
-    described = np.array((address_of(image), address_of(out), *image.shape, *strides), np.int64)  # `Image` in pixels.cc
-    CORE.parquetry_normalize(address_of(described), address_of(multiply), address_of(subtract))
-
-
-def normalize_by_numpy(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
-    """Does what `normalize` does, for any layouts."""
-    height, width, channels = image.shape
-    parts = [
-        (image[..., channel], out[..., channel], multiply[channel], subtract[channel]) for channel in range(channels)
-    ]
-    if image[0].flags.c_contiguous and out[0].flags.c_contiguous:  # all channels at once
-        whole, place = (each.reshape(height, width * channels) for each in (image, out))
-        parts = [(whole, place, np.tile(multiply, width), np.tile(subtract, width))]
-    for values, places, factor, offset in parts:
-        np.multiply(values, factor, out=places, dtype=np.float32, casting="unsafe")
-        places -= offset
 
 
 def objects(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None, *, text: bool) -> list[Any]:

@@ -103,12 +103,13 @@ class JpegFiles:
         reductions: np.ndarray | None = None,
         flips: np.ndarray | None = None,
         factors: tuple[np.ndarray, np.ndarray] | None = None,
+        filter_number: int = 0,
     ) -> np.ndarray:
         """Decodes the images of the given rows, or parts of them, into ``out[places]``. Returns which were decoded.
 
         Args:
             rows: numbers of rows in the block, none of them null; int64.
-            out, factors: as for `base.native.jpeg.decode_parts`.
+            out, factors, filter_number: as for `base.native.jpeg.decode_parts`.
             sizes, boxes, reductions, flips: `base.native.jpeg.Parts.sizes`, ``boxes``, ``factors`` and ``flips``. By
                 default, whole images are decoded as they are.
         """
@@ -121,7 +122,7 @@ class JpegFiles:
         def decode(some: slice) -> None:
             data, lengths = self._stored.places(rows[some])
             parts = Parts(data, lengths, sizes[some], reductions[some], boxes[some], flips[some], reads_all[some])
-            decoded[some] = kernels.decode_parts(parts, out, factors, places=places[some])
+            decoded[some] = kernels.decode_parts(parts, out, factors, places=places[some], filter_number=filter_number)
 
         if self._stored.in_memory:
             pixels = max(int(sizes.prod(axis=1).sum()), 1)

@@ -1,75 +1,31 @@
 """Resizes, flips and normalizes one image, each into memory that the caller provides.
 
-Images are ``(H, W)`` or ``(H, W, C)``. Each interpolation has one fixed implementation: numpy for ``"nearest"``, and
-OpenCV for all others. For operations that only copy (flips, planes), numpy replaces a missing OpenCV with the same
-result.
+Images are ``(H, W)`` or ``(H, W, C)``. `base.native.pixels` does the work, except for ``"nearest"``, which takes any
+dtype.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from functools import lru_cache
-from types import ModuleType
 
 import numpy as np
 
-from ...base.errors import CodecUnavailableError, missing_package
-from ...base.memory.arena import SCRATCH
-from ...base.native.kernels import normalize
-from ...base.process.forks import importing
-from ...stages.image_base import RESIZABLE
+from ...base.native.kernels import copy_image, normalize, resize
+from ...base.native.pixels import FILTERS, MIRRORED, UPSIDE_DOWN
 
 
-@lru_cache(maxsize=1)
-def opencv() -> ModuleType:
-    """Imports OpenCV, or raises an error that names the extra to install.
-
-    The number of OpenCV's threads is left alone, because the trainer may use OpenCV itself. Only a forked child runs
-    without them, because the threads of OpenCV's pool do not exist in it.
-    """
-    try:
-        with importing():
-            import cv2
-    except ImportError as error:
-        raise CodecUnavailableError(
-            f"resizing images: {missing_package(error, 'cv2', 'images')} (OpenCV), or use interpolation='nearest'."
-        ) from error
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: cv2.setNumThreads(0))
-    return cv2
-
-
-@lru_cache(maxsize=1)
-def _opencv_if_installed() -> ModuleType | None:
-    try:
-        return opencv()
-    except CodecUnavailableError:
-        return None
-
-
-def resize_into(image: np.ndarray, out: np.ndarray, interpolation: str) -> None:
-    """Resizes ``image`` into ``out`` (C-contiguous, same dtype and channels).
-
-    ``"area"`` averages pixels if both sides shrink. Otherwise, it equals ``"bilinear"``.
-    """
+def resize_into(image: np.ndarray, out: np.ndarray, interpolation: str, *, antialias: bool = True) -> None:
+    """Resizes ``image`` into ``out`` (same dtype and channels), as `base.native.pixels.resize` does."""
     if image.shape == out.shape:
         np.copyto(out, image)
-        return
-    if image.ndim == 3 and image.shape[2] == 1:
-        image, out = image[..., 0], out[..., 0]
-    if interpolation == "nearest":
+    elif interpolation == "nearest":
         _nearest(image, out)
-        return
-    cv2 = opencv()
-    height, width = out.shape[:2]
-    shrinks = image.shape[0] >= height and image.shape[1] >= width
-    flag = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC, "area": cv2.INTER_LINEAR}[interpolation]
-    if interpolation == "area" and shrinks:
-        flag = cv2.INTER_AREA
-    made = cv2.resize(image, (width, height), dst=out, interpolation=flag)
-    if made is not out and not np.shares_memory(made, out):
-        np.copyto(out, made.reshape(out.shape))
+    else:
+        resize(_with_channels(image), _with_channels(out), FILTERS[interpolation, antialias])
+
+
+def _with_channels(image: np.ndarray) -> np.ndarray:
+    return image if image.ndim == 3 else image[..., None]
 
 
 def _nearest(image: np.ndarray, out: np.ndarray) -> None:
@@ -85,24 +41,12 @@ def _nearest(image: np.ndarray, out: np.ndarray) -> None:
 
 def flip_into(image: np.ndarray, out: np.ndarray, axis: int) -> None:
     """Writes ``image``, mirrored along ``axis`` (0: upside down, 1: left and right swapped), into ``out``."""
-    cv2 = _opencv_if_installed() if out.flags.c_contiguous and image.dtype in RESIZABLE else None
-    if cv2 is None or (image.ndim == 3 and image.shape[2] > 4):
-        np.copyto(out, np.flip(image, axis))
-        return
-    if image.ndim == 3 and image.shape[2] == 1:
-        image, out = image[..., 0], out[..., 0]
-    made = cv2.flip(image, axis, dst=out)
-    if made is not out and not np.shares_memory(made, out):
-        np.copyto(out, made.reshape(out.shape))
+    copy_image(_with_channels(image), _with_channels(out), UPSIDE_DOWN if axis == 0 else MIRRORED)
 
 
 def copy_into(image: np.ndarray, out: np.ndarray) -> None:
-    """Copies an image. If ``out`` has its channels first in memory, splits them in one pass."""
-    if _is_planar(out):
-        for channel, plane in enumerate(_planes(image)):
-            np.copyto(out[..., channel], plane, casting="no")
-    else:
-        np.copyto(out, image, casting="no")
+    """Copies an image, also into one with its channels first in memory."""
+    copy_image(_with_channels(image), _with_channels(out))
 
 
 def normalize_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
@@ -111,10 +55,8 @@ def normalize_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, sub
     ``multiply`` and ``subtract`` are float32 ``[C]``, and every step is rounded to float32. ``out`` is float32 or
     float16, and may have its channels first in memory.
     """
-    if image.ndim == 2:
-        image, out = image[..., None], out[..., None]
     to = _normalize_to_half if out.dtype == np.float16 else normalize
-    to(image, out, multiply, subtract)
+    to(_with_channels(image), _with_channels(out), multiply, subtract)
 
 
 def _normalize_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
@@ -122,24 +64,10 @@ def _normalize_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray,
         values = np.arange(256, dtype=np.float32)
         with np.errstate(over="ignore"):
             tables = (values * multiply[:, None] - subtract[:, None]).astype(np.float16)
-        for channel, plane in enumerate(_planes(image)):
-            np.copyto(out[..., channel], tables[channel].take(plane))
+        for channel in range(image.shape[2]):
+            np.copyto(out[..., channel], tables[channel].take(image[..., channel]))
         return
     single = np.empty(image.shape, np.float32)
     normalize(image, single, multiply, subtract)
     with np.errstate(over="ignore"):
         np.copyto(out, single, casting="same_kind")
-
-
-def _is_planar(out: np.ndarray) -> bool:
-    return out.ndim == 3 and out.shape[2] > 1 and abs(out.strides[2]) > abs(out.strides[1])
-
-
-def _planes(image: np.ndarray) -> list[np.ndarray]:
-    """Returns the channels of an image, contiguous if that is cheap."""
-    cv2 = _opencv_if_installed() if image.dtype in RESIZABLE and image.shape[2] > 1 else None
-    if cv2 is None:
-        return [image[..., channel] for channel in range(image.shape[2])]
-    height, width, channels = image.shape
-    planes = SCRATCH.array("planes", (channels, height, width), image.dtype)
-    return list(cv2.split(image, list(planes)))

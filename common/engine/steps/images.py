@@ -161,21 +161,22 @@ def _actions(
             result.append(_Action(None, box, dtype))
         height, width = box[2:]
 
-    def resize(size: tuple[int, int], interpolation: str) -> None:
+    def resize(size: tuple[int, int], op: ResizeOp | ResizedCropOp) -> None:
         nonlocal height, width
         if size != (height, width):
-            result.append(_Action(partial(resize_into, interpolation=interpolation), (0, 0, *size), dtype))
+            run = partial(resize_into, interpolation=op.interpolation, antialias=op.antialias)
+            result.append(_Action(run, (0, 0, *size), dtype))
         height, width = size
 
     for number, op in enumerate(step.ops):
         if part is not None and number == 0:  # already cropped
             if part.size is not None and isinstance(op, ResizeOp | ResizedCropOp):
-                resize(part.size, op.interpolation)
+                resize(part.size, op)
         elif isinstance(op, ResizeOp):
-            resize(op.size(height, width), op.interpolation)
+            resize(op.size(height, width), op)
         elif isinstance(op, ResizedCropOp):
             crop(_drawn_box(op, numbers[number], height, width))
-            resize((op.height, op.width), op.interpolation)
+            resize((op.height, op.width), op)
         elif isinstance(op, CropOp):
             crop(_middle_or_any(op, numbers[number], height, width))
         elif isinstance(op, FlipOp):

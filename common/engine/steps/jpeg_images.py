@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...base.native.jpeg import MIRRORED, UPSIDE_DOWN
+from ...base.native.pixels import FILTERS, MIRRORED, UPSIDE_DOWN
 from ...base.process.dataclass import dataclass
 from ...stages.crop import CropOp
 from ...stages.image_base import ImageOp, ImageStep
@@ -32,11 +32,13 @@ class _Chain:
 
     Attributes:
         first: the operation that crops or resizes the stored image, or both; ``None`` if there is none.
+        filter_number: how it resizes, one of `base.native.pixels.FILTERS`.
         flips: the flips after it, with their places among the step's operations.
         factors: what values are multiplied by, and what is subtracted; ``None`` if they stay uint8.
     """
 
     first: ImageOp | None
+    filter_number: int
     flips: tuple[tuple[int, FlipOp], ...]
     factors: _Factors | None
 
@@ -68,8 +70,7 @@ def finish_jpegs(
         return done
     images = out if step.axes is None else out.transpose(0, *(1 + np.argsort(step.axes)))
     images = images if images.ndim == 4 else images[..., None]
-    size = images.shape[1:3]
-    parts = [_part_of(step, chain, shape, drawn, size) for shape, drawn in zip(shapes, numbers, strict=True)]
+    parts = [_part_of(step, chain, shape, drawn) for shape, drawn in zip(shapes, numbers, strict=True)]
     chosen = np.array([number for number, part in enumerate(parts) if part is not None], np.int64)
     if not len(chosen):
         return done
@@ -83,6 +84,7 @@ def finish_jpegs(
         reductions=np.array([part.factor for part in decodable], np.int64),
         flips=np.array([_flips_of(chain, numbers[number]) for number in chosen], np.int64),
         factors=chain.factors,
+        filter_number=chain.filter_number,
     )
     return done
 
@@ -94,29 +96,27 @@ def _chain_of(step: ImageStep) -> _Chain | None:
     if step.field.dtype != np.uint8 or step.output.dtype not in (np.uint8, np.float32):
         return None
     first = ops.pop(0)[1] if ops and isinstance(ops[0][1], CropOp | ResizeOp | ResizedCropOp) else None
+    filter_number: int | None = 0
+    if isinstance(first, ResizeOp | ResizedCropOp):
+        filter_number = FILTERS.get((first.interpolation, first.antialias))
     factors: _Factors | None = None
     if ops and isinstance(last := ops[-1][1], NormalizeOp):
         factors = np.asarray(last.multiply, np.float32), np.asarray(last.subtract, np.float32)
         ops.pop()
     flips = tuple((number, op) for number, op in ops if isinstance(op, FlipOp))
-    return _Chain(first, flips, factors) if len(flips) == len(ops) else None
+    if filter_number is None or len(flips) < len(ops):
+        return None
+    return _Chain(first, filter_number, flips, factors)
 
 
-def _part_of(
-    step: ImageStep, chain: _Chain, shape: Sequence[int], numbers: DrawnNumbers, size: tuple[int, ...]
-) -> ImagePart | None:
-    """Returns the part of an image to decode; ``None`` if it must be resized in another way, or is too small."""
+def _part_of(step: ImageStep, chain: _Chain, shape: Sequence[int], numbers: DrawnNumbers) -> ImagePart | None:
+    """Returns the part of an image to decode; ``None`` if it is too small."""
     height, width = shape[:2]
     op = chain.first
     if min(height, width) == 0 or (isinstance(op, CropOp) and (op.height > height or op.width > width)):
         return None
     whole = ImagePart(factor=1, box=(0, 0, height, width), size=None)
-    part = needed_part(step, height, width, numbers) or whole
-    high, wide = part.box[2:]
-    shrinks = high >= size[0] and wide >= size[1]
-    interpolation = op.interpolation if isinstance(op, ResizeOp | ResizedCropOp) else "none"
-    fits = (high, wide) == size or interpolation == "bilinear" or (interpolation == "area" and not shrinks)
-    return part if fits else None
+    return needed_part(step, height, width, numbers) or whole
 
 
 def _flips_of(chain: _Chain, numbers: DrawnNumbers) -> int:

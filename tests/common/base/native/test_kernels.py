@@ -19,6 +19,7 @@ from parquetry.common.base.native import parquet
 from parquetry.common.base.native.jpeg import Parts
 from parquetry.common.base.native.kernels import KERNELS
 from parquetry.common.base.native.library import is_compiled
+from parquetry.common.base.native.pixels import FILTERS
 
 pytestmark = pytest.mark.versions
 
@@ -172,16 +173,51 @@ def word_order(draw: Draw) -> Run:
     return run
 
 
-@case
-def normalize(draw: Draw) -> Run:
+def picture(draw: Draw, dtypes: list[str]) -> np.ndarray:
+    """Draws an image ``[H, W, C]`` with any layout."""
     height, width, channels = draw(st.integers(1, 20)), draw(st.integers(1, 70)), draw(st.sampled_from([1, 2, 3, 4]))
-    dtype, apart = draw(st.sampled_from(["u1", "u1", "u1", "u2", "f8"])), draw(st.sampled_from([1, 1, 2]))
+    dtype, apart = draw(st.sampled_from(dtypes)), draw(st.sampled_from([1, 1, 2]))
     image = noise(draw).integers(0, 256, (height, width * apart + 3, channels)).astype(dtype)
     image = image[:, 1 : width * apart + 1 : apart] if draw(st.booleans()) else image[:, :width].copy()
     if draw(st.booleans()):
         image = image[::-1]
     if draw(st.integers(0, 3)) == 0:
         image = image.transpose(2, 0, 1).copy().transpose(1, 2, 0)
+    return image
+
+
+def made_image(draw: Draw, image: np.ndarray, height: int, width: int) -> Callable[[Callable[[np.ndarray], None]], Any]:
+    """Draws a layout. Returns a function that has an image written in it, and returns the memory around it."""
+    channels, first, between = image.shape[2], draw(st.booleans()), draw(st.sampled_from([1, 1, 2]))
+    shape = (channels, height, width * between) if first else (height, width * between, channels)
+
+    def run(write: Callable[[np.ndarray], None]) -> bytes:
+        memory = np.full(shape, 7, image.dtype)
+        write((memory.transpose(1, 2, 0) if first else memory)[:, ::between])
+        return memory.tobytes()
+
+    return run
+
+
+@case
+def resize(draw: Draw) -> Run:
+    image = picture(draw, ["u1", "u1", "u1", "u2", "f4"])
+    number = draw(st.sampled_from(sorted(set(FILTERS.values()))))
+    into = made_image(draw, image, draw(st.integers(1, 90)), draw(st.integers(1, 90)))
+    return lambda function: into(lambda out: function(image, out, number))
+
+
+@case
+def copy_image(draw: Draw) -> Run:
+    image, flips = picture(draw, ["u1", "u1", "u2", "f8"]), draw(st.integers(0, 3))
+    into = made_image(draw, image, *image.shape[:2])
+    return lambda function: into(lambda out: function(image, out, flips))
+
+
+@case
+def normalize(draw: Draw) -> Run:
+    image = picture(draw, ["u1", "u1", "u1", "u2", "f8"])
+    height, width, channels = image.shape
     factors = [noise(draw).normal(0, draw(st.sampled_from([0.01, 1, 1e30])), channels).astype("f4") for _ in range(2)]
     first, between = draw(st.booleans()), draw(st.sampled_from([1, 1, 2]))
 
