@@ -33,7 +33,7 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
     if workload.key == "d-weigh":
         pipeline = pipeline.weigh(pc.field("label") + 1)
     if workload.key in CROPPED:
-        pipeline = pipeline.random_resized_crop("image", CROP, interpolation=CROPPED[workload.key])
+        pipeline = pipeline.random_resized_crop("image", CROP, interpolation=CROPPED[workload.key], antialias=False)
         pipeline = pipeline.random_flip("image").normalize("image", MEAN, DEVIATION)
     if workload.key == "k-bucket":
         lengths = [64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192]

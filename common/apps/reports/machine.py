@@ -41,7 +41,6 @@ _LIBRARIES = {
     "tensorflow": "ParquetDataset",
     "torch": "ParquetPipe, ParquetIterable, ParquetMap",
     "torchdata": "ParquetNode",
-    "opencv-python-headless": "resizing images",
     "imagecodecs": "PNG with more than one 16-bit channel",
     "fsspec": "stores that pyarrow does not support",
     "deltalake": "from_delta",

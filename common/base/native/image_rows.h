@@ -142,8 +142,9 @@ class ImageRows {
   static size_t memory_bytes(const Size& size) {
     const Axis across(size.width, size.new_width, size.filter), down(size.height, size.new_height, size.filter);
     return sizeof(double) * static_cast<size_t>(larger(across.most(), down.most())) +
-           sizeof(Span) * static_cast<size_t>(size.new_width + size.new_height) +
-           sizeof(int16_t) * static_cast<size_t>(size.new_width * quads(across.most()) + 4 +
+           sizeof(const uint8_t*) * static_cast<size_t>(down.most() + 1) +
+           sizeof(Span) * static_cast<size_t>(padded(size.new_width) + size.new_height) +
+           sizeof(int16_t) * static_cast<size_t>((size.new_width + 4 * padded(size.new_width)) * quads(across.most()) +
                                                  size.new_height * quads(down.most())) +
            static_cast<size_t>(line_bytes(size) * (down.most() + 2));
   }
@@ -158,18 +159,20 @@ class ImageRows {
     line_ = padded(size.new_width);
     const Axis across(size.width, size.new_width, size.filter), down(size.height, size.new_height, size.filter);
     auto* const exact = static_cast<double*>(memory);
-    across_ = reinterpret_cast<Span*>(exact + larger(across.most(), down.most()));
-    down_ = across_ + size.new_width;
+    mixed_ = reinterpret_cast<const uint8_t**>(exact + larger(across.most(), down.most()));
+    across_ = reinterpret_cast<Span*>(mixed_ + down.most() + 1);
+    down_ = across_ + line_;
     across_step_ = quads(across.most()), down_step_ = quads(down.most());
     across_weights_ = reinterpret_cast<int16_t*>(down_ + size.new_height);
-    down_weights_ = across_weights_ + size.new_width * across_step_ + 4;
+    down_weights_ = across_weights_ + size.new_width * across_step_;
+    pair_weights_ = down_weights_ + size.new_height * down_step_;
     held_ = down.most();
     line_bytes_ = line_bytes(size);
     // Mixing fewer rows across is faster. Bicubic results depend on the order, and others begin across.
     const bool overshoots = size.filter == Filter::kBicubic || size.filter == Filter::kPlainBicubic;
     down_first_ = size.new_height < size.height && !overshoots;
-    lines_ = reinterpret_cast<uint8_t*>(down_weights_ + size.new_height * down_step_);
-    std::memset(across_weights_, 0, static_cast<size_t>(lines_ - reinterpret_cast<uint8_t*>(across_weights_)));
+    lines_ = reinterpret_cast<uint8_t*>(pair_weights_ + 4 * line_ * across_step_);
+    std::memset(across_weights_, 0, sizeof(int16_t) * static_cast<size_t>(pair_weights_ - across_weights_));
     for (int64_t x = 0; x < size.new_width; ++x) {
       const int64_t to = mirrored ? size.new_width - 1 - x : x;
       across_[x] = across.weigh(to, exact, across_weights_ + x * across_step_);
@@ -177,6 +180,7 @@ class ImageRows {
     for (int64_t y = 0; y < size.new_height; ++y) {
       down_[y] = down.weigh(y, exact, down_weights_ + y * down_step_);
     }
+    pair_up_weights();
     next_ = 0;
   }
 
@@ -192,13 +196,42 @@ class ImageRows {
     }
     for (; next_ < size_.new_height && down_[next_].first + down_[next_].count == y + 1; ++next_) {
       uint8_t* const made = lines_ + held_ * line_bytes_;
-      mix_down(down_[next_], down_weights_ + next_ * down_step_, values, made);
+      for (int32_t k = 0; k < down_[next_].count; ++k) mixed_[k] = line(down_[next_].first + k);
+      mixed_[down_[next_].count] = mixed_[0];  // its weight is 0
+      mix_down(down_[next_].count, down_weights_ + next_ * down_step_, values, made);
       if (down_first_) mix_across(made, made + line_bytes_);
       finish_mixed(down_first_ ? made + line_bytes_ : made, next_);
     }
   }
 
  private:
+  // Lays out the weights across as `mixed_colors` reads them, if it can be used: all pixels get equally many, and none
+  // needs others beyond the end of the row.
+  void pair_up_weights() {
+    taps_ = 0;
+#if PARQUETRY_HAS_AVX2
+    int64_t most = 0;
+    for (int64_t x = 0; x < size_.new_width; ++x) most = larger(most, across_[x].count);
+    const int64_t taps = quads(most);
+    const bool fits = (size_.channels == 3 || size_.channels == 4) && taps <= size_.width;
+    if (!fits || !__builtin_cpu_supports("avx2")) return;
+    taps_ = taps;
+    std::memset(pair_weights_, 0, sizeof(int16_t) * static_cast<size_t>(4 * line_ * taps));
+    for (int64_t x = 0; x < size_.new_width; ++x) {
+      Span& span = across_[x];
+      const int64_t end = size_.width - taps;
+      const int64_t shift = span.first > end ? span.first - end : 0;
+      for (int64_t k = 0; k < span.count; ++k) {
+        // For two pixels at a time: the first two weights of each, four times over, and so on.
+        int16_t* const place = pair_weights_ + (x / 2) * 8 * taps + (k + shift) / 2 * 16 + x % 2 * 8 + (k + shift) % 2;
+        for (int64_t c = 0; c < 4; ++c) place[2 * c] = across_weights_[x * across_step_ + k];
+      }
+      span.first = static_cast<int32_t>(span.first - shift);
+    }
+    for (int64_t x = size_.new_width; x < line_; ++x) across_[x] = across_[x - 1];
+#endif
+  }
+
   static int64_t padded(int64_t width) { return (width + 31) / 32 * 32; }
   static int64_t quads(int64_t count) { return (count + 3) / 4 * 4; }
   static int64_t larger(int64_t one, int64_t other) { return one > other ? one : other; }
@@ -238,10 +271,8 @@ class ImageRows {
   // Mixes neighbors in a row. Splits its channels, unless the target stores them together too.
   void mix_across(const uint8_t* row, uint8_t* target) const {
 #if PARQUETRY_HAS_AVX2
-    if (__builtin_cpu_supports("avx2")) {
-      if (size_.channels == 3) return mix_colors_across<3>(row, target);
-      if (size_.channels == 4) return mix_colors_across<4>(row, target);
-    }
+    if (taps_ && size_.channels == 3) return splits_ ? mix_colors<3, true>(row, target) : mix_colors<3, false>(row, target);
+    if (taps_ && size_.channels == 4) return splits_ ? mix_colors<4, true>(row, target) : mix_colors<4, false>(row, target);
 #endif
     switch (size_.channels) {
       case 1:
@@ -269,75 +300,85 @@ class ImageRows {
   }
 
   // Mixes the rows that make up one row of the result. May write up to 31 values too many.
-  void mix_down(const Span& span, const int16_t* weights, int64_t values, uint8_t* target) const {
+  void mix_down(int32_t count, const int16_t* weights, int64_t values, uint8_t* target) const {
 #if PARQUETRY_HAS_AVX2
-    if (__builtin_cpu_supports("avx2")) return mix_down_wide(span, weights, values, target);
+    if (__builtin_cpu_supports("avx2")) return mix_down_wide(count, weights, values, target);
 #endif
     for (int64_t at = 0; at < values; ++at) {
       int32_t sum = kOne / 2;
-      for (int32_t k = 0; k < span.count; ++k) sum += line(span.first + k)[at] * weights[k];
+      for (int32_t k = 0; k < count; ++k) sum += mixed_[k][at] * weights[k];
       target[at] = as_pixel(sum);
     }
   }
 
 #if PARQUETRY_HAS_AVX2
-  // Returns the channels of one pixel, in 32 bits each. Reads four pixels at a time.
+  // Adds up four neighbors of each of two pixels, whose sums stand in the two halves.
   template <int64_t kChannels>
-  __attribute__((target("avx2"))) __m128i mixed_color(const uint8_t* row, int64_t x, __m256i order) const {
-    const Span span = across_[x];
-    const uint8_t* const first = row + span.first * kChannels;
-    const int16_t* const weights = across_weights_ + x * across_step_;
-    const __m256i lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    __m256i sums = _mm256_setr_epi32(kOne / 2, kOne / 2, kOne / 2, kOne / 2, 0, 0, 0, 0);
-    for (int32_t k = 0; k < span.count; k += 4) {
-      const __m128i pixels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + k * kChannels));
-      const __m256i both = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(pixels), order);
-      const __m128i pairs = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(weights + k));
-      const __m256i factors = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(pairs), lanes);
-      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(both, factors));
+  __attribute__((target("avx2"))) static __m256i mixed_colors(const uint8_t* row, const Span* spans,
+                                                              const int16_t* pair_weights, int64_t taps) {
+    // Words of two neighbors: red, red, green, green, blue, blue, and alpha, alpha.
+    const __m128i pair = kChannels == 3 ? _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1)
+                                        : _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1);
+    const __m128i next = kChannels == 3 ? _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1)
+                                        : _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1);
+    const __m256i first_two = _mm256_broadcastsi128_si256(pair), last_two = _mm256_broadcastsi128_si256(next);
+    const uint8_t* one = row + spans[0].first * kChannels;
+    const uint8_t* two = row + spans[1].first * kChannels;
+    const auto* weights = reinterpret_cast<const __m256i*>(pair_weights);
+    __m256i sums = _mm256_set1_epi32(kOne / 2);
+    for (int64_t k = 0; k < taps; k += 4, one += 4 * kChannels, two += 4 * kChannels, weights += 2) {
+      const __m128i left = _mm_loadu_si128(reinterpret_cast<const __m128i*>(one));
+      const __m128i right = _mm_loadu_si128(reinterpret_cast<const __m128i*>(two));
+      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(left), right, 1);
+      const __m256i a = _mm256_madd_epi16(_mm256_shuffle_epi8(both, first_two), _mm256_loadu_si256(weights));
+      const __m256i b = _mm256_madd_epi16(_mm256_shuffle_epi8(both, last_two), _mm256_loadu_si256(weights + 1));
+      sums = _mm256_add_epi32(sums, _mm256_add_epi32(a, b));
     }
-    const __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    return _mm_srai_epi32(sum, kWeightBits);
+    return _mm256_srai_epi32(sums, kWeightBits);
   }
 
-  template <int64_t kChannels>
-  __attribute__((target("avx2"))) void mix_colors_across(const uint8_t* row, uint8_t* target) const {
-    // Each lane gets words of two neighbors: red, red, green, green, blue, blue, and alpha, alpha.
-    const __m256i order =
-        kChannels == 3 ? _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1,  //
-                                          6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1)
-                       : _mm256_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1,  //
-                                          8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1);
+  template <int64_t kChannels, bool kSplits>
+  __attribute__((target("avx2"))) void mix_colors(const uint8_t* row, uint8_t* target) const {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m128i together = kChannels == 3 ? _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1)
                                             : _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m128i apart = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const int64_t last = size_.new_width - 1;
-    for (int64_t x = 0; x <= last; x += 4) {
-      __m128i colors[4];
-      for (int64_t i = 0; i < 4; ++i) colors[i] = mixed_color<kChannels>(row, x + i < last ? x + i : last, order);
-      const __m128i pixels =
-          _mm_packus_epi16(_mm_packs_epi32(colors[0], colors[1]), _mm_packs_epi32(colors[2], colors[3]));
-      if (!splits_) {  // writes four bytes too many, which the next pixels or nothing needs
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + kChannels * x), _mm_shuffle_epi8(pixels, together));
+    const __m256i apart = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    // The compiler cannot know that `target` does not point to members.
+    const Span* span = across_;
+    const int16_t* weights = pair_weights_;
+    const int64_t taps = taps_, width = size_.new_width, line = line_;
+    for (int64_t x = 0; x < width; x += 8, span += 8, weights += 32 * taps) {
+      const __m256i a = mixed_colors<kChannels>(row, span, weights, taps);
+      const __m256i b = mixed_colors<kChannels>(row, span + 2, weights + 8 * taps, taps);
+      const __m256i c = mixed_colors<kChannels>(row, span + 4, weights + 16 * taps, taps);
+      const __m256i d = mixed_colors<kChannels>(row, span + 6, weights + 24 * taps, taps);
+      const __m256i packed = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+      const __m256i pixels = _mm256_permutevar8x32_epi32(packed, order);
+      if (!kSplits) {  // each store writes four bytes too many, which the next one or nothing needs
+        const __m256i bytes = _mm256_shuffle_epi8(pixels, _mm256_broadcastsi128_si256(together));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + kChannels * x), _mm256_castsi256_si128(bytes));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(target + kChannels * (x + 4)), _mm256_extracti128_si256(bytes, 1));
         continue;
       }
-      alignas(16) int32_t channels[4];
-      _mm_store_si128(reinterpret_cast<__m128i*>(channels), _mm_shuffle_epi8(pixels, apart));
-      for (int64_t c = 0; c < kChannels; ++c) std::memcpy(target + c * line_ + x, channels + c, sizeof(channels[c]));
+      const __m256i split = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(pixels, apart), order);
+      alignas(32) int64_t channels[4];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(channels), split);
+      for (int64_t i = 0; i < kChannels; ++i) std::memcpy(target + i * line + x, channels + i, sizeof(channels[i]));
     }
   }
 
-  __attribute__((target("avx2"))) void mix_down_wide(const Span& span, const int16_t* weights, int64_t values,
+  __attribute__((target("avx2"))) void mix_down_wide(int32_t count, const int16_t* weights, int64_t values,
                                                      uint8_t* target) const {
+    const uint8_t* const* const rows = mixed_;
+    const __m256i half = _mm256_set1_epi32(kOne / 2);
     for (int64_t at = 0; at < values; at += 32) {
-      const __m256i half = _mm256_set1_epi32(kOne / 2);
       __m256i sums[4] = {half, half, half, half};
-      for (int32_t k = 0; k < span.count; k += 2) {
+      for (int32_t k = 0; k < count; k += 2) {
         int32_t pair;  // the weight after the last one is 0
         std::memcpy(&pair, weights + k, sizeof(pair));
         const __m256i factors = _mm256_set1_epi32(pair);
-        const uint8_t* const one = line(span.first + k) + at;
-        const uint8_t* const two = k + 1 < span.count ? line(span.first + k + 1) + at : one;
+        const uint8_t* const one = rows[k] + at;
+        const uint8_t* const two = rows[k + 1] + at;
         for (int part = 0; part < 2; ++part) {
           const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(one + 16 * part));
           const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(two + 16 * part));
@@ -362,10 +403,13 @@ class ImageRows {
   bool splits_ = false;  // whether mixed rows hold one channel after another
   Place place_ = {};
   Factors factors_ = {};
+  const uint8_t** mixed_ = nullptr;  // the rows that make up one row of the result
   Span* across_ = nullptr;
   Span* down_ = nullptr;
   int16_t* across_weights_ = nullptr;
   int16_t* down_weights_ = nullptr;
+  int16_t* pair_weights_ = nullptr;
+  int64_t taps_ = 0;  // how many weights each pixel has there; 0 if they are not used
   int64_t across_step_ = 0, down_step_ = 0;  // between the weights of one pixel and those of the next
   int64_t line_ = 0;                         // values of one channel of a mixed row
   bool down_first_ = false;                  // whether rows are mixed with each other before neighbors in a row
