@@ -24,7 +24,7 @@ from parquetry.common.compat.petastorm.reading import DescribedSamples
 from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField
 from parquetry.common.schema.ragged import object_array
 
-with needs_framework("parquetry.tf_plugin.petastorm", "tensorflow", extra="tensorflow"):
+with needs_framework("parquetry.petastorm.tf_utils", "tensorflow", extra="tensorflow"):
     import tensorflow as tf
 
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"

@@ -6,6 +6,7 @@
      ├─ NoDataAvailableError    (also an EmptySelectionError) fewer row groups than shards, or nothing to read
      ├─ NoFieldsError           (also a RuntimeError) no column matches ``schema_fields``
      ├─ PetastormMetadataError  (also a SchemaError) the dataset has no metadata of the requested kind
+     ├─ PetastormLoadedError    (also an ImportError) ``install()`` came after the import of Petastorm itself
      ├─ ReaderStoppedError      (also a RuntimeError) a sample was requested from a stopped reader
      ├─ ResetError              (also a NotImplementedError) ``reset()`` before the last row
      ├─ IterationError          (also a RuntimeError) a loader is iterated twice at once, or again after a failure
@@ -32,6 +33,10 @@ class PetastormMetadataError(SchemaError):
 
 class PetastormMetadataGenerationError(PetastormMetadataError):
     """The metadata could not be written."""
+
+
+class PetastormLoadedError(ParquetryError, ImportError):
+    """Petastorm itself is already imported."""
 
 
 class ReaderStoppedError(ParquetryError, RuntimeError):

@@ -6,6 +6,7 @@ it is replaced and its job runs again; if that process dies too, the job's futur
 
 from __future__ import annotations
 
+import pickle
 import queue
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from ...base.threads import ThreadPool
 from ...stages.functions import pickle_with_files
 from ...transport.sidecar.worker_process import StreamChannel, WorkerProcess, start_worker
 from .loading import LoadJob, RowGroupLoader
+from .module_names import install, is_installed
 
 
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
@@ -57,6 +59,8 @@ class ProcessPool(Pool):
     def __init__(self, loader: RowGroupLoader, workers: int) -> None:
         try:
             function = pickle_with_files(loader.load)
+            if is_installed():
+                function = pickle.dumps(_WithPetastorm(function))
         except Exception as error:
             raise PipelineError(
                 f"reader_pool_type='process': the predicate or transform cannot travel to another process: {error!r}. "
@@ -107,6 +111,21 @@ class ProcessPool(Pool):
         with suppress(OSError):  # it died; sending the next message detects that
             StreamChannel(worker.connection).send(self._request)
         return worker
+
+
+class _WithPetastorm:
+    """A pickle that is loaded where its functions, and the modules that they are in, can import ``petastorm``."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_with_petastorm, (self._pickled,)
+
+
+def _load_with_petastorm(pickled: bytes) -> Any:
+    install()
+    return pickle.loads(pickled)
 
 
 def _ask(worker: WorkerProcess, message: dict[str, Any]) -> dict[str, Any] | None:

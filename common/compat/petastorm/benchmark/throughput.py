@@ -108,7 +108,7 @@ def _measured(url: str, options: dict[str, Any], queue: int | None, warmup: int,
 
 
 def _from_tensorflow(reader: object, queue: int) -> Callable[[], Any]:
-    dataset = importlib.import_module("parquetry.tf_plugin.petastorm").make_petastorm_dataset(reader)
+    dataset = importlib.import_module("parquetry.petastorm.tf_utils").make_petastorm_dataset(reader)
     rows = iter(dataset.shuffle(queue) if queue else dataset)
     return lambda: next(rows)
 

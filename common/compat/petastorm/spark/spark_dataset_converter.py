@@ -84,7 +84,7 @@ class SparkDatasetConverter:
 
         Args:
             data_loader_fn: makes the loader from the reader, ``batch_size`` and ``shuffling_queue_capacity``;
-                ``None`` for ``parquetry.torch_plugin.petastorm.DataLoader``.
+                ``None`` for ``parquetry.petastorm.pytorch.DataLoader``.
         """
         options = _reader_options(num_epochs, workers_count, petastorm_reader_kwargs)
         return TorchDatasetContextManager(
@@ -138,7 +138,7 @@ class TFDatasetContextManager(_ReaderContext):
         self.shuffling_queue_capacity = shuffling_queue_capacity
 
     def __enter__(self) -> Any:
-        make = import_module("parquetry.tf_plugin.petastorm").make_petastorm_dataset
+        make = import_module("parquetry.petastorm.tf_utils").make_petastorm_dataset
         autotune = import_module("tensorflow").data.AUTOTUNE
         rows = make(self._open()).unbatch()
         if self.shuffling_queue_capacity:
@@ -165,7 +165,7 @@ class TorchDatasetContextManager(_ReaderContext):
         self.data_loader_fn = data_loader_fn
 
     def __enter__(self) -> Any:
-        make = self.data_loader_fn or import_module("parquetry.torch_plugin.petastorm").DataLoader
+        make = self.data_loader_fn or import_module("parquetry.petastorm.pytorch").DataLoader
         self.loader = make(
             self._open(), batch_size=self.batch_size, shuffling_queue_capacity=self.shuffling_queue_capacity
         )
