@@ -22,6 +22,7 @@ from parquetry.common.base.errors import DecodeError, NullValueError, PipelineEr
 from parquetry.common.compat.petastorm.ngram import NGram
 from parquetry.common.compat.petastorm.reading import DescribedSamples
 from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField
+from parquetry.common.compat.petastorm.values import null_partitions
 from parquetry.common.schema.ragged import object_array
 
 with needs_framework("parquetry.petastorm.tf_utils", "tensorflow", extra="tensorflow"):
@@ -49,7 +50,8 @@ _TF_DTYPES = {
 }
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 _AGAIN = (
-    "make_petastorm_dataset: the dataset is iterated once more, so its reader starts over and reads all data again. "
+    "Running multiple iterations over make_petastorm_dataset is not recommend for performance issue: "  # its text
+    "the dataset is iterated once more, so its reader starts over and reads all data again. "
     "Give num_epochs to make_reader, or call cache() on the dataset before repeat()."
 )
 _LEFT = (
@@ -82,6 +84,9 @@ def make_petastorm_dataset(reader: DescribedSamples) -> Any:
             warnings.warn(_LEFT.format(rows=ahead - 1), UserWarning, stacklevel=2)
         _begin(reader)
         for sample in reader:
+            if reader.batched_output:
+                for name in null_partitions(schema, sample._asdict()):
+                    raise _null(name)
             steps = [sample] if ngram is None else [sample[offset] for offset in ngram.offsets]
             yield [value for step in steps for value in _sanitize_field_tf_types(step)]
 
@@ -242,10 +247,7 @@ def _sanitize_field_tf_types(sample: Any) -> Any:
 
 def _tf_value(name: str, value: object) -> Any:
     if value is None or value is np.ma.masked or isinstance(value, np.ma.MaskedArray):
-        raise NullValueError(
-            f"field '{name}': expected a value, got null (None), which TensorFlow has no form for. Leave such rows out "
-            "with a predicate, or fill them in a TransformSpec."
-        )
+        raise _null(name)
     if isinstance(value, decimal.Decimal):
         return str(_EXACT.normalize(value))
     if isinstance(value, np.datetime64) or (isinstance(value, np.ndarray) and value.dtype.kind == "M"):
@@ -259,6 +261,13 @@ def _tf_value(name: str, value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype in _WIDER:
         return value.astype(_WIDER[value.dtype])
     return value
+
+
+def _null(name: str) -> NullValueError:
+    return NullValueError(
+        f"field '{name}': expected a value, got null (None), which TensorFlow has no form for. Leave such rows out "
+        "with a predicate, or fill them in a TransformSpec."
+    )
 
 
 def _nanoseconds(name: str, moments: np.ndarray) -> np.ndarray:

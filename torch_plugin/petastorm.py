@@ -21,6 +21,8 @@ from torch.utils.data import default_collate
 from parquetry.common.base.errors import PipelineError
 from parquetry.common.compat.petastorm.errors import IterationError, UnsupportedTypeError
 from parquetry.common.compat.petastorm.reading import Reader, Samples
+from parquetry.common.compat.petastorm.unischema import Unischema
+from parquetry.common.compat.petastorm.values import null_partitions
 
 from .petastorm_buffers import RowBuffer, RowPool, RowQueue, batches, rows_in
 
@@ -231,7 +233,7 @@ def _rows(reader: Samples) -> Iterator[dict[Any, Any]]:
         if _has_windows(reader):
             yield {offset: _sanitized(step) for offset, step in sample.items()}
         elif _is_batched(reader):
-            yield from _split(_as_dict(sample))
+            yield from _split(_columns_of(reader, sample))
         else:
             yield _sanitized(sample)
 
@@ -255,6 +257,21 @@ def _sanitized(sample: object) -> dict[str, Any]:
     row = _as_dict(sample)
     _sanitize_pytorch_types(row)
     return row
+
+
+def _columns_of(reader: Samples, sample: object) -> dict[str, Any]:
+    columns = _as_dict(sample)
+    schema = getattr(reader, "schema", None)  # not every user-defined reader has one
+    for name in null_partitions(schema, columns) if isinstance(schema, Unischema) else ():
+        _refuse(name, "nulls")
+    return columns
+
+
+def _sanitized_columns(reader: Samples) -> Iterator[dict[str, Any]]:
+    for sample in reader:
+        columns = _columns_of(reader, sample)
+        _sanitize_pytorch_types(columns)
+        yield columns
 
 
 def _split(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
@@ -304,7 +321,7 @@ def _tensors(
     if _has_windows(reader):
         raise PipelineError("loader: expected single rows, got a reader of windows. Use DataLoader for windows.")
     dtypes: dict[str, torch.dtype] = {}
-    for columns in map(_sanitized, reader) if _is_batched(reader) else _stacked_rows(reader, rows):
+    for columns in _sanitized_columns(reader) if _is_batched(reader) else _stacked_rows(reader, rows):
         tensors = {name: transform_fn(column) for name, column in columns.items()}
         for name, tensor in tensors.items():
             if dtypes.setdefault(name, tensor.dtype) != tensor.dtype:

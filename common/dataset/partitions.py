@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import decimal
 import posixpath
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
@@ -76,12 +77,27 @@ def partition_columns(
     return columns, fields
 
 
+def below_partitions(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """Returns files that were named one by one as files of a dataset around all their partition directories.
+
+    Changes nothing if a directory was named, or if the files are in directories of different keys.
+    """
+    rows = [list(_directories_around(file))[::-1] for file in files]
+    keys = {tuple(key for part in row for key, _ in partition_of(part)) for row in rows}
+    if len(keys) > 1 or any("/" in file.relative for file in files):
+        return tuple(files)
+    return tuple(replace(file, relative="/".join([*row, file.relative])) for file, row in zip(files, rows, strict=True))
+
+
 def _keys_around(file: DataFile) -> set[str]:
-    """The keys of the unbroken row of partition directories that ends with the root of the file."""
+    return {key for part in _directories_around(file) for key, _ in partition_of(part)}
+
+
+def _directories_around(file: DataFile) -> Iterator[str]:
+    """Yields the unbroken row of partition directories that ends with the root of the file, beginning there."""
     parts = posixpath.dirname(file.path).split("/")
     above = parts[: len(parts) - file.relative.count("/")]
-    row = takewhile(lambda part: "=" in part[1:], reversed(above))
-    return {key for part in row for key, _ in partition_of(part)}
+    return takewhile(lambda part: "=" in part[1:], reversed(above))
 
 
 def _no_directory(files: Sequence[DataFile], key: str, seen: Collection[int], *, is_stored: bool) -> DatasetError:

@@ -270,10 +270,19 @@ def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Value) -> bool 
     made = (bool if pa.types.is_boolean(stored) else int if pa.types.is_integer(stored) else float)(value)
     numeric = isinstance(dtype, type) and issubclass(dtype, np.number | np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):
-        forms = [made, pa.scalar(made, stored).as_py(), np.asarray(made).astype(dtype).item() if numeric else made]
+        forms = [made, np.asarray(made).astype(dtype).item() if numeric else made]
+        if not _is_unsigned_form(stored, dtype):
+            forms.append(pa.scalar(made, stored).as_py())
     if not all(_reads_back(value, form) for form in forms):
         raise ValueError("the value would change")
     return made
+
+
+def _is_unsigned_form(stored: pa.DataType, dtype: DTypeLike) -> bool:
+    """Whether an unsigned dtype is stored in as many bits with a sign. Spark itself then judges large values."""
+    if not pa.types.is_signed_integer(stored) or not isinstance(dtype, type):
+        return False
+    return issubclass(dtype, np.unsignedinteger) and 8 * np.dtype(dtype).itemsize == stored.bit_width
 
 
 def _reads_back(value: object, form: object) -> bool:

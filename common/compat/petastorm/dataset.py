@@ -17,11 +17,15 @@ import pyarrow as pa
 from ...base.process.forks import cached_property
 from ...base.urls import url_without_secrets
 from ...dataset.dataset import StoredDataset, first_schema, read_key_values
+from ...dataset.partitions import below_partitions
 from ...schema.field import Unischema
 from ...schema.infer import infer_fields
 
 _READ_BY_PETASTORM = frozenset(
-    ("int8", "uint8", "int16", "int32", "int64", "float", "double", "bool", "string", "binary", "date32[day]")
+    (
+        *("int8", "uint8", "int16", "int32", "int64", "float", "double", "bool", "string", "binary", "date32[day]"),
+        "large_string",  # as pandas 3 writes text
+    )
 )
 Described = tuple[Unischema, dict[str, str], dict[str, pa.Array]]
 
@@ -37,6 +41,7 @@ class PetastormDataset(StoredDataset):
     Args:
         urls: URLs of directories or files; a URL given twice is read twice.
         physical: whether to use the stored columns as fields instead of the declared ones.
+        listed: whether the URLs are a list. If it names files only, the partition directories around them count.
     """
 
     _cast: Container[str] = _AnyName()  # times with and without a zone are read as UTC, as Petastorm reads them
@@ -48,8 +53,12 @@ class PetastormDataset(StoredDataset):
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         physical: bool = False,
+        listed: bool = False,
     ) -> None:
         super().__init__(list(dict.fromkeys(urls)), filesystem=filesystem, storage_options=storage_options)
+        self._listed = listed
+        if listed:
+            self._listing = replace(self._listing, files=below_partitions(self._listing.files))
         self._physical = physical
         self.left_out: Mapping[str, str] = {}  # columns that no field can hold, and why; known with the schema
         times = {url: urls.count(url) for url in urls}
@@ -107,6 +116,11 @@ class PetastormDataset(StoredDataset):
         for version in reversed(self._listing.metadata_files):
             metadata.update(read_key_values(self.filesystem, version))
         return metadata
+
+    @property
+    def paths(self) -> str | list[str]:
+        """The path that the URL named, or a list of those that a list of URLs named."""
+        return list(self.roots) if self._listed else self.roots[0]
 
     @property
     def is_petastorm(self) -> bool:

@@ -10,13 +10,22 @@
      ├─ ReaderStoppedError      (also a RuntimeError) a sample was requested from a stopped reader
      ├─ ResetError              (also a NotImplementedError) ``reset()`` before the last row
      ├─ IterationError          (also a RuntimeError) a loader is iterated twice at once, or again after a failure
+     ├─ SchemelessUrlError      (also a DatasetError and a ValueError) nothing is at a path that has no scheme
+     ├─ NotAUnischemaError      (also a SchemaError and an AssertionError) something else was given for a schema
      ├─ UnsupportedTypeError    (also a SchemaError and a TypeError) a value that the framework cannot represent
      └─ DecodeFieldError        (also a DecodeError and a RuntimeError) a stored value that cannot be decoded
 """
 
 from __future__ import annotations
 
-from ...base.errors import DecodeError, EmptySelectionError, FieldNotFoundError, ParquetryError, SchemaError
+from ...base.errors import (
+    DatasetError,
+    DecodeError,
+    EmptySelectionError,
+    FieldNotFoundError,
+    ParquetryError,
+    SchemaError,
+)
 
 
 class NoDataAvailableError(EmptySelectionError):
@@ -49,6 +58,14 @@ class ResetError(ParquetryError, NotImplementedError):
 
 class IterationError(ParquetryError, RuntimeError):
     """The loader is already being iterated, or failed before."""
+
+
+class SchemelessUrlError(DatasetError, ValueError):
+    """Nothing is at a path that has no scheme."""
+
+
+class NotAUnischemaError(SchemaError, AssertionError):
+    """Something else was given in place of a `Unischema`."""
 
 
 class UnsupportedTypeError(SchemaError, TypeError):

@@ -45,13 +45,14 @@ def to_frame(table: pa.Table, what: str) -> Any:
 def _series(module: ModuleType, column: pa.ChunkedArray) -> Any:
     values = column_array(column)
     if isinstance(values, np.ma.MaskedArray):
-        return module.Series(_with_nulls_as_nan(values))
+        return module.Series(nulls_as_nan(values))
     if values.ndim > 1:
         return module.Series(list(values), dtype=object)
     return module.Series(values.astype(object) if values.dtype.kind == "U" else values, dtype=_dtype_of(values))
 
 
-def _with_nulls_as_nan(values: np.ma.MaskedArray) -> np.ndarray:
+def nulls_as_nan(values: np.ma.MaskedArray) -> np.ndarray:
+    """Converts masked integers or bools to what pandas has for them; see above."""
     if values.dtype.kind != "b":
         floats = values.filled(0).astype(np.float64)
         if all(int(number) == whole for number, whole in zip(floats, values.filled(0).tolist(), strict=True)):

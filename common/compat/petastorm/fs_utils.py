@@ -37,7 +37,8 @@ class FilesystemResolver:
         self._url = dataset_url if isinstance(dataset_url, str) else urllib.parse.urlunparse(dataset_url)
         if not urllib.parse.urlparse(self._url).scheme:
             raise PipelineError(
-                f"dataset URL {self._url!r}: expected a scheme. Prepend file:// for the local file system."
+                f"dataset URL {self._url!r}: expected a scheme. Prepend file:// for the local file system: a "
+                "scheme-less dataset url may be on any."
             )
         self._options = storage_options
         self._filesystem, self._path = get_filesystem_and_path_or_paths(self._url, storage_options=storage_options)

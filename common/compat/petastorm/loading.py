@@ -25,6 +25,7 @@ from ...plan.selection.statistics import decoded_bytes
 from ...schema.field import UnischemaField
 from .dataset import PetastormDataset, with_schema_fields
 from .filtering import keep_rows, predicate_fields
+from .frames import nulls_as_nan
 from .ngram import NGram
 from .predicates import PredicateBase
 from .transform import TransformSpec
@@ -159,6 +160,9 @@ class RowGroupLoader:
 
     def _columns(self, table: pa.Table) -> dict[str, np.ndarray] | list[Any]:
         columns = transform_table(self.transform, self.schema, table)
+        for name in columns.keys() & self.dataset.partitions.keys():
+            if isinstance(columns[name], np.ma.MaskedArray):  # a null partition, which has no other values
+                columns[name] = nulls_as_nan(columns[name])
         return columns if all(len(column) for column in columns.values()) else []
 
     def _windows(self, windows: np.ndarray) -> list[tuple[Any, ...]]:

@@ -28,9 +28,13 @@ class LocalDiskCache(CacheBase):
     Args:
         path: the directory.
         size_limit_bytes: total size of all values.
-        expected_row_size_bytes: unused.
-        shards: unused.
+        expected_row_size_bytes: size of one value; a fifth of a shard's part of the total size at most.
+        shards: number of shards; only for this check.
         cleanup: whether `cleanup` removes the directory.
+        settings: ``eviction_policy="none"`` omits this check; others are unused.
+
+    Raises:
+        PipelineError: the total size is too small.
     """
 
     def __init__(
@@ -44,6 +48,13 @@ class LocalDiskCache(CacheBase):
     ) -> None:
         if not isinstance(size_limit_bytes, int) or size_limit_bytes < 1:
             raise PipelineError(f"LocalDiskCache: expected size_limit_bytes >= 1, got {size_limit_bytes!r}.")
+        is_small = size_limit_bytes / shards < 5 * expected_row_size_bytes
+        if is_small and settings.get("eviction_policy") != "none":
+            raise PipelineError(  # Petastorm's sentence, which says the opposite of its check
+                "LocalDiskCache: Condition 'size_limit_bytes / shards < 5 * expected_row_size_bytes' needs to hold, or "
+                f"new values might be evicted at once. Expected size_limit_bytes >= "
+                f"{5 * expected_row_size_bytes * shards}, got {size_limit_bytes}."
+            )
         self._directory = path
         self._kept = FileCache(path, ".pickle", max_bytes=size_limit_bytes)
         self._cleanup = cleanup

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...base.process.forks import ForkLock, begun_by_parent, leave_to_parent
@@ -178,13 +178,14 @@ class Reader(SampleReader):
                 self._ready = iter(self._next_result())
 
     def reset(self) -> None:
-        """Starts over, with the next epochs of the shuffle. Possible only after the last element was read.
+        """Starts over, with the next epochs of the shuffle. Possible only after the last element was read; does nothing
+        before the first one.
 
         Raises:
-            ResetError: not all elements were read (a ``NotImplementedError``).
+            ResetError: some elements were read, but not all (a ``NotImplementedError``).
         """
         with self._lock:
-            if self.stopped:
+            if self.stopped or not (self._jobs or self.last_row_consumed):
                 return
             if not self.last_row_consumed:
                 raise ResetError(
@@ -208,9 +209,15 @@ class Reader(SampleReader):
         """Does nothing: caches are kept until `cleanup_cache`."""
 
     def cleanup_cache(self) -> None:
-        """Removes the files of this reader's local cache, and the directory if nothing else is in it."""
+        """Removes the files of this reader's local cache, and the directory if nothing else is in it.
+
+        Waits for the row groups that are being loaded, because they are cached, too.
+        """
         if self._loader.cache is not None:
-            clear(self._loader.cache[0])
+            with self._lock:
+                wait([future for _, _, future in self._in_flight])
+                clear(self._loader.cache[0])
+        print("Cache cleanup complete.")  # as Petastorm does
 
     exit = stop
 

@@ -22,8 +22,9 @@ class TransformSpec:
 
     Args:
         func: row dict -> row dict, or ``DataFrame`` -> ``DataFrame``; ``None`` changes no values.
-        edit_fields: fields that the function adds or changes, as `edit_field` tuples or `UnischemaField` values. The
-            returned values must have the dtype and shape declared here.
+        edit_fields: fields that the function adds or changes, as `edit_field` tuples or `UnischemaField` values. Of
+            longer tuples, only the first four items are used, as in Petastorm. The returned values must have the dtype
+            and shape declared here.
         removed_fields: names of the fields to remove.
         selected_fields: names of the fields to keep, in order; cannot be combined with ``removed_fields``.
     """
@@ -73,9 +74,10 @@ def _as_field(item: UnischemaField | tuple[Any, ...]) -> UnischemaField:
     if isinstance(item, UnischemaField):
         return item
     try:
-        name, dtype, shape, nullable = item
+        name, dtype, shape, nullable = item[:4]
+        field = UnischemaField(name, dtype, tuple(shape), None, bool(nullable))
     except (TypeError, ValueError) as error:
         raise PipelineError(
             f"TransformSpec: expected edit_fields of (name, dtype, shape, nullable), got {item!r}."
         ) from error
-    return UnischemaField(name, dtype, tuple(shape), None, nullable)
+    return field

@@ -12,6 +12,7 @@ import warnings
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from .codecs import (
     StoredCodec,
     spark_type,
 )
-from .errors import NoFieldsError
+from .errors import NoFieldsError, NotAUnischemaError
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
 """Petastorm's switch: with ``"alphabetical"``, schemas made from then on sort their fields."""
@@ -216,7 +217,7 @@ def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> Non
 def dict_to_spark_row(unischema: Unischema, row_dict: dict[str, Any]) -> Any:
     """Encodes a row of plain values as a Spark ``Row`` (needs pyspark)."""
     if not isinstance(unischema, Unischema):
-        raise SchemaError(f"dict_to_spark_row: expected a Unischema, got {type(unischema).__name__}.")
+        raise NotAUnischemaError(f"dict_to_spark_row: expected a Unischema, got {type(unischema).__name__}.")
     spark_type("StringType")  # if pyspark is missing, the error says how to install it
     from pyspark import Row
 
@@ -302,9 +303,11 @@ def _row_class(schema_name: str, names: tuple[str, ...]) -> Any:
         made.__reduce__ = lambda row: (_row_of, (schema_name, names, tuple(row)))  # the class has no importable name
         return made
     except ValueError as error:
+        wrong = [name for name in names if not name.isidentifier() or iskeyword(name) or name.startswith("_")]
         raise NoFieldsError(
-            f"fields {list(names)} of schema '{schema_name}': expected names that can be attributes of a row: {error}. "
-            "Select other fields with schema_fields=[...]."
+            f"fields {wrong or list(names)} of schema '{schema_name}': expected names that can be attributes of a row: "
+            f"{error}. Leave them out with schema_fields=[...], rename the columns in the files, or read them with "
+            "parquetry.Pipeline(url), whose rows are dicts, and its rename({old: new})."
         ) from error
 
 

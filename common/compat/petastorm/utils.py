@@ -1,15 +1,18 @@
-"""`decode_row`: decodes one stored row."""
+"""`decode_row` decodes one stored row; `run_in_subprocess` calls a function in a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import multiprocessing
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TypeVar
 
 from .codecs import as_scalar
 from .errors import DecodeFieldError
 from .unischema import Unischema
 
-__all__ = ["DecodeFieldError", "decode_row"]
+__all__ = ["DecodeFieldError", "decode_row", "run_in_subprocess"]
+_Result = TypeVar("_Result")
 
 
 def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:
@@ -19,6 +22,15 @@ def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:
         DecodeFieldError: a value cannot be decoded; the text names the field.
     """
     return {name: _decode_value(schema, name, value) for name, value in row.items() if name in schema.fields}
+
+
+def run_in_subprocess(func: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    """Calls a function in a new process, which ends with the call and frees all its memory; returns the result.
+
+    The function, its arguments and its result must be picklable. An error of the function is raised here.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        return executor.submit(func, *args, **kwargs).result()
 
 
 def _decode_value(schema: Unischema, name: str, value: object) -> Any:

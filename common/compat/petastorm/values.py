@@ -7,7 +7,7 @@ null), and `column_array` makes one array per column of a row group. Every array
 from __future__ import annotations
 
 import decimal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from ...schema.dtypes import is_bytes, is_text
 from ...schema.field import UnischemaField
 from ...schema.ragged import object_array
 from .codecs import Value, decode_array
+from .unischema import Unischema
 
 _NANOSECONDS = np.iinfo(np.int64).max // 10**9
 
@@ -142,6 +143,15 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
         mask = as_numpy(array.is_null())
         return np.ma.MaskedArray(as_numpy(filled), mask)
     return object_array(array.to_pylist())
+
+
+def null_partitions(schema: Unischema, columns: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the integer fields of a row group whose partition is null, so that a batched reader gives them as NaN."""
+    for name, field in schema.fields.items():
+        column = columns.get(name)
+        is_whole = field.numpy_dtype is not decimal.Decimal and np.dtype(field.numpy_dtype).kind in "iu"
+        if is_whole and getattr(column, "dtype", None) == np.float64 and np.isnan(column).any():
+            yield name
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from enum import Enum
 from typing import Any, NamedTuple
 
 from ....base.errors import PipelineError
 from ..reader import make_reader
+from ..utils import run_in_subprocess
 
 
 class BenchmarkResult(NamedTuple):
@@ -90,8 +89,7 @@ def reader_throughput(
     )
     if not spawn_new_process:
         return _measured(*arguments)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
-        return executor.submit(_measured, *arguments).result()
+    return run_in_subprocess(_measured, *arguments)
 
 
 def _measured(url: str, options: dict[str, Any], queue: int | None, warmup: int, cycles: int) -> BenchmarkResult:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import posixpath
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
-from ....base.errors import CodecUnavailableError, PipelineError, missing_package
+from ....base.errors import CodecUnavailableError, DatasetError, PipelineError, missing_package
 from ....base.process.dataclass import dataclass
 from ..dataset import PetastormDataset
-from ..errors import PetastormMetadataError, PetastormMetadataGenerationError
+from ..errors import PetastormMetadataError, PetastormMetadataGenerationError, SchemelessUrlError
 from ..unischema import Unischema, from_parquetry
 
 __all__ = [
@@ -57,9 +59,18 @@ def get_schema_from_dataset_url(
     return get_schema(open_dataset(dataset_url_or_urls, storage_options=storage_options, filesystem=filesystem))
 
 
-def infer_or_load_unischema(dataset: PetastormDataset) -> Unischema:
-    """Returns the declared schema, or one inferred from the Parquet columns."""
-    return from_parquetry(dataset.schema)
+def infer_or_load_unischema(dataset: Any) -> Unischema:
+    """Returns the declared schema, or one inferred from the Parquet columns.
+
+    Args:
+        dataset: the ``dataset`` of a reader, or a ``pyarrow.parquet.ParquetDataset``.
+    """
+    if isinstance(dataset, PetastormDataset):
+        return from_parquetry(dataset.schema)
+    parts = posixpath.commonpath([posixpath.dirname(path) for path in dataset.files]).split("/")
+    root = "/".join(takewhile(lambda part: "=" not in part[1:], parts)) or "/"
+    around = open_dataset(root, storage_options=None, filesystem=dataset.filesystem)
+    return from_parquetry(around.schema) if around.is_petastorm else Unischema.from_arrow_schema(dataset)
 
 
 def load_row_groups(dataset: PetastormDataset) -> list[RowGroupPiece]:
@@ -80,18 +91,24 @@ def open_dataset(
 
     Raises:
         PipelineError: the argument is not a URL, a path, or a list of them.
-        DatasetError: there is nothing at the URL.
+        DatasetError: there is nothing at the URL; a `SchemelessUrlError`, if it is a path.
     """
     items = [dataset_url_or_urls] if not isinstance(dataset_url_or_urls, list | tuple) else list(dataset_url_or_urls)
     urls = [str(url) for url in items if isinstance(url, str) or hasattr(url, "__fspath__")]
     if not urls or len(urls) != len(items) or not all(urls):
         raise PipelineError(f"dataset_url: expected a URL string or a list of them, got {dataset_url_or_urls!r}.")
-    return PetastormDataset(
-        [url.rstrip("/") or url for url in urls],
-        filesystem=filesystem,
-        storage_options=None if filesystem is not None else storage_options,
-        physical=physical,
-    )
+    try:
+        return PetastormDataset(
+            [url.rstrip("/") or url for url in urls],
+            filesystem=filesystem,
+            storage_options=None if filesystem is not None else storage_options,
+            physical=physical,
+            listed=isinstance(dataset_url_or_urls, list | tuple),
+        )
+    except DatasetError as error:
+        if "://" in urls[0] or filesystem is not None:
+            raise
+        raise SchemelessUrlError(f"{error} A scheme-less dataset url is a path of this machine.") from error
 
 
 def materialize_dataset(*args: object, **kwargs: object) -> Any:

@@ -10,7 +10,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import pyarrow.fs as pafs
+
 from ....apps.tools.copying import copy
+from ....base.errors import DatasetError, FieldNotFoundError
+from ....storage.filesystem import resolve
 
 
 def copy_dataset(
@@ -39,19 +43,40 @@ def copy_dataset(
 
     Raises:
         FieldNotFoundError: a regex matches no field.
-        DatasetError: the target exists.
+        DatasetError: the target exists (also Spark's ``AnalysisException`` if the program has imported pyspark).
     """
-    copy(
-        source_url,
-        target_url,
-        field_regex=field_regex or None,
-        not_null_fields=not_null_fields or (),
-        row_group_bytes=None if row_group_size_mb is None else int(row_group_size_mb * (1 << 20)),
-        files=partitions_count or 1,
-        overwrite=overwrite_output,
-        petastorm_compatible=True,
-        progress=False,
-    )
+    try:
+        copy(
+            source_url,
+            target_url,
+            field_regex=field_regex or None,
+            not_null_fields=not_null_fields or (),
+            row_group_bytes=None if row_group_size_mb is None else int(row_group_size_mb * (1 << 20)),
+            files=partitions_count or 1,
+            overwrite=overwrite_output,
+            petastorm_compatible=True,
+            progress=False,
+        )
+    except FieldNotFoundError as error:
+        raise FieldNotFoundError(f"Regular expressions {field_regex!r} do not match any fields: {error}") from error
+    except DatasetError as error:
+        if overwrite_output or _is_empty(target_url):
+            raise
+        raise _as_analysis_error(f"copy_dataset: the target {target_url!r} already exists: {error}") from error
+
+
+def _is_empty(url: str) -> bool:
+    filesystem, path = resolve(url)
+    kind = filesystem.get_file_info(path).type
+    return kind != pafs.FileType.File and not filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+
+
+def _as_analysis_error(text: str) -> DatasetError:
+    """Returns an error that programs which catch Spark's catch, too."""
+    spark = sys.modules.get("pyspark.sql.utils")
+    if spark is None:
+        return DatasetError(text)
+    return type("AnalysisError", (DatasetError, spark.AnalysisException), {})(text)  # type: ignore[no-any-return]
 
 
 def args_parser() -> argparse.ArgumentParser:

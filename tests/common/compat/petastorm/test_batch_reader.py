@@ -159,7 +159,6 @@ OTHERS = {
     "code": pa.array(["a", "b"]).dictionary_encode(),
     "deep": pa.array([[[1]], [[2]]]),
     "half": pa.array(np.array([1, 2], np.float16)),
-    "large": pa.array(["a", "b"], pa.large_string()),
 }
 
 
@@ -168,7 +167,7 @@ def test_columns_that_petastorm_leaves_out_come_if_they_are_named(tmp_path: Path
     (tmp_path / "key=7").mkdir()
     pq.write_table(table, tmp_path / "key=7" / "part.parquet")
     with pytest.warns(
-        UserWarning, match=r"leaving out the columns \['u16', .*, 'large'\], .* Name them in schema_fields"
+        UserWarning, match=r"leaving out the columns \['u16', .*, 'half'\], .* Name them in schema_fields"
     ):
         (batch,) = batches(str(tmp_path))
     assert batch._fields == ("key", "u", "id")
@@ -178,6 +177,16 @@ def test_columns_that_petastorm_leaves_out_come_if_they_are_named(tmp_path: Path
     assert batch._fields == (*OTHERS, "id")
     assert batch.u64.dtype == np.uint64
     assert batch.code.tolist() == ["a", "b"]
+
+
+@pytest.mark.filterwarnings("error::UserWarning")  # that a column is left out
+def test_text_as_pandas_3_writes_it_is_a_column(tmp_path: Path) -> None:
+    text = pa.array(["a", None], pa.large_string())
+    lists = pa.array([["a"], ["b", "c"]], pa.list_(pa.large_string()))
+    pq.write_table(pa.table({"text": text, "lists": lists}), tmp_path / "part.parquet")
+    (batch,) = batches(str(tmp_path))
+    assert batch.text.tolist() == ["a", None]
+    assert [value.tolist() for value in batch.lists] == [["a"], ["b", "c"]]
 
 
 DRIFTING = {
