@@ -80,7 +80,12 @@ class LocalDiskCache(CacheBase):
 
     def cleanup(self) -> None:
         if self._cleanup:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            try:
+                shutil.rmtree(self._directory)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                print(f"Error during rmtree: {error}", flush=True)  # as Petastorm does
 
 
 def _check_own(file: int) -> None:

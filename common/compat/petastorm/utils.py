@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from .codecs import as_scalar
 from .errors import DecodeFieldError
+from .module_names import install, is_installed
 from .unischema import Unischema
 
 __all__ = ["DecodeFieldError", "decode_row", "run_in_subprocess"]
@@ -29,7 +30,8 @@ def run_in_subprocess(func: Callable[..., _Result], *args: Any, **kwargs: Any) -
 
     The function, its arguments and its result must be picklable. An error of the function is raised here.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=install if is_installed() else None) as executor:
         return executor.submit(func, *args, **kwargs).result()
 
 
