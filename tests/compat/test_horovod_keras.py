@@ -73,6 +73,7 @@ def test_three_passes_have_every_row(train_dir: str, transform: Any, cache: bool
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # fit's own default
 def test_a_model_fits_over_three_epochs_and_validates(train_dir: str) -> None:
     options = {"num_epochs": 1, "schema_fields": ["x", "y", "id"], "workers_count": 2, "hdfs_driver": "libhdfs"}
     with make_batch_reader(train_dir, **options) as reader, make_batch_reader(train_dir, **options) as held_out:

@@ -71,6 +71,7 @@ def test_two_datasets_of_a_converter_in_one_block(train_dir: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # fit's own default
 def test_models_fit_on_endless_readers(train_dir: str) -> None:
     with (
         make_batch_reader(f"{train_dir}/train_df.parquet", schema_fields=["x", "label"], num_epochs=None) as reader,

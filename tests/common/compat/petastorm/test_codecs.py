@@ -98,6 +98,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
     [
         (IntegerType(), np.int32, np.int32(-(2**31))),
         (np.uint8, np.uint8, np.uint8(255)),
+        (pa.int8(), np.uint8, np.uint8(255)),  # Spark's ByteType, which Petastorm takes for bytes of either kind
         (pa.int64(), np.int64, np.int64(2**63 - 1)),
         (np.float32, np.float32, np.float32(1.5)),
         (np.bool_, np.bool_, np.bool_(True)),
@@ -122,6 +123,15 @@ def test_scalars_are_stored_as_plain_python() -> None:
         codec.encode(field, [1])
     with pytest.raises(ValueError, match="must be an empty tuple"):
         codec.encode(field._replace(shape=(1,)), 1)
+
+
+@every_case(
+    ("spark_type", "dtype", "value"),
+    [(pa.int8(), np.uint8, 256), (pa.int8(), np.uint8, -1), (pa.int8(), np.int8, 128), (pa.int8(), np.uint16, 255)],
+)
+def test_a_scalar_beyond_its_types_is_refused(spark_type: Any, dtype: Any, value: int) -> None:
+    with pytest.raises(ValueError, match="gives back unchanged"):
+        ScalarCodec(spark_type).encode(UnischemaField("x", dtype, (), None, False), value)
 
 
 def test_the_stored_type_is_known_by_its_name() -> None:

@@ -336,6 +336,18 @@ def test_a_fork_gets_no_row_of_its_parents_reader(pool: str) -> None:
         next(reader)
 
 
+def test_reset_before_anything_was_read_does_nothing() -> None:
+    with make_reader(str(REAL), schema_fields=["id"], seed=3, reader_pool_type="dummy") as reader:
+        reader.reset()
+        first = ids(reader)
+        reader.reset()
+        reader.reset()
+        second = ids(reader)
+    assert first == read_ids(seed=3)
+    assert sorted(second) == sorted(first)
+    assert second != first
+
+
 def test_reset_in_the_middle_is_refused() -> None:
     with make_reader(str(REAL), schema_fields=["id"]) as reader:
         next(reader)

@@ -12,6 +12,7 @@ from builders import write_table
 
 from parquetry.common.base.errors import PipelineError, TransformError
 from parquetry.common.compat.petastorm import TransformSpec, make_batch_reader, make_reader
+from parquetry.common.compat.petastorm.codecs import NdarrayCodec
 from parquetry.common.compat.petastorm.predicates import in_lambda
 from parquetry.common.compat.petastorm.transform import edit_field, transform_schema
 from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField
@@ -181,6 +182,8 @@ def test_unknown_names_warn() -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(PipelineError, match="got both"):
         TransformSpec(removed_fields=["a"], selected_fields=["b"])
+    (field,) = TransformSpec(edit_fields=[("a", np.int8, (2,), NdarrayCodec(), False)]).edit_fields
+    assert field == UnischemaField("a", np.int8, (2,), None, nullable=True)  # the fourth item, as in Petastorm
     with pytest.raises(PipelineError, match="expected edit_fields of"):
         TransformSpec(edit_fields=[("a", np.int8)])
     assert edit_field("a", np.int8, (2,)) == ("a", np.int8, (2,), False)

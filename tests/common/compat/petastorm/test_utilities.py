@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import pickle
 import shutil
+import sys
 import urllib.parse
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +21,13 @@ import pytest
 import parquetry.common.compat.petastorm as petastorm
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError, SchemaError
+from parquetry.common.compat.petastorm import reading
 from parquetry.common.compat.petastorm.benchmark.throughput import ReadMethod, WorkerPoolType, reader_throughput
 from parquetry.common.compat.petastorm.cache import NullCache
 from parquetry.common.compat.petastorm.codecs import NdarrayCodec, ScalarCodec
 from parquetry.common.compat.petastorm.errors import DecodeFieldError
 from parquetry.common.compat.petastorm.etl import petastorm_generate_metadata
+from parquetry.common.compat.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 from parquetry.common.compat.petastorm.fs_utils import (
     FilesystemResolver,
     get_filesystem_and_path_or_paths,
@@ -31,8 +36,8 @@ from parquetry.common.compat.petastorm.fs_utils import (
 )
 from parquetry.common.compat.petastorm.local_disk_cache import LocalDiskCache
 from parquetry.common.compat.petastorm.tools import copy_dataset
-from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField
-from parquetry.common.compat.petastorm.utils import decode_row
+from parquetry.common.compat.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
+from parquetry.common.compat.petastorm.utils import decode_row, run_in_subprocess
 from parquetry.common.storage.file_cache import FileCache
 
 REAL = Path(__file__).parents[3] / "data" / "petastorm" / "0.12.1"
@@ -172,6 +177,79 @@ def test_a_local_cache_is_removed_on_demand(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mine"]
     with petastorm.make_reader(str(REAL), schema_fields=["id"]) as reader:
         reader.cleanup_cache()
+
+
+@pytest.mark.parametrize("pool", ["thread", "dummy"])
+def test_the_cache_of_a_live_reader_is_removed_after_what_it_loads_is_kept(
+    tmp_path: Path, pool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    removed = []
+
+    def clear(directory: str) -> None:
+        assert all(future.done() for _, _, future in reader._in_flight)
+        removed.append(directory)
+
+    monkeypatch.setattr(reading, "clear", clear)
+    options: dict[str, Any] = {"cache_type": "local-disk", "cache_location": str(tmp_path), "reader_pool_type": pool}
+    with petastorm.make_reader(str(REAL), schema_fields=["id"], workers_count=2, **options) as reader:
+        next(reader)
+        reader.cleanup_cache()
+        assert len(list(reader)) == 59
+    assert removed == [str(tmp_path)]
+    assert capsys.readouterr().out == "Cache cleanup complete.\n"
+
+
+def test_a_disk_cache_too_small_for_its_values_is_refused(tmp_path: Path) -> None:
+    text = r"Condition 'size_limit_bytes / shards < 5 \* expected_row_size_bytes' needs to hold.*>= 10000, got 5000"
+    with pytest.raises(ValueError, match=text):
+        LocalDiskCache(str(tmp_path), 5000, 200, shards=10)
+    for cache in (
+        LocalDiskCache(str(tmp_path), 10_000, 200, shards=10),
+        LocalDiskCache(str(tmp_path), 5000, 200, shards=10, eviction_policy="none"),
+    ):
+        assert cache.get("key", lambda: 1) == 1
+
+
+def test_cleaning_up_a_disk_cache_survives_what_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = LocalDiskCache(str(tmp_path / "cache"), 1 << 20, 4, cleanup=True)
+    cache.get("key", lambda: 1)
+    with monkeypatch.context() as context:
+        context.setattr(shutil, "rmtree", lambda _: (_ for _ in ()).throw(OSError("busy")))
+        cache.cleanup()
+    assert capsys.readouterr().out == "Error during rmtree: busy\n"
+    for _ in range(2):
+        cache.cleanup()
+        assert not (tmp_path / "cache").exists()
+
+
+def test_a_function_runs_in_a_process_of_its_own() -> None:
+    assert run_in_subprocess(os.getpid) != os.getpid()
+    with pytest.raises(ValueError, match="invalid literal"):
+        run_in_subprocess(int, "a")
+
+
+def test_errors_are_those_that_programs_catch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for error in (ValueError, OSError):
+        with pytest.raises(error, match=r"found nothing there.*scheme-less"):
+            get_schema_from_dataset_url("/nowhere")
+    with pytest.raises(DatasetError, match="found nothing there") as raised:
+        get_schema_from_dataset_url("file:///nowhere")
+    assert not isinstance(raised.value, ValueError)
+    with pytest.raises(AssertionError, match="expected a Unischema, got dict"):
+        dict_to_spark_row({}, {})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"\['nothing'\] do not match any fields.*Fields are"):
+        copy_dataset.copy_dataset(None, str(REAL), "", ["nothing"], [], False, 1, 196)
+    spark = SimpleNamespace(AnalysisException=type("AnalysisException", (Exception,), {}))
+    (tmp_path / "part").write_bytes(b"")
+    with pytest.raises(DatasetError, match="already exists") as raised:
+        copy_dataset.copy_dataset(None, str(REAL), str(tmp_path), ["id"], [], False, 1, 196)
+    assert not isinstance(raised.value, spark.AnalysisException)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.utils", spark)
+    with pytest.raises(spark.AnalysisException, match="already exists") as raised:
+        copy_dataset.copy_dataset(None, str(REAL), str(tmp_path), ["id"], [], False, 1, 196)
+    assert isinstance(raised.value, DatasetError)
 
 
 def test_a_dataset_is_copied(tmp_path: Path) -> None:
