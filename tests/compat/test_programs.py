@@ -108,6 +108,12 @@ def test_a_null_integer_partition_is_nan_and_no_loader_trains_on_it(tmp_path: Pa
         assert {row.year for row in rows} == {2025, None}
 
 
+def test_the_launcher_of_processes_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    from petastorm.workers_pool import process_pool
+
+    monkeypatch.setattr(process_pool, "exec_in_new_process", None, raising=False)  # has no effect here
+
+
 def test_the_schema_of_pyarrows_dataset_is_loaded_or_inferred(tmp_path: Path) -> None:
     pieces(tmp_path, "group", ["a", "b"])
     inferred = infer_or_load_unischema(pq.ParquetDataset(tmp_path))

@@ -17,7 +17,7 @@ from typing import Any
 from .errors import PetastormLoadedError
 
 _FACADE = "parquetry.petastorm"
-_PACKAGES = ("benchmark", "etl", "spark", "test_util", "tools")
+_PACKAGES = ("benchmark", "etl", "spark", "test_util", "tools", "workers_pool")
 _SAME_NAMES = (
     *_PACKAGES,
     "benchmark.throughput",
@@ -42,6 +42,7 @@ _SAME_NAMES = (
     "unischema",
     "utils",
     "weighted_sampling_reader",
+    "workers_pool.process_pool",
 )
 HOMES = {
     **{name: f"parquetry.common.compat.petastorm.{name}" for name in _SAME_NAMES},
@@ -65,7 +66,10 @@ INTERNAL = frozenset(
         "reader_impl",
         "test_util.shuffling_analysis",
         "tools.spark_session_cli",
-        "workers_pool",
+        "workers_pool.dummy_pool",
+        "workers_pool.thread_pool",
+        "workers_pool.ventilator",
+        "workers_pool.worker_base",
     )
 )
 """Petastorm's modules that have no counterpart here."""

@@ -20,13 +20,13 @@ from .etl.dataset_metadata import open_dataset
 from .loading import RowGroupLoader
 from .ngram import NGram
 from .planning import JobOrder, choose_rows
-from .pools import make_pool
 from .predicates import PredicateBase
 from .reading import Reader
 from .selectors import RowGroupSelectorBase
 from .transform import TransformSpec, transform_schema
 from .unischema import Unischema, UnischemaField, from_parquetry
 from .windows import form_windows
+from .workers_pool.process_pool import make_pool
 
 __all__ = ["Reader", "make_batch_reader", "make_reader"]
 NULL_CACHE = "null"

@@ -17,8 +17,8 @@ from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
 from .loading import LoadJob, RowGroupLoader
 from .ngram import NGram
 from .planning import JobOrder
-from .pools import Pool
 from .unischema import Unischema
+from .workers_pool.process_pool import Pool
 
 if TYPE_CHECKING:
     from typing import Self

@@ -1,4 +1,4 @@
-"""Pools that load jobs in the calling thread, in worker threads, or in processes. Results are futures.
+"""Pools that load jobs in processes, in worker threads, or in the calling thread. Results are futures.
 
 Each pool belongs to one reader and is closed with it. Processes are new interpreters, never forks. If a process dies,
 it is replaced and its job runs again; if that process dies too, the job's future holds a `SidecarError`.
@@ -14,12 +14,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from ...base.errors import PipelineError, SidecarError
-from ...base.threads import ThreadPool
-from ...stages.functions import pickle_with_files
-from ...transport.sidecar.worker_process import StreamChannel, WorkerProcess, start_worker
-from .loading import LoadJob, RowGroupLoader
-from .module_names import install, is_installed
+from ....base.errors import PipelineError, SidecarError
+from ....base.threads import ThreadPool
+from ....stages.functions import pickle_with_files
+from ....transport.sidecar.worker_process import StreamChannel, WorkerProcess, start_worker
+from ..loading import LoadJob, RowGroupLoader
+from ..module_names import install, is_installed
 
 
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
