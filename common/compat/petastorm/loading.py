@@ -161,8 +161,9 @@ class RowGroupLoader:
     def _columns(self, table: pa.Table) -> dict[str, np.ndarray] | list[Any]:
         columns = transform_table(self.transform, self.schema, table)
         for name in columns.keys() & self.dataset.partitions.keys():
-            if isinstance(columns[name], np.ma.MaskedArray):  # a null partition, which has no other values
-                columns[name] = nulls_as_nan(columns[name])
+            values = columns[name]
+            if isinstance(values, np.ma.MaskedArray):  # a null partition, which has no other values
+                columns[name] = nulls_as_nan(values)
         return columns if all(len(column) for column in columns.values()) else []
 
     def _windows(self, windows: np.ndarray) -> list[tuple[Any, ...]]:
