@@ -22,7 +22,7 @@ from parquetry.common.compat.petastorm.unischema import Unischema as PetastormSc
 from parquetry.common.compat.petastorm.unischema import UnischemaField as PetastormField
 
 tf = pytest.importorskip("tensorflow")
-petastorm = pytest.importorskip("parquetry.tf_plugin.petastorm")
+petastorm = pytest.importorskip("parquetry.petastorm.tf_utils")
 
 REAL = Path(__file__).parents[1] / "data" / "petastorm" / "0.12.1"
 STRICT = ["drive", "id", "count_u16", "price", "png", "png16", "matrix", "points"]

@@ -22,7 +22,7 @@ from parquetry.common.compat.petastorm.predicates import in_lambda
 from parquetry.common.compat.petastorm.spark import TorchDatasetContextManager, make_spark_converter
 
 torch = pytest.importorskip("torch")
-petastorm = pytest.importorskip("parquetry.torch_plugin.petastorm")
+petastorm = pytest.importorskip("parquetry.petastorm.pytorch")
 
 REAL = Path(__file__).parents[1] / "data" / "petastorm" / "0.12.1"
 COUNT = 100
