@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from .checking import check_value
 from .codec import fits_shape
 from .dtypes import is_string_like
 from .field import Unischema, UnischemaField
+from .ragged import ends_of
 
 __all__ = ["check_value", "columns_of_rows", "encode_columns", "encode_rows"]
 
@@ -111,10 +114,10 @@ def _encode_values(field: UnischemaField, values: Collection[Any] | pa.Array, fi
         masked = np.ma.is_masked(values)
         values = (values.tolist() if values.ndim == 1 else list(values)) if masked else values.data
     try:
-        if isinstance(values, np.ndarray):
+        if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype.kind not in "OSU"):
             fast = _encode_array_column(field, values, arrow_type)
         else:
-            fast = _encode_plain_scalars(field, values, arrow_type)
+            fast = _encode_sequence(field, values.tolist() if isinstance(values, np.ndarray) else values, arrow_type)
     except _CANNOT_CONVERT:
         fast = None  # the slow path finds the offending row
     return fast if fast is not None else _encode_one_by_one(field, values, arrow_type, first_row)
@@ -197,26 +200,80 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return result
 
 
-def _encode_plain_scalars(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
-    """Encodes scalars that Arrow checks by itself, or returns ``None`` if the slow path is needed."""
-    if field.storage.kind != "scalar":
-        return None
+def _encode_sequence(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
+    """Encodes Python values that are checked all at once, or returns ``None`` if the slow path is needed."""
     types = set(map(type, values))
-    if field.nullable:
-        types.discard(type(None))
-    return _to_arrow(field, list(values), arrow_type) if types <= _plain_types(field) else None
+    if field.storage.kind == "scalar":
+        return _encode_scalars(field, values, types - {type(None)} if field.nullable else types, arrow_type)
+    if type(None) in types and field.nullable:
+        return _encode_with_nulls(field, values, arrow_type)
+    if types == {np.ndarray}:
+        return _encode_arrays(field, values, arrow_type)
+    if field.storage.kind == "list" and len(field.shape) == 1 and types <= {list, tuple}:
+        return _encode_lists(field, values, arrow_type)
+    return None
 
 
-def _plain_types(field: UnischemaField) -> set[type]:
+def _encode_with_nulls(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
+    present = [value for value in values if value is not None]
+    encoded = _encode_sequence(field, present, arrow_type)
+    if encoded is None:
+        return None
+    missing = np.fromiter((value is None for value in values), dtype=bool, count=len(values))
+    return encoded.take(pa.array(np.cumsum(~missing) - 1, mask=missing))
+
+
+def _encode_scalars(
+    field: UnischemaField, values: Collection[Any], types: set[type], arrow_type: pa.DataType
+) -> pa.Array | None:
+    if types <= _exact_types(field):
+        return _to_arrow(field, list(values), arrow_type)
+    if field.dtype == np.float32 and types == {float}:
+        return _cast(_cast(pa.array(values, pa.float64()), pa.float32()), arrow_type)
+    return None
+
+
+def _encode_lists(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
+    """Encodes lists with one axis."""
+    length = field.shape[0]
+    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    if length is not None and (lengths != length).any():
+        return None
+    items = list(itertools.chain.from_iterable(values))
+    inner = _encode_scalars(field, items, set(map(type, items)), arrow_scalar_type(field.dtype, field=field.name))
+    return None if inner is None else _lists_of(inner, lengths, arrow_type)
+
+
+def _lists_of(inner: pa.Array, lengths: np.ndarray, arrow_type: pa.DataType) -> pa.Array:
+    """Returns lists of these lengths, which lie end to end in ``inner``."""
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.FixedSizeListArray.from_arrays(inner, arrow_type.list_size).cast(arrow_type)
+    return pa.ListArray.from_arrays(pa.array(ends_of(lengths), pa.int32()), inner).cast(arrow_type)
+
+
+def _encode_arrays(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
+    """Encodes arrays as one, if their codec stores their elements and they are of the field's dtype."""
+    if field.storage.kind not in ("list", "tensor") or set(map(attrgetter("dtype"), values)) != {field.dtype}:
+        return None
+    shapes = set(map(attrgetter("shape"), values))
+    if len(shapes) == 1:
+        column = np.concatenate(list(values)).reshape(len(values), *shapes.pop())
+        return _encode_array_column(field, column, arrow_type)
+    if field.shape != (None,) or field.dtype.kind in "mM":
+        return None
+    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    return _lists_of(pa.array(np.concatenate(list(values))), lengths, arrow_type)
+
+
+def _exact_types(field: UnischemaField) -> set[type]:
     """Returns the Python types that Arrow either converts to the field's dtype exactly, or refuses."""
-    if field.dtype is decimal.Decimal:
+    if not isinstance(field.dtype, np.dtype) or field.dtype.kind in "mM":
         return set()
     if is_string_like(field.dtype):
         return {str} if field.dtype.kind == "U" else {bytes}
-    if field.dtype.kind in "mM":
-        return set()
-    python = {"b": bool, "i": int, "u": int, "f": float}[field.dtype.kind]
-    return {field.dtype.type} if field.dtype.kind == "f" and field.dtype.itemsize < 8 else {field.dtype.type, python}
+    python: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {float, int}}
+    exact = python[field.dtype.kind] if field.dtype.kind != "f" or field.dtype.itemsize == 8 else set()
+    return {field.dtype.type, *exact}
 
 
 def _encode_arrow_column(
@@ -267,7 +324,12 @@ _EXACT_FAMILIES = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floatin
 
 
 def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: pa.DataType) -> pa.Array | None:
-    """Encodes a whole array of the right dtype and shape at once, or returns ``None`` if the slow path is needed."""
+    """Encodes a whole array of the right dtype and shape at once, or returns ``None`` if the slow path is needed.
+
+    Scalars may be of another dtype of numbers, as single values may.
+    """
+    if field.storage.kind == "scalar" and values.ndim == 1 and values.dtype.kind in "biuf":
+        return _encode_arrow_column(field, pa.array(values), arrow_type)
     if is_string_like(field.dtype) or values.dtype != field.dtype or not values.size:
         return None
     if not values.ndim or not fits_shape(values.shape[1:], field.shape):
@@ -278,7 +340,7 @@ def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: 
     if field.dtype.kind in "mM" and np.isnat(values).any():
         return None
     if field.storage.kind == "scalar":
-        return _times(values, arrow_type) if field.dtype.kind in "mM" else _cast(pa.array(values.copy()), arrow_type)
+        return _times(values, arrow_type)
     if field.storage.kind == "list":
         return _nested_lists(field, values).cast(arrow_type)
     return None

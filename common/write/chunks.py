@@ -1,8 +1,10 @@
-"""Splits the caller's rows and columns into pieces that are small enough to encode at once."""
+"""Makes pieces of the caller's rows and columns: large enough to encode quickly, and small enough for memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -10,30 +12,61 @@ import pyarrow as pa
 
 from ..schema.field import Unischema, UnischemaField
 
-CHUNK_ROWS = 1024
 CHUNK_BYTES = 8 << 20
+WAITING_ROWS = 4096  # copies of rows, which take several times the memory of columns
 WHOLE_CHUNK_ROWS = 16_384  # of rows and columns that are given whole, which need no buffer
-_IMMUTABLE = (str, bytes, int, float, type(None), np.generic)
-_SCALARS = frozenset({int, float, bool, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefd")})
+_NUMBERS = frozenset({int, float, bool, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefd")})
+_IMMUTABLE = _NUMBERS | {str, bytes, np.str_, np.bytes_}
 
 
-def owned_row(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Returns the row and its approximate size in bytes.
+class RowBuffer:
+    """Copies of rows that wait to be encoded together.
 
-    Mutable values are copied, because rows are buffered and the caller may reuse its arrays.
+    Attributes:
+        rows: the copies. Whatever is no mapping is among them as it is, for the encoder to refuse.
+        size_bytes: the approximate size of their values.
     """
-    if _SCALARS.issuperset(map(type, row.values())):
-        return dict(row), 8 * len(row)
-    return {name: _owned(value) for name, value in row.items()}, sum(map(_raw_bytes, row.values()))
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.size_bytes = 0
+
+    def fill(self, rows: Iterable[Any]) -> bool:
+        """Copies rows until it is full, and returns whether it is.
+
+        Mutable values are copied, too, because the caller may reuse its arrays.
+        """
+        for row in rows:
+            if type(row) is not dict and not isinstance(row, Mapping):
+                self.rows.append(row)
+                return True
+            values = row.values()
+            if _NUMBERS.issuperset(map(type, values)):
+                self.rows.append(dict(row))
+                self.size_bytes += 8 * len(row)
+            elif _IMMUTABLE.issuperset(map(type, values)):
+                self.rows.append(dict(row))
+                self.size_bytes += sum(map(getsizeof, values))
+            else:
+                self.rows.append({name: _owned(value) for name, value in row.items()})
+                self.size_bytes += sum(map(_raw_bytes, values))
+            if len(self.rows) >= WAITING_ROWS or self.size_bytes >= CHUNK_BYTES:
+                return True
+        return False
+
+    def take(self) -> list[Any]:
+        """Removes all rows and returns them."""
+        rows, self.rows, self.size_bytes = self.rows, [], 0
+        return rows
 
 
 def _owned(value: object) -> Any:
-    if isinstance(value, _IMMUTABLE):
+    if type(value) in _IMMUTABLE or isinstance(value, np.generic | str | bytes | int | float):
         return value
     if isinstance(value, np.ndarray):
         return value.copy(order="K")
     if isinstance(value, list | tuple):
-        return [_owned(item) for item in value]
+        return list(value) if _IMMUTABLE.issuperset(map(type, value)) else [_owned(item) for item in value]
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if not hasattr(value, "__array__"):
@@ -46,18 +79,18 @@ def _owned(value: object) -> Any:
 
 def _raw_bytes(value: object) -> int:
     """The approximate size of a value in bytes, good enough to limit the buffer."""
-    if type(value) in _SCALARS:
+    if type(value) in _NUMBERS:
         return 8
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, list | tuple):
-        return sum(map(_raw_bytes, value))
+        return 8 * len(value) if _NUMBERS.issuperset(map(type, value)) else sum(map(_raw_bytes, value))
     return int(getattr(value, "nbytes", 8))
 
 
 def column_chunks(schema: Unischema, columns: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
     """Yields the columns in pieces of at most `WHOLE_CHUNK_ROWS` rows and about `CHUNK_BYTES` bytes."""
-    sliceable = {name: column if _is_sliceable(column) else list(column) for name, column in columns.items()}
+    sliceable = {name: _sliceable(column) for name, column in columns.items()}
     for start in range(0, count, WHOLE_CHUNK_ROWS):
         chunk = {name: column[start : start + WHOLE_CHUNK_ROWS] for name, column in sliceable.items()}
         ends = np.cumsum(sum(_row_bytes(schema[name], column) for name, column in chunk.items()))
@@ -68,13 +101,19 @@ def column_chunks(schema: Unischema, columns: Mapping[str, Any], count: int) -> 
             first, done = stop, int(ends[stop - 1])
 
 
-def _is_sliceable(column: object) -> bool:
-    return isinstance(column, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray)
+def _sliceable(column: Any) -> Any:
+    if isinstance(column, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray):
+        return column
+    dtype = getattr(column, "dtype", None)
+    is_series = isinstance(dtype, np.dtype) and dtype.kind in "biuf" and hasattr(column, "to_numpy")  # of pandas
+    return column.to_numpy() if is_series else list(column)
 
 
 def _row_bytes(field: UnischemaField, column: Any) -> np.ndarray:
     if field.shape == () and isinstance(field.dtype, np.dtype) and field.dtype.kind in "biufmM":
         return np.full(len(column), 8, dtype=np.int64)
     if isinstance(column, list | tuple) or (isinstance(column, np.ndarray) and column.dtype.hasobject):
-        return np.fromiter(map(_raw_bytes, column), dtype=np.int64, count=len(column))
+        types = set(map(type, column))
+        size = len if types <= {str, bytes} else attrgetter("nbytes") if types == {np.ndarray} else _raw_bytes
+        return np.fromiter(map(size, column), dtype=np.int64, count=len(column))
     return np.full(len(column), column.nbytes // max(1, len(column)), dtype=np.int64)

@@ -21,7 +21,6 @@ from ...apps.tools.copy_job import CopyJob
 from ...base.errors import ParquetryError
 from ...schema.field import Unischema
 from ...storage.filesystem import resolve
-from ...write.chunks import CHUNK_ROWS
 from ...write.file_format import arrow_schema, check_compression, core_schema
 from ...write.part_files import checked_files
 from ...write.partition import check_partition_fields
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _BATCH_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BATCH_ROWS = 1024
 Fill = Callable[[DatasetWriter, Any], None]
 
 
@@ -138,7 +138,7 @@ def _layout(
 def _small_batches(session: SparkSession) -> Iterator[None]:
     """Lowers the batch size. Spark's default, 10,000 rows, would be gigabytes of images."""
     before = session.conf.get(_BATCH_CONF)
-    session.conf.set(_BATCH_CONF, str(min(int(before), CHUNK_ROWS) if int(before) > 0 else CHUNK_ROWS))
+    session.conf.set(_BATCH_CONF, str(min(int(before), _BATCH_ROWS) if int(before) > 0 else _BATCH_ROWS))
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cases import every_case
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parquetry.common.base.errors import EncodeError, SchemaError
@@ -26,6 +26,7 @@ from parquetry.common.schema import (
 )
 from parquetry.common.schema import encoding as encoding_module
 from parquetry.common.schema.encoding import check_value, encode_columns, encode_rows
+from parquetry.common.schema.ragged import object_array
 
 pytestmark = pytest.mark.versions
 
@@ -455,24 +456,85 @@ SCALARS = st.one_of(
 DTYPES = ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32", "float64", str, bytes, decimal.Decimal]
 
 
+def check_that_the_fast_paths_change_nothing(field: UnischemaField, values: list[Any]) -> None:
+    arrow_type = field.storage.arrow_type(field)
+
+    def outcome(encode: Any) -> pa.Array | str:
+        try:
+            array: pa.Array = encode()
+        except EncodeError as error:
+            return str(error)
+        array.validate(full=True)
+        return array
+
+    schema = Unischema("s", [field])
+    slow = outcome(lambda: encoding_module._encode_one_by_one(field, values, arrow_type, 0))
+    for fast in (
+        outcome(lambda: encode_rows(schema, [{"x": value} for value in values])["x"]),
+        outcome(lambda: encode_columns(schema, {"x": values})["x"]),
+        outcome(lambda: encode_columns(schema, {"x": object_array(values)})["x"]),
+    ):
+        if isinstance(slow, str) or isinstance(fast, str):
+            assert slow == fast
+        else:
+            assert slow.type == fast.type
+            np.testing.assert_equal(fast.to_pylist(), slow.to_pylist())
+
+
 @settings(deadline=None)
 @given(st.sampled_from(DTYPES), st.booleans(), st.lists(SCALARS, min_size=1, max_size=4))
 def test_the_fast_path_for_scalars_gives_what_one_by_one_gives(dtype: Any, nullable: bool, values: list[Any]) -> None:
-    field = F("x", dtype, nullable=nullable)
-    arrow_type = field.storage.arrow_type(field)
+    check_that_the_fast_paths_change_nothing(F("x", dtype, nullable=nullable), values)
+
+
+def lists_of(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lists and tuples of equal and of different lengths."""
+    lists = st.lists(items, max_size=3) | st.lists(items, min_size=2, max_size=2)
+    return lists | lists.map(tuple)
+
+
+ONE_KIND_OF_LIST = st.one_of(
+    *(
+        st.lists(st.none() | lists_of(items), min_size=1, max_size=4)
+        for items in (st.integers(-200, 300), st.floats(), st.integers() | st.floats(), st.text(max_size=3), SCALARS)
+    )
+)
+LIST_SHAPES = [(None,), (2,), (None, 2)]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(DTYPES), st.sampled_from(LIST_SHAPES), st.booleans(), ONE_KIND_OF_LIST)
+def test_the_fast_path_for_lists_gives_what_one_by_one_gives(
+    dtype: Any, shape: tuple[int | None, ...], nullable: bool, values: list[Any]
+) -> None:
+    check_that_the_fast_paths_change_nothing(F("x", dtype, shape, ListCodec(), nullable=nullable), values)
+
+
+ARRAYS = st.builds(
+    lambda dtype, shape: np.arange(int(np.prod(shape))).astype(dtype).reshape(shape),
+    st.sampled_from(["float32", "float32", "float32", ">f4", "float64", "int8", "datetime64[us]", "U1", object]),
+    st.sampled_from([(2,), (2,), (3,), (0,), (2, 2), (2, 2), (1, 2), ()]),
+)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["float32", "float32", "int8", "datetime64[us]", str]),
+    st.sampled_from([ListCodec(), ListCodec(), NdarrayCodec(), TensorCodec()]),
+    st.sampled_from([*LIST_SHAPES, (2, 2)]),
+    st.booleans(),
+    st.lists(ARRAYS, min_size=1, max_size=2).flatmap(
+        lambda few: st.lists(st.sampled_from([*few, *few, None]), min_size=1, max_size=4)
+    ),
+)
+def test_the_fast_path_for_arrays_gives_what_one_by_one_gives(
+    dtype: Any, codec: Any, shape: tuple[int | None, ...], nullable: bool, values: list[Any]
+) -> None:
     try:
-        slow = encoding_module._encode_one_by_one(field, values, arrow_type, 0)
-    except EncodeError as error:
-        slow = str(error)
-    try:
-        fast = encode_rows(Unischema("s", [field]), [{"x": value} for value in values])["x"]
-    except EncodeError as error:
-        fast = str(error)
-    if isinstance(slow, str) or isinstance(fast, str):
-        assert slow == fast
-    else:
-        assert slow.type == fast.type
-        np.testing.assert_equal(fast.to_pylist(), slow.to_pylist())
+        field = F("x", dtype, shape, codec, nullable=nullable)
+    except SchemaError:
+        assume(False)  # no codec takes every shape
+    check_that_the_fast_paths_change_nothing(field, values)
 
 
 @settings(deadline=None)
