@@ -30,12 +30,14 @@ if TYPE_CHECKING:
         transform,
         where,
     )
+    from .rank_stats import gather_stats
 
 __all__ = [
     "ParquetDataset",
     "cache",
     "decimals",
     "fixed",
+    "gather_stats",
     "hash_split",
     "load_ops",
     "mix",
@@ -51,11 +53,14 @@ __all__ = [
 ]
 
 
+_MODULES = {"ParquetDataset": ".dataset", "gather_stats": ".rank_stats", "load_ops": ".build", "mix": ".dataset"}
+
+
 def __getattr__(name: str) -> Any:
     from parquetry.common.base.errors import needs_framework
     from parquetry.common.pipeline.verbs import Verbs  # lists the verbs, needs no TensorFlow
 
-    module = {"ParquetDataset": ".dataset", "mix": ".dataset", "load_ops": ".build"}.get(name, ".functional")
+    module = _MODULES.get(name, ".functional")
     if module == ".functional" and (name.startswith("_") or not hasattr(Verbs, name)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs_framework(f"parquetry.tf_plugin.{name}", "tensorflow", extra="tensorflow"):

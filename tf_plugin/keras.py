@@ -8,10 +8,12 @@ read ahead.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from parquetry.common.base.errors import PipelineError, needs_framework
+from parquetry.common.base.metrics.stats_log import log_stats
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.state import state_of
 
@@ -19,10 +21,11 @@ with needs_framework("parquetry.tf_plugin.keras", "tensorflow", extra="tensorflo
     import tensorflow as tf
 
     from .dataset import ParquetDataset
+    from .rank_stats import gather_stats
 
 
 class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
-    """Writes a dataset's statistics, and which side is slow, to TensorBoard logs while a model trains.
+    """Logs a dataset's statistics, and which side is slow, to TensorBoard, Weights & Biases or MLflow while you train.
 
     ::
 
@@ -30,24 +33,25 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
         model.fit(rows.map(to_xy).prefetch(2), epochs=10, shuffle=False, callbacks=[StatsCallback(rows, "logs")])
 
     Scalars are named ``parquetry/rows_per_s``, ``parquetry/wait_share`` and so on. The reason for the verdict is logged
-    as text. The step counts batches over all epochs.
+    as text. The step counts batches over all epochs. With a ``MultiWorkerMirroredStrategy``, every worker needs the
+    callback, and each logs the shares of all workers and of the slowest one; see `gather_stats`.
 
     Args:
         dataset: the `ParquetDataset` at the head of the training data, before ``map`` and ``prefetch``.
-        log_dir: the directory that TensorBoard reads.
+        target: the directory that TensorBoard reads, or a ``target`` of `parquetry.log_stats`, such as ``wandb.run`` or
+            ``mlflow``; ``None`` for workers without a log.
         every: number of batches between two points; ``None`` = one point at the end of each epoch.
 
     Raises:
         PipelineError: invalid arguments.
     """
 
-    def __init__(self, dataset: ParquetDataset, log_dir: str | Path, *, every: int | None = None) -> None:
+    def __init__(self, dataset: ParquetDataset, target: Any, *, every: int | None = None) -> None:
         super().__init__()
         _check("StatsCallback", dataset, every=every)
         self._dataset = dataset
         self._every = every
-        self._log_dir = str(log_dir)
-        self._writer: tf.summary.SummaryWriter | None = None
+        self._target = _Summaries(target) if isinstance(target, str | os.PathLike) else target
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
@@ -62,18 +66,36 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
 
     def on_train_end(self, logs: object = None) -> None:
         """Closes the log."""
+        if isinstance(self._target, _Summaries):
+            self._target.close()
+
+    def _write(self) -> None:
+        gathered = gather_stats(self._dataset, self.model.distribute_strategy)
+        log_stats(self._target, gathered if len(gathered.ranks) > 1 else gathered.own, self._batches)
+
+
+class _Summaries:
+    """A `parquetry.log_stats` target that writes what TensorBoard reads, without having TensorBoard installed."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = os.fspath(directory)
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self._write(tag, tf.constant(value, tf.float32), step, _metadata("scalars", 1))
+
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        self._write(tag, tf.constant([text]), step, _metadata("text", 2))
+
+    def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    def _write(self) -> None:
-        stats = self._dataset.stats()
-        self._writer = self._writer or tf.summary.create_file_writer(self._log_dir)
-        with self._writer.as_default(step=self._batches):
-            for name, value in stats.scalars().items():
-                tf.summary.write(f"parquetry/{name}", tf.constant(value, tf.float32), metadata=_metadata("scalars", 1))
-            text = tf.constant([f"{stats.verdict}: {stats.why}"])
-            tf.summary.write("parquetry/verdict", text, metadata=_metadata("text", 2))
+    def _write(self, tag: str, value: tf.Tensor, step: int, metadata: tf.compat.v1.SummaryMetadata) -> None:
+        self._writer = self._writer or tf.summary.create_file_writer(self._directory)
+        with self._writer.as_default(step=step):
+            tf.summary.write(tag, value, metadata=metadata)
 
 
 def _metadata(plugin: str, data_class: int) -> tf.compat.v1.SummaryMetadata:

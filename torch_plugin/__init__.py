@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from parquetry.common.base.errors import needs_framework
+from parquetry.common.base.metrics.stats_log import log_stats
 
 with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
     from .collation import as_is
@@ -19,7 +20,7 @@ with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
     from .map import ParquetMap
     from .nested import NestedTensors
     from .prefetch import prefetch_to_device
-    from .summaries import log_stats
+    from .rank_stats import gather_stats
     from .tensors import cu_seqlens, to_list
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "ParquetPipe",
     "as_is",
     "cu_seqlens",
+    "gather_stats",
     "log_stats",
     "mix",
     "prefetch_to_device",

@@ -275,6 +275,10 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         if self._in_workers is not None:
             self._in_workers.consumed += self._at_once
 
+    def _copied(self, seconds: float) -> None:
+        """Records that the consumer also waited for the copy of an element to a device."""
+        self._counting.copied(seconds)
+
     def _position(self) -> LoaderPosition | None:
         progress = self._progress
         return None if progress is None else (progress.cursor.iteration, progress.consumed, progress.skipped)

@@ -198,6 +198,10 @@ class ParquetMap(PipelineCarrier, LoaderAware, Dataset[ElementT]):
         """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
 
+    def _copied(self, seconds: float) -> None:
+        """Records that the consumer also waited for the copy of an element to a device."""
+        self._counting.copied(seconds)
+
     # --- rows ---
 
     def _counted(self) -> AbstractContextManager[None]:

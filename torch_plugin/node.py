@@ -100,6 +100,10 @@ class ParquetNode(IterableCarrier, BaseNode[ElementT]):
         """
         return self._source.stats()
 
+    def _copied(self, seconds: float) -> None:
+        """Records that the consumer also waited for the copy of an element to a device."""
+        self._source._copied(seconds)
+
     def close(self) -> None:
         """Stops all work; you can reset the node afterwards. Idempotent."""
         if self._iterator is not None:

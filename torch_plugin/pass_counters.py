@@ -35,6 +35,7 @@ class PassCounters:
 
     def __init__(self) -> None:
         self._workers = 0  # those that do nothing but the dataset's work
+        self._through_workers = False
         self._taken = 0
         self._waited_s = 0.0  # after the first element of each worker, which takes the worker's start
         self._has_warned = False
@@ -64,6 +65,7 @@ class PassCounters:
         self._latest = self._shared if workers and self._shared is not None else Counters()
         self._latest.begin()
         self._iterator = None
+        self._through_workers = workers > 0
 
     def waited(self, begin: float, end: float) -> None:
         """Records that the loader's consumer waited for an element."""
@@ -71,7 +73,12 @@ class PassCounters:
         if self._taken > self._workers and end - begin < _LONGEST_PASSING_S:
             self._waited_s += end - begin
         if self._latest is not None:
-            self._latest.waited(end - begin, end)
+            self._latest.waited(end - begin, end, through_workers=self._through_workers)
+
+    def copied(self, seconds: float) -> None:
+        """Records that the consumer also waited for the copy of an element to a device."""
+        if self._latest is not None:
+            self._latest.copied(seconds)
 
     def ended(self, name: str) -> None:
         """Called at the end of a loader's pass. Warns once if its workers cost more than they bring."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -18,6 +19,7 @@ from typing import Any, Self
 import torch
 
 from parquetry.common.base.errors import PipelineError, StateError
+from parquetry.common.base.metrics.watching import counted_in
 from parquetry.common.base.process.dataclass import dataclass
 from parquetry.common.base.process.forks import leave_to_parent
 
@@ -178,6 +180,7 @@ class _Pass(Iterator[Any]):
         self._loader = loader
         self._copies = copies
         self._depth = depth
+        self._count: Callable[[float], None] | None = getattr(counted_in(loader), "_copied", None)
         self._batches = iter(loader)
         self._given = 0
         self.position = position_of(loader, 0)
@@ -243,6 +246,7 @@ class _Pass(Iterator[Any]):
 
     def _copied(self, ahead: _Ahead, copies: DeviceCopies) -> _Ahead:
         """Enqueues the copies of a batch; its sources are kept until they are done."""
+        begin = time.perf_counter()
         self._drop_finished(copies)
         side, sources = copies.side_stream(), []
 
@@ -260,6 +264,8 @@ class _Pass(Iterator[Any]):
             if sources:
                 ahead.event = copies.record(side)
                 self._sources.append((ahead.event, sources))
+        if self._count is not None:
+            self._count(time.perf_counter() - begin)
         return ahead
 
     def _drop_finished(self, copies: DeviceCopies) -> None:

@@ -1,4 +1,4 @@
-"""One rank of a distributed training run for test_ranks.py: prints the ids of each step's batches as JSON.
+"""One rank of a distributed training run for test_ranks.py: prints the ids of each step's batches, and all waits, as JSON.
 
 Run as ``python rank_program.py mirrored URL SECONDS`` (two replicas on two virtual processors) or, with TF_CONFIG set,
 ``python rank_program.py workers URL SECONDS``. After that many seconds it prints where each thread is, and ends.
@@ -18,7 +18,7 @@ from typing import Any
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import tensorflow as tf
 
-from parquetry.tf_plugin import ParquetDataset
+from parquetry.tf_plugin import ParquetDataset, gather_stats
 
 POLICIES = ("AUTO", "DATA", "HINT", "OFF", "own shard")
 
@@ -89,6 +89,8 @@ def main(kind: str, url: str) -> None:
             found = [train(itertools.islice(dataset, int(kind))), made[0].state_dict(int(kind))]
         else:
             found = [train(dataset) for _ in range(2)]
+            gathered = gather_stats(made[0], strategy)
+            found.append([gathered.rank, gathered.own.wait_share, gathered.wait_shares])
     print(json.dumps(found))
 
 

@@ -198,6 +198,16 @@ def test_stats_go_into_tensorboard_logs(url: str, tmp_path: Path) -> None:
     assert steps[0] == 2
     assert steps == sorted(steps)
     assert ("parquetry/verdict", steps[-1]) in points
+    runs: list[tuple[float, int]] = []
+
+    class Run:
+        def log(self, data: dict[str, Any], step: int) -> None:
+            runs.append((data["parquetry/wait_share"], step))
+
+    new_model().fit(data.map(to_xy), epochs=1, verbose=0, shuffle=False, callbacks=[StatsCallback(data, Run())])
+    ((share, step),) = runs
+    assert 0 < share <= 1
+    assert step == steps[-1] // 2
     with pytest.raises(PipelineError, match="StatsCallback: expected the ParquetDataset itself"):
         StatsCallback(data.map(to_xy), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="expected every to be >= 1 or None, got 0"):

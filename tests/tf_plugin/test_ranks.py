@@ -74,16 +74,19 @@ def ids_of(epoch: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.timeout(method="thread")
 def test_mirrored_replicas_get_every_row_once(url: str, tmp_path: Path) -> None:
-    ((first, second),) = run_ranks("mirrored", url, [None], tmp_path)
+    ((first, second, waits),) = run_ranks("mirrored", url, [None], tmp_path)
     assert sorted(ids_of(first)) == sorted(ids_of(second)) == list(range(ROWS))
     assert ids_of(first) != ids_of(second)
     assert all(step["sum"] == sum(ids_of([step])) for step in first)
+    assert waits == [0, waits[1], [waits[1]]]
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(method="thread")
 def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str, tmp_path: Path) -> None:
     ranks = run_ranks("workers", url, of_cluster(2), tmp_path)
+    waits = [rank.pop() for rank in ranks]
+    assert waits == [[rank, waits[rank][1], [own for _, own, _ in waits]] for rank in range(2)]
     for mine, theirs in zip(*ranks, strict=True):
         found = ids_of(mine) + ids_of(theirs)
         assert len(found) == len(set(found)) == ROWS - ROWS % 2

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,11 +18,14 @@ namespace parquetry {
 namespace counters_layout {
 
 constexpr size_t kRows = 4096;
-constexpr size_t kWidth = 32;
+constexpr size_t kWidth = 40;
 constexpr size_t kBytes = (1 + kRows) * kWidth * sizeof(double);
 constexpr size_t kPathAt = 64;
 constexpr double kMagic = 2026;
 constexpr double kShortestTraced = 50e-6;  // seconds
+// A wait is split by cause if it is long, or after a while with those before it.
+constexpr double kSplitAfter = 1e-3;  // seconds
+constexpr double kSplitEvery = 10e-3;
 enum HeaderNumber { kMagicAt, kUsed, kPathBytes };
 enum RowNumber {
   kOwner = 0,
@@ -29,11 +33,13 @@ enum RowNumber {
   kElements = 2,
   kDeliveredBytes = 3,
   kWaitSeconds = 4,
+  kStages = 5,  // store, Parquet, decode, transform, hand-over, blocked by reading
   kFailed = 16,
   kBegan = 18,
   kFirst = 19,
   kLast = 20,
-  kRestarts = 21
+  kRestarts = 21,
+  kWaitedStore = 32  // and after it: Parquet, decode, transform, hand-over
 };
 
 }  // namespace counters_layout
@@ -86,12 +92,43 @@ void Counters::Given(double rows, double bytes, double begin) {
   row_[layout::kElements] += 1;
   row_[layout::kDeliveredBytes] += bytes;
   if (row_[layout::kFirst] == 0) {
-    row_[layout::kFirst] = now;
+    row_[layout::kFirst] = split_at_ = now;
+    worked_ = SecondsOfStages();
   } else {
     row_[layout::kWaitSeconds] += now - begin;
+    unsplit_ += now - begin;
+    if (now - begin > layout::kSplitAfter || now - split_at_ > layout::kSplitEvery) Split(now);
   }
   row_[layout::kLast] = now;
   if (memory_[layout::kPathBytes] > 0 && now - begin > layout::kShortestTraced) Trace(begin, now);
+}
+
+Counters::Stages Counters::SecondsOfStages() const {
+  Stages sums{};
+  const auto rows = std::min(static_cast<size_t>(memory_[layout::kUsed]), layout::kRows);
+  for (size_t row = 1; row <= rows; ++row) {
+    const double* const stages = memory_ + row * layout::kWidth + layout::kStages;
+    for (size_t stage = 0; stage < sums.size(); ++stage) sums[stage] += stages[stage];
+  }
+  return sums;
+}
+
+// As `split_wait` in common/base/metrics/counters.py.
+void Counters::Split(double now) {
+  const Stages before = worked_;
+  worked_ = SecondsOfStages();
+  Stages work;
+  for (size_t stage = 0; stage < work.size(); ++stage) work[stage] = std::max(worked_[stage] - before[stage], 0.0);
+  const double reading = work[0] + work[1];
+  const double share = reading > 0 ? work[5] / reading : 0;
+  work[0] *= share;
+  work[1] *= share;
+  double total = 0;
+  for (size_t stage = 0; stage < 5; ++stage) total += work[stage];
+  const double scale = total > 0 ? std::min(unsplit_ / total, 1.0) : 0;
+  for (size_t stage = 0; stage < 5; ++stage) row_[layout::kWaitedStore + stage] += scale * work[stage];
+  unsplit_ = 0;
+  split_at_ = now;
 }
 
 // Appends a line to the file of Python's `trace`. If the file no longer exists, this is not an

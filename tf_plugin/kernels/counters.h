@@ -4,6 +4,7 @@
 #ifndef PARQUETRY_KERNELS_COUNTERS_H_
 #define PARQUETRY_KERNELS_COUNTERS_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -30,8 +31,8 @@ class Counters {
   // Returns a new descriptor for the same memory, which the caller owns; -1 in a forked child.
   int Duplicate() const;
 
-  // Counts an element that arrived after a wait since `begin`. The wait for the first one counts as
-  // startup.
+  // Counts an element that arrived after a wait since `begin`, and splits the wait by cause. The wait
+  // for the first element counts as startup.
   void Given(double rows, double bytes, double begin);
 
   // Counts an element that failed.
@@ -42,11 +43,20 @@ class Counters {
 
  private:
   Counters(int fd, double* memory);
+  using Stages = std::array<double, 6>;
+
   void Trace(double begin, double end) const;
+  Stages SecondsOfStages() const;
+
+  // Divides the waits since the last call among their causes, by what the stages did since then.
+  void Split(double now);
 
   const OwnedFd file_;
   double* const memory_;
   double* const row_;
+  Stages worked_{};  // seconds of stages when waits were last split
+  double unsplit_ = 0;
+  double split_at_ = 0;
 };
 
 }  // namespace parquetry

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from . import tracing
 
 MAGIC = 2026.0
 ROWS = 4096
-WIDTH = 32
+WIDTH = 40
 SIZE_BYTES = (1 + ROWS) * WIDTH * 8
 _PATH_AT = 64  # the offset of the trace's path in the header
 _MAGIC, _USED, _PATH_BYTES = range(3)  # indices of the header's numbers
@@ -64,6 +64,12 @@ class Count(enum.IntEnum):
     SKIPPED_NULL = 23
     SKIPPED_TRANSFORM = 24
     CPU_S = 31  # processor time of the threads that read and decode
+    WAITED_STORE_S = 32  # parts of `WAIT_S`, by cause; what remains has no measured cause
+    WAITED_PARQUET_S = 33
+    WAITED_DECODE_S = 34
+    WAITED_TRANSFORM_S = 35
+    WAITED_HAND_OVER_S = 36
+    WAITED_DEVICE_COPY_S = 37
 
 
 SKIPPED = {
@@ -89,6 +95,12 @@ _NOTE = slice(25, 30)  # in a row that records a left-out row: time, reason, sou
 _NOTE_TIME = 25
 _PART = slice(26, 29)  # in a row that counts for a part of an iteration: iteration, worker, workers
 _LEFT_BEFORE, _LEFT_OUT = 29, 30  # rows left out: before this epoch, and in total
+_STAGES = slice(Count.STORE_S, Count.BLOCKED_S + 1)
+_CAUSES = (Count.WAITED_STORE_S, Count.WAITED_PARQUET_S, Count.WAITED_DECODE_S, Count.WAITED_TRANSFORM_S)
+_SPLIT_AFTER_S, _SPLIT_EVERY_S = (
+    0.001,
+    0.01,
+)  # a wait is split by cause if it is long, or after a while with those before
 _NOW = {Count.MEMORY_BYTES}
 _LATEST = [Count.BEGAN, Count.FIRST, Count.LAST]
 _SUMMED = [count for count in Count if count not in (Count.OWNER, *_NOW, *_LATEST)]
@@ -116,6 +128,8 @@ class Counters:
         self._rows: dict[int, memoryview[float]] = {}  # by thread
         self._before = np.zeros(WIDTH)
         self._began = self._first = 0.0
+        self._unsplit_s = self._unsplit_handed_s = self._split_at = 0.0
+        self._worked = (0.0,) * (_STAGES.stop - _STAGES.start)  # seconds of stages when waits were last split
         self._map(descriptor)
         if self._numbers[_MAGIC] not in (0.0, MAGIC):
             raise ValueError("counters: expected memory that holds counters.")
@@ -193,17 +207,55 @@ class Counters:
         self._before = self._sums()
         self.row()[Count.BEGAN] = self._began = time.perf_counter()
 
-    def waited(self, seconds: float, end: float) -> None:
-        """Records how long the consumer waited since the last call. Its latest element arrived at ``end``."""
+    def waited(self, seconds: float, end: float, *, handed_s: float = 0.0, through_workers: bool = False) -> None:
+        """Records how long the consumer waited since the last call, and splits it by cause; see `split_wait`.
+
+        Args:
+            seconds, end: the wait, and when the consumer's latest element arrived.
+            handed_s: the part of the wait in which the consumer's own thread converted elements. It is in this thread's
+                `Count.HAND_OVER_S` already.
+            through_workers: whether elements pass through loader workers. What no stage explains is then that passing.
+        """
         row = self.row()
         if self._first <= self._began:
-            self._first = row[Count.FIRST] = end
+            self._first = row[Count.FIRST] = self._split_at = end
+            self._worked, self._unsplit_s, self._unsplit_handed_s = self._seconds_of_stages(), 0.0, 0.0
         else:
             row[Count.WAIT_S] += seconds
+            self._unsplit_s += seconds
+            self._unsplit_handed_s += handed_s
+            if seconds - handed_s > _SPLIT_AFTER_S or end - self._split_at > _SPLIT_EVERY_S:
+                self._split_at = end
+                self._split(row, through_workers=through_workers)
         row[Count.LAST] = end
         path = self.traced
         if path is not None:
             tracing.note(path, Count.WAIT_S.name, end - seconds, end)
+
+    def copied(self, seconds: float) -> None:
+        """Records that the consumer also waited while its latest element was copied to a device."""
+        row = self.row()
+        if self._first > self._began:
+            row[Count.WAIT_S] += seconds
+            row[Count.WAITED_DEVICE_COPY_S] += seconds
+            row[Count.LAST] += seconds
+
+    def _split(self, row: memoryview[float], *, through_workers: bool) -> None:
+        """Divides the waits since the last call among their causes."""
+        before, self._worked = self._worked, self._seconds_of_stages()
+        work = [now - earlier for now, earlier in zip(self._worked, before, strict=True)]
+        handed_s, wait_s = self._unsplit_handed_s, max(self._unsplit_s - self._unsplit_handed_s, 0.0)
+        work[Count.HAND_OVER_S - Count.STORE_S] -= handed_s
+        *parts, hand_over_s = split_wait(wait_s, work)
+        if through_workers:
+            hand_over_s = wait_s - sum(parts)
+        for cause, seconds in zip(_CAUSES, parts, strict=True):
+            row[cause] += seconds
+        row[Count.WAITED_HAND_OVER_S] += hand_over_s + handed_s
+        self._unsplit_s = self._unsplit_handed_s = 0.0
+
+    def _seconds_of_stages(self) -> tuple[float, ...]:
+        return tuple(self._table()[:, _STAGES].sum(axis=0).tolist())
 
     def totals(self) -> dict[Count, float]:
         """Returns the sums over all rows since the epoch began."""
@@ -319,6 +371,26 @@ class Counters:
                 self._numbers[number * WIDTH + _NOTE_TIME] = 0.0
                 return number
         return None
+
+
+def split_wait(wait_s: float, work: Sequence[float]) -> tuple[float, ...]:
+    """Splits a wait into seconds that were due to the store, Parquet, decoding, transforms and hand-over.
+
+    Each part is proportional to what its stage did meanwhile. Reading counts as much as making batches waited for it,
+    because it usually runs ahead. If all stages together took less than the wait, the rest is in no part.
+
+    >>> split_wait(2.0, [0.0, 0.0, 3.0, 1.0, 0.0, 0.0])
+    (0.0, 0.0, 1.5, 0.5, 0.0)
+
+    Args:
+        work: seconds of threads: store, Parquet, decode, transform, hand-over, and blocked by reading.
+    """
+    store, parquet, *others, blocked = [max(seconds, 0.0) for seconds in work]
+    share = blocked / (store + parquet) if store + parquet > 0 else 0.0
+    parts = [share * store, share * parquet, *others]
+    total = sum(parts)
+    scale = min(wait_s / total, 1.0) if total > 0 else 0.0
+    return tuple(scale * part for part in parts)
 
 
 class _Bound(threading.local):

@@ -8,15 +8,17 @@ from typing import Any, Literal, get_args
 
 from ..process.dataclass import dataclass
 from .counters import Count
+from .waits import Waits
 
 STORE, PARQUET, DECODE, WORK, HAND_OVER = "store", "parquet", "decode", "work on values", "hand-over"
-UNEXPLAINED = "unexplained"
+DEVICE_COPY, UNEXPLAINED = "device copy", "unexplained"
 Verdict = Literal["input-bound", "model-bound", "store-bound", "too early"]
 _ENOUGH_ELEMENTS = 10
 _ENOUGH_S = 0.5
 _LITTLE_WAIT = 0.1
+_WORTH_NAMING = 0.001
 _MB = 1e6
-_NO_NUMBERS = ("verdict", "why", "skipped")
+_NO_NUMBERS = ("verdict", "why", "waits", "skipped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class LoaderStats:
     >>> batches = iter(Pipeline("data/train").batch(64))  # doctest: +SKIP
     >>> for batch in batches: train(batch)  # doctest: +SKIP
     >>> print(batches.stats())  # doctest: +SKIP
-    model-bound: you waited for data 1 % of the time. The model is the slower side; loading faster would not help.
+    model-bound: after the first element, you waited for data 1% of the time. The model is the slower side; ...
 
     Attributes:
         verdict: ``"input-bound"`` means the loader is slower than you; ``"store-bound"`` the same, because the disk or
@@ -73,6 +75,7 @@ class LoaderStats:
         startup_s: time until the first element: planning, starting processes, loading the first row groups.
         seconds: time from the first element to the latest.
         wait_s: the part of ``seconds`` that you waited for elements.
+        waits: how long you waited in all, by cause.
         store_s: time that reading waited for the disk or the network.
         parquet_s: time for reading and decompressing row groups and building columns.
         decode_s: time for decoding values and gathering them into batches.
@@ -100,6 +103,7 @@ class LoaderStats:
     startup_s: float
     seconds: float
     wait_s: float
+    waits: Waits
     store_s: float
     parquet_s: float
     decode_s: float
@@ -129,22 +133,18 @@ class LoaderStats:
         begun = first > began  # otherwise the times are from an earlier epoch
         seconds = max(last - first, 0.0) if begun else 0.0
         wait = min(totals[Count.WAIT_S], seconds)
-        parts = {
-            DECODE: totals[Count.DECODE_S],
-            WORK: totals[Count.TRANSFORM_S],
-            HAND_OVER: totals[Count.HAND_OVER_S],
-            **_reading(totals),
-        }
-        parts[UNEXPLAINED] = max(wait - sum(parts.values()), 0.0)
-        verdict, why = judge(int(totals[Count.ELEMENTS]), seconds, wait, parts, chain or Chain())
+        startup = first - began if begun else 0.0
+        waits = Waits.of(totals, startup, wait)
+        verdict, why = judge(int(totals[Count.ELEMENTS]), seconds, waits, chain or Chain())
         return cls(
             verdict=verdict,
             why=why,
             rows=int(totals[Count.ROWS]),
             elements=int(totals[Count.ELEMENTS]),
-            startup_s=first - began if begun else 0.0,
+            startup_s=startup,
             seconds=seconds,
             wait_s=wait,
+            waits=waits,
             store_s=totals[Count.STORE_S],
             parquet_s=totals[Count.PARQUET_S],
             decode_s=totals[Count.DECODE_S],
@@ -194,8 +194,17 @@ class LoaderStats:
 
     @property
     def wait_share(self) -> float:
-        """The share of the time that you waited for data, 0 to 1."""
-        return self.wait_s / self.seconds if self.seconds else 0.0
+        """The share of the time since you asked for the first element that you waited for data, 0 to 1."""
+        return sum(self.wait_shares.values())
+
+    @property
+    def wait_shares(self) -> dict[str, float]:
+        """`wait_share` by cause, which is an attribute of `Waits`. The shares add up to `wait_share`.
+
+        >>> batches.stats().wait_shares["store"]  # doctest: +SKIP
+        0.014
+        """
+        return self.waits.shares_of(self.startup_s + self.seconds)
 
     def _after_first(self, amount: float) -> float:
         """Returns a rate without the first element, whose time counts as startup."""
@@ -205,12 +214,17 @@ class LoaderStats:
 
     def to_json(self) -> dict[str, Any]:
         """Returns all attributes and rates as a dict that ``json.dumps`` accepts."""
-        values = {name: getattr(self, name) for name in ("verdict", "why", *self.numbers())}
-        return {**values, "skipped": [asdict(row) for row in self.skipped]}
+        return {
+            "verdict": self.verdict,
+            "why": self.why,
+            **self.scalars(),
+            "skipped": [asdict(row) for row in self.skipped],
+        }
 
     def scalars(self) -> dict[str, float]:
-        """Returns only the numbers, including rates, for logs and metrics."""
-        return {name: getattr(self, name) for name in self.numbers()}
+        """Returns only the numbers, including rates and the shares of waiting, for logs and metrics."""
+        shares = {f"wait_share_{cause}": share for cause, share in self.wait_shares.items()}
+        return {**{name: getattr(self, name) for name in self.numbers()}, **shares}
 
     @classmethod
     def numbers(cls) -> tuple[str, ...]:
@@ -226,13 +240,15 @@ class LoaderStats:
         parquetry_rows{split="train"} 64000
         """
         lines = []
-        for name, value in self.scalars().items():
-            lines += [f"# TYPE parquetry_{name} gauge", f"parquetry_{name}{_labels(labels or {})} {value}"]
-        lines.append("# TYPE parquetry_verdict gauge")
-        for verdict in get_args(Verdict):
-            chosen = _labels({**(labels or {}), "verdict": verdict})
-            lines.append(f"parquetry_verdict{chosen} {int(verdict == self.verdict)}")
+        for name, samples in self.gauges().items():
+            lines.append(f"# TYPE parquetry_{name} gauge")
+            lines += [f"parquetry_{name}{_labels({**(labels or {}), **own})} {value}" for own, value in samples]
         return "\n".join(lines) + "\n"
+
+    def gauges(self) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """Returns the samples of each Prometheus gauge, as labels and a value."""
+        verdicts = [({"verdict": verdict}, int(verdict == self.verdict)) for verdict in get_args(Verdict)]
+        return {**{name: [({}, value)] for name, value in self.scalars().items()}, "verdict": verdicts}
 
     def line(self) -> str:
         """Returns one line with the verdict and the numbers that change most."""
@@ -252,6 +268,7 @@ class LoaderStats:
                 f"{self.delivered_bytes / _MB:,.1f} MB ({self.delivered_mb_per_s:,.1f} MB/s)",
                 f"  {self.startup_s:.2f} s to the first element, then {self.seconds:.2f} s, of which you waited "
                 f"{self.wait_s:.2f} s",
+                f"  waited {self.wait_share:.1%} of the time since you asked for the first element{self._causes()}",
                 f"  seconds of threads: store {self.store_s:.2f}, Parquet {self.parquet_s:.2f}, decode "
                 f"{self.decode_s:.2f}, transform {self.transform_s:.2f}, hand-over {self.hand_over_s:.2f}",
                 f"  {cache}; {self.filtered_rows:,} rows filtered, {self.retries:,} retries, "
@@ -261,6 +278,11 @@ class LoaderStats:
             ]
         )
 
+    def _causes(self) -> str:
+        shares = sorted(self.wait_shares.items(), key=lambda item: -item[1])
+        said = [f"{cause.replace('_', ' ')} {share:.1%}" for cause, share in shares if share >= _WORTH_NAMING]
+        return f": {', '.join(said)}" if said else ""
+
     def _skipped_lines(self) -> list[str]:
         if not self.skipped_rows:
             return []
@@ -269,34 +291,42 @@ class LoaderStats:
         return [f"  {self.skipped_rows:,} rows left out ({causes}){first}"]
 
 
-def judge(
-    elements: int, seconds: float, wait_s: float, parts: Mapping[str, float], chain: Chain
-) -> tuple[Verdict, str]:
-    """Decides which side is slow, and why.
+def judge(elements: int, seconds: float, waits: Waits, chain: Chain) -> tuple[Verdict, str]:
+    """Decides which side is slow, and why. The start does not count: a faster loader would hardly shorten it.
 
     Args:
         elements, seconds: the number of elements, and the time since the first one.
-        wait_s: how long the consumer waited in that time.
-        parts: the time of each stage of making batches.
+        waits: how long the consumer waited.
     """
     if elements < _ENOUGH_ELEMENTS or seconds < _ENOUGH_S:
         return "too early", f"{elements} elements in {seconds:.1f} s are too few to judge; ask again later."
+    wait_s = waits.total_s - waits.start
     share = wait_s / seconds
-    waited = f"you waited for data {share:.0%} of the time."
+    waited = f"after the first element, you waited for data {share:.0%} of the time."
     if share <= _LITTLE_WAIT:
         return "model-bound", f"{waited} The model is the slower side; loading faster would not help."
+    parts = {stage: getattr(waits, cause) for stage, cause in _CAUSE_OF.items()}
     bound = bound_of(parts)
-    most = parts[bound] / (sum(parts.values()) or 1.0)
-    reason = f"{waited} Most of the loader's time ({most:.0%}) is {_IN_WORDS[bound]}. {advice(bound, chain)[0]}"
+    reason = f"{waited} Most of that ({parts[bound] / wait_s:.0%}) is {_IN_WORDS[bound]}. {advice(bound, chain)[0]}"
     return ("store-bound" if bound == STORE else "input-bound"), reason
 
 
+_CAUSE_OF = {
+    STORE: "store",
+    PARQUET: "parquet",
+    DECODE: "decode",
+    WORK: "transform",
+    HAND_OVER: "hand_over",
+    DEVICE_COPY: "device_copy",
+    UNEXPLAINED: "other",
+}
 _IN_WORDS = {
     STORE: "waiting for the disk or network",
     PARQUET: "reading Parquet",
     DECODE: "decoding",
     WORK: "work on values",
     HAND_OVER: "handing batches over",
+    DEVICE_COPY: "copying batches to the device",
     UNEXPLAINED: "in no measured stage",
 }
 
@@ -309,13 +339,6 @@ def _labels(labels: Mapping[str, str]) -> str:
 
     pairs = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
     return f"{{{pairs}}}" if pairs else ""
-
-
-def _reading(totals: Mapping[Count, float]) -> dict[str, float]:
-    """Splits the time that making batches waited for reading into store and Parquet, in proportion to their times."""
-    store, parquet = totals[Count.STORE_S], totals[Count.PARQUET_S]
-    share = totals[Count.BLOCKED_S] / ((store + parquet) or 1.0)
-    return {STORE: share * store, PARQUET: share * parquet}
 
 
 def bound_of(parts: Mapping[str, float]) -> str:
@@ -344,6 +367,8 @@ def advice(bound: str, chain: Chain) -> list[str]:
         return lines
     if bound == UNEXPLAINED:
         return ["A server, a busy processor or Python's GIL may delay batches. Compare with parquetry bench."]
+    if bound == DEVICE_COPY:
+        return ["Copy less: smaller dtypes (cast), fewer columns (select); larger batches take fewer copies."]
     if bound == HAND_OVER:
         return ["Hand over less data, less often: fewer columns (select), smaller dtypes (cast), larger batches."]
     return ["Store what the chain computes to the same result each time: resized images, casts, encoded labels."]

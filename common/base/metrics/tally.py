@@ -85,6 +85,7 @@ class Tally:
                 totals[Count.FIRST] = self._latest
             else:
                 totals[Count.WAIT_S] += self._waited_s
+                totals[Count.WAITED_HAND_OVER_S] += self._handed_s
             totals[Count.LAST] = self._latest
 
     def tell(self) -> None:
@@ -96,7 +97,7 @@ class Tally:
         row[Count.ELEMENTS] += self._elements
         row[Count.HAND_OVER_S] += self._handed_s
         if self._waits:
-            self._counters.waited(self._waited_s, self._latest)
+            self._counters.waited(self._waited_s, self._latest, handed_s=self._handed_s)
         self._rows = self._elements = 0
         self._waited_s = self._handed_s = 0.0
         self._told = self._latest

@@ -68,6 +68,12 @@ def watch(loader: Iterable[_Element]) -> Watched[_Element]:
 
 def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
     """Returns the `stats` method of a loader, or of the first parquetry object that it iterates, or ``None``."""
+    counted: Any = counted_in(loader)
+    return None if counted is None else counted.stats
+
+
+def counted_in(loader: object) -> object:
+    """Returns the loader if it has `stats`, or the first parquetry object with them that it iterates, or ``None``."""
     seen: dict[int, object] = {}  # keeps objects alive, so ids stay unique
     waiting: deque[Any] = deque([loader])
     while waiting and len(seen) < _SEARCHED:
@@ -76,8 +82,7 @@ def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
             continue
         seen[id(value)] = value
         if type(value).__module__.startswith("parquetry.") and callable(getattr(type(value), "stats", None)):
-            stats: Callable[[], LoaderStats] = value.stats
-            return stats
+            return value
         inputs = getattr(type(value), "_inputs", None)  # tf.data datasets have this
         waiting.extend(inputs(value) if inputs is not None else [])
         parts = value[:_SEARCHED] if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()

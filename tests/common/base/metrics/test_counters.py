@@ -207,6 +207,100 @@ def test_the_first_element_is_the_earliest_whichever_thread_took_it() -> None:
     assert (found[Count.FIRST], found[Count.LAST], found[Count.WAIT_S]) == (began + 1, began + 5, 2.0)
 
 
+def causes(counters: Counters) -> dict[str, float]:
+    """The seconds waited, by cause, without those of no cause."""
+    return {each.name: seconds for each, seconds in counters.totals().items() if each.name[:7] == "WAITED_" and seconds}
+
+
+def test_a_wait_is_split_by_what_the_loader_did_in_it() -> None:
+    counters = Counters()
+    counters.begin()
+    began = counters.totals()[Count.BEGAN]
+    row = counters.row()
+    row[Count.DECODE_S] += 9  # before the first element
+    counters.waited(1.0, began + 1)
+    row[Count.BLOCKED_S] += 6
+    row[Count.STORE_S] += 9  # three quarters of reading
+    row[Count.PARQUET_S] += 3
+    row[Count.DECODE_S] += 2
+    counters.waited(4.0, began + 6)
+    assert causes(counters) == {"WAITED_STORE_S": 2.25, "WAITED_PARQUET_S": 0.75, "WAITED_DECODE_S": 1}
+    row[Count.TRANSFORM_S] += 5
+    counters.waited(0.5, began + 12)
+    row[Count.DECODE_S] += 0.5
+    counters.waited(2.0, began + 20)  # longer than all work: the rest has no cause
+    assert causes(counters) == {
+        "WAITED_STORE_S": 2.25,
+        "WAITED_PARQUET_S": 0.75,
+        "WAITED_DECODE_S": 1.5,
+        "WAITED_TRANSFORM_S": 0.5,
+    }
+    assert counters.totals()[Count.WAIT_S] == 6.5
+
+
+def test_a_wait_is_split_the_same_if_another_process_works() -> None:
+    counters = shared()
+    counters.begin()
+    began = counters.totals()[Count.BEGAN]
+    counters.waited(1.0, began + 1)
+    Counters(counters.descriptor).row()[Count.DECODE_S] += 1
+    counters.waited(1.0, began + 3)
+    assert causes(counters) == {"WAITED_DECODE_S": 1}
+
+
+def test_short_waits_are_split_together() -> None:
+    counters = Counters()
+    counters.begin()
+    began = counters.totals()[Count.BEGAN]
+    counters.waited(1.0, began + 1)
+    counters.row()[Count.DECODE_S] += 1
+    for number in range(1, 5):
+        counters.waited(0.0005, began + 1 + 0.002 * number)
+    assert causes(counters) == {}
+    counters.waited(0.0005, began + 1.02)
+    assert causes(counters) == {"WAITED_DECODE_S": pytest.approx(0.0025)}
+
+
+def test_what_passes_through_loader_workers_is_waited_for_as_hand_over() -> None:
+    counters = Counters()
+    counters.begin()
+    began = counters.totals()[Count.BEGAN]
+    counters.waited(1.0, began + 1, through_workers=True)
+    counters.row()[Count.DECODE_S] += 1
+    counters.waited(4.0, began + 6, through_workers=True)
+    assert causes(counters) == {"WAITED_DECODE_S": 1, "WAITED_HAND_OVER_S": 3}
+
+
+def test_conversion_in_the_consumers_thread_is_waited_for_as_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.perf_counter()]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    counters = Counters()
+    counters.begin()
+    tally = Tally(counters, waits=True)
+    now[0] += 1.0
+    tally.add(8, 1, now[0])
+    counters.row()[Count.DECODE_S] += 3
+    begin, now[0] = now[0], now[0] + 2.0
+    tally.add(8, 1, begin)
+    begin, now[0] = now[0], now[0] + 0.5
+    tally.hand_over(begin)
+    begin, now[0] = now[0], now[0] + 0.25
+    tally.add_ready(8, 1, begin, 0)
+    assert causes(counters) == {"WAITED_DECODE_S": 2, "WAITED_HAND_OVER_S": 0.75}
+
+
+def test_copies_to_a_device_are_waited_for_after_the_first_element() -> None:
+    counters = Counters()
+    counters.begin()
+    counters.copied(5.0)
+    began = counters.totals()[Count.BEGAN]
+    counters.waited(1.0, began + 1)
+    counters.copied(0.5)
+    found = counters.totals()
+    assert causes(counters) == {"WAITED_DEVICE_COPY_S": 0.5}
+    assert (found[Count.WAIT_S], found[Count.LAST]) == (0.5, began + 1.5)
+
+
 def test_pending_counts_complete_the_totals() -> None:
     counters = Counters()
     counters.begin()

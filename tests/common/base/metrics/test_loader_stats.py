@@ -17,6 +17,7 @@ from parquetry.common.base.metrics.loader_stats import (
     LoaderStats,
     advice,
 )
+from parquetry.common.base.metrics.waits import Waits
 
 
 def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:
@@ -30,13 +31,14 @@ def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:
 @pytest.mark.parametrize(
     ("numbers", "verdict", "says"),
     [
-        ({"wait_s": 0.5, "decode_s": 9}, "model-bound", "5% of the time"),
-        ({"wait_s": 8, "decode_s": 9, "transform_s": 1}, "input-bound", "is decoding"),
-        ({"wait_s": 8, "decode_s": 1, "transform_s": 9}, "input-bound", "is work on values"),
-        ({"wait_s": 8, "decode_s": 3, "blocked_s": 9, "store_s": 3, "parquet_s": 1}, "store-bound", "disk or network"),
-        ({"wait_s": 8, "decode_s": 3, "blocked_s": 9, "store_s": 1, "parquet_s": 3}, "input-bound", "reading Parquet"),
-        ({"wait_s": 8, "decode_s": 7, "blocked_s": 0, "store_s": 90, "parquet_s": 1}, "input-bound", "is decoding"),
-        ({"wait_s": 8, "decode_s": 1}, "input-bound", "in no measured stage"),
+        ({"wait_s": 0.5, "waited_decode_s": 0.5}, "model-bound", "5% of the time"),
+        ({"wait_s": 8, "waited_decode_s": 7, "waited_transform_s": 1}, "input-bound", "(88%) is decoding"),
+        ({"wait_s": 8, "waited_decode_s": 1, "waited_transform_s": 7}, "input-bound", "is work on values"),
+        ({"wait_s": 8, "waited_store_s": 5, "waited_parquet_s": 2}, "store-bound", "disk or network"),
+        ({"wait_s": 8, "waited_store_s": 2, "waited_parquet_s": 5}, "input-bound", "reading Parquet"),
+        ({"wait_s": 8, "waited_decode_s": 7, "store_s": 90}, "input-bound", "is decoding"),
+        ({"wait_s": 8, "waited_device_copy_s": 7}, "input-bound", "copying batches to the device"),
+        ({"wait_s": 8, "waited_decode_s": 1}, "input-bound", "in no measured stage"),
         ({"wait_s": 8, "elements": 9}, "too early", "ask again later"),
         ({"wait_s": 0.2, "last": 2.3}, "too early", "ask again later"),
         ({"first": 0.5, "last": 0.9}, "too early", "ask again later"),  # times of an earlier epoch
@@ -55,6 +57,19 @@ def test_rates_leave_the_first_element_to_the_startup() -> None:
     assert (found.startup_s, found.seconds) == (1, 10)
 
 
+def test_the_shares_of_waiting_add_up_and_count_from_the_first_request() -> None:
+    found = stats(wait_s=5, waited_store_s=1, waited_decode_s=2, waited_hand_over_s=0.5, waited_device_copy_s=0.5)
+    assert found.waits == Waits(start=1, store=1, decode=2, hand_over=0.5, device_copy=0.5, other=1)
+    assert found.wait_share == sum(found.wait_shares.values()) == pytest.approx(6 / 11)
+    assert found.wait_shares["decode"] == found.scalars()["wait_share_decode"] == pytest.approx(2 / 11)
+    assert "waited 54.5% of the time since you asked for the first element: decode 18.2%, start 9.1%" in str(found)
+
+
+def test_causes_that_were_counted_before_their_wait_do_not_exceed_it() -> None:
+    found = stats(wait_s=3, waited_store_s=2, waited_decode_s=4)
+    assert (found.waits.store, found.waits.decode, found.waits.other) == (1, 2, 0)
+
+
 def test_an_epoch_that_has_not_begun_has_zeros() -> None:
     found = LoaderStats.of(dict.fromkeys(Count, 0.0))
     assert found.verdict == "too early"
@@ -65,7 +80,7 @@ def test_it_is_json_and_reads_as_lines() -> None:
     found = stats(wait_s=8, decode_s=9, cache_hits=3, failed=2)
     assert json.loads(json.dumps(found.to_json()))["failed_elements"] == 2
     assert found.to_json()["rows_per_s"] == 80
-    assert str(found).startswith("input-bound: you waited for data 80% of the time.")
+    assert str(found).startswith("input-bound: after the first element, you waited for data 80% of the time.")
     assert "cache: 3 hits, 0 misses" in str(found)
     assert "\n" not in found.line()
     assert "verdict" not in found.scalars()
@@ -81,7 +96,7 @@ def test_advice_knows_the_chain() -> None:
 
 
 def test_prometheus_reads_numbers_and_the_verdict() -> None:
-    text = stats(wait_s=8, decode_s=9).to_prometheus({"job": 'a"b\\c\n'})
+    text = stats(wait_s=8, waited_decode_s=8).to_prometheus({"job": 'a"b\\c\n'})
     assert 'parquetry_rows{job="a\\"b\\\\c\\n"} 808\n' in text
     assert 'verdict="input-bound"} 1\n' in text
     assert 'verdict="model-bound"} 0\n' in text

@@ -1,0 +1,112 @@
+"""`log_stats` and `StatsCollector`: a loader's statistics in TensorBoard, Weights & Biases, MLflow and Prometheus.
+
+These libraries are used through the objects that you pass, so none of them needs to be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..errors import PipelineError
+from .loader_stats import LoaderStats
+from .rank_stats import RankStats
+from .watching import stats_of
+
+_PREFIX = "parquetry"
+
+
+def log_stats(target: Any, source: object, step: int | None = None) -> None:
+    """Logs the stats of a running or latest epoch: ``parquetry/wait_share``, ``parquetry/wait_share_store`` ...
+
+    >>> for step, batch in enumerate(loader):  # doctest: +SKIP
+    ...     train(batch)
+    ...     if step % 100 == 0:
+    ...         log_stats(wandb.run, loader, step)
+
+    Args:
+        target: a Weights & Biases run (or the module ``wandb``), the module ``mlflow``, a Lightning logger, a
+            ``SummaryWriter``, or an object with their method ``log``, ``log_metrics``, or ``add_scalar`` and
+            ``add_text``. ``None`` logs nothing, for ranks without a log.
+        source: what you iterate: a `Pipeline`'s iterator, a parquetry dataset, pipe or node, or a loader over one; or
+            the result of ``stats()`` or ``gather_stats()``.
+        step: the training step.
+
+    Raises:
+        PipelineError: the target has none of these methods; the source does not read through parquetry, or was not
+            iterated yet.
+    """
+    if target is None:
+        return
+    stats = _stats(source)
+    scalars = {f"{_PREFIX}/{name}": value for name, value in stats.scalars().items()}
+    verdict, why = f"{_PREFIX}/verdict", f"{stats.verdict}: {stats.why}"
+    if hasattr(target, "add_scalar"):
+        for name, value in scalars.items():
+            target.add_scalar(name, value, step)
+        target.add_text(verdict, why, step)
+    elif hasattr(target, "log_metrics"):
+        target.log_metrics(scalars, step=step)
+        if hasattr(target, "set_tag"):
+            target.set_tag(verdict, why)
+    elif hasattr(target, "log"):
+        target.log({**scalars, verdict: why}, step=step)
+    else:
+        raise PipelineError(
+            "log_stats: expected a SummaryWriter, a Weights & Biases run, the module mlflow or a Lightning logger, got "
+            f"{type(target).__name__}. For Prometheus, register a StatsCollector."
+        )
+
+
+def _stats(source: object) -> LoaderStats | RankStats:
+    if isinstance(source, LoaderStats | RankStats):
+        return source
+    stats = stats_of(source)
+    if stats is None:
+        raise PipelineError(
+            f"log_stats: expected a parquetry dataset or a loader over one, got {type(source).__name__}."
+        )
+    return stats()
+
+
+class StatsCollector:
+    """Gives Prometheus the stats of a loader's running or latest epoch whenever it asks, under the names of
+    `LoaderStats.to_prometheus`.
+
+    >>> prometheus_client.REGISTRY.register(StatsCollector(loader, {"rank": "0"}))  # doctest: +SKIP
+
+    Until the loader is iterated, there are no samples. Needs ``prometheus-client``.
+
+    Args:
+        loader: as the ``source`` of `log_stats`.
+        labels: labels for every sample.
+
+    Raises:
+        PipelineError: the loader does not read through parquetry.
+    """
+
+    def __init__(self, loader: object, labels: Mapping[str, str] | None = None) -> None:
+        stats = stats_of(loader)
+        if stats is None:
+            raise PipelineError(
+                f"StatsCollector: expected a parquetry dataset or a loader over one, got {type(loader).__name__}."
+            )
+        self._stats = stats
+        self._labels = dict(labels or {})
+
+    def describe(self) -> list[Any]:
+        """Returns nothing: the registry then does not collect when this is registered."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yields a gauge for each number, and one for the verdict."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        with suppress(PipelineError):  # it was not iterated yet
+            stats = self._stats()
+            for name, samples in stats.gauges().items():
+                gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", "See parquetry's LoaderStats.")
+                for labels, value in samples:
+                    gauge.add_sample(gauge.name, {**self._labels, **labels}, value)
+                yield gauge
