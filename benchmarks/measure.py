@@ -65,6 +65,10 @@ def _serve(module_name: str, case_text: str, answers: TextIO) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # counts memory that has been freed since
         _answer(answers, event="steps", seconds=seconds, memory_bytes=max(peak, _memory()["memory_bytes"]))
         return
+    if case.trains:
+        from .training_steps import start_training
+
+        start_training(case)
     began = time.perf_counter()
     batches = module.batches(case)
     rows = next(batches)
@@ -83,8 +87,11 @@ def _serve(module_name: str, case_text: str, answers: TextIO) -> None:
 def measure(batches: Iterator[int], *, warm_s: float, span_s: float) -> dict[str, float]:
     """Takes batches for an unmeasured while, then for a measured one; both end on batch boundaries."""
     from .resources import usage
+    from .touch import training_step
 
+    step = training_step()
     _take(batches, warm_s)
+    step_s = getattr(step, "seconds", 0.0)
     before = usage(os.getpid(), with_memory=False)
     rows, steps, elapsed_s = _take(batches, span_s)
     after = usage(os.getpid(), with_memory=False)
@@ -92,6 +99,7 @@ def measure(batches: Iterator[int], *, warm_s: float, span_s: float) -> dict[str
         "rows": rows,
         "batches": steps,
         "elapsed_s": elapsed_s,
+        "step_s": getattr(step, "seconds", 0.0) - step_s,
         "cpu_s": after.cpu_s - before.cpu_s,
         "read_bytes": after.read_bytes - before.read_bytes,
         **_memory(),

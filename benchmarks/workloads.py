@@ -181,6 +181,7 @@ class Case:
         workers: threads or processes to use: one per processor.
         passes: passes over the data; ``None`` = forever.
         url: URL of the slow store, for workloads that use it.
+        trains: the framework of the model that trains on the batches, ``"torch"`` or ``"tensorflow"``; empty = none.
     """
 
     workload: Workload
@@ -191,6 +192,7 @@ class Case:
     workers: int
     passes: int | None = None
     url: str = ""
+    trains: str = ""
 
     def epochs(self) -> Iterator[int]:
         """Yields the numbers of the passes."""

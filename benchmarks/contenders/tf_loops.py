@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..touch import training_step
+
 _Fields = list[Any]  # tensors and ragged tensors
 _Layout = tuple[list[int], list[int]]
 BATCHES_PER_CALL = 8  # per graph call, like steps_per_execution in Keras
@@ -15,6 +17,10 @@ BATCHES_PER_CALL = 8  # per graph call, like steps_per_execution in Keras
 
 def eager(dataset: tf.data.Dataset) -> Iterator[int]:
     """Yields the row count of each batch, taken in Python."""
+    train = training_step()
+    if train is not None:
+        yield from map(train, dataset)
+        return
     layout: _Layout | None = None
     for turn, batch in enumerate(dataset):
         fields = list(batch.values()) if isinstance(batch, dict) else tf.nest.flatten(batch)

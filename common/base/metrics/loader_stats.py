@@ -247,8 +247,11 @@ class LoaderStats:
 
     def gauges(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Returns the samples of each Prometheus gauge, as labels and a value."""
-        verdicts = [({"verdict": verdict}, int(verdict == self.verdict)) for verdict in get_args(Verdict)]
-        return {**{name: [({}, value)] for name, value in self.scalars().items()}, "verdict": verdicts}
+        samples: dict[str, list[tuple[dict[str, str], float]]] = {
+            name: [({}, value)] for name, value in self.scalars().items()
+        }
+        samples["verdict"] = [({"verdict": verdict}, int(verdict == self.verdict)) for verdict in get_args(Verdict)]
+        return samples
 
     def line(self) -> str:
         """Returns one line with the verdict and the numbers that change most."""

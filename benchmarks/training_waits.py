@@ -1,0 +1,158 @@
+"""Measures how much of its time training waits for data: a small convolutional network and a small MLP, on processors.
+
+Run: ``python -m benchmarks.training_waits``. The step of ``b`` trains on images, those of ``d`` and ``d-pack`` on
+numbers; see `benchmarks.training_steps`. Whatever is not the step is waiting. Loader and step share the processors, as
+they do without an accelerator. Peers that are not installed are blank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .catalog import CONTENDERS, ROOT, Contender
+from .children import Child, ContenderError
+from .profiles import PROFILES
+from .report import aligned
+from .run import Plan, prepare
+from .workloads import WORKLOADS, Case, Workload
+
+KEYS = "b,d-pack,d"
+NAMES = (
+    "pipe,pipe-loader,tf-eager,tfrecord,torch-parquet,litdata,litdata-parquet,huggingface,petastorm-torch,petastorm-tf"
+)
+_IN_TENSORFLOW = ("ours_tf", "tfrecord")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """How one contender fed the training: medians over the rounds.
+
+    Attributes:
+        framework: the framework of the model.
+        rows_s: rows per second.
+        step_s: seconds of a step.
+        waits: the share of time outside the step, of each round.
+        problem: why there are no figures.
+    """
+
+    key: str
+    contender: str
+    framework: str
+    rows_s: float = 0.0
+    step_s: float = 0.0
+    waits: tuple[float, ...] = ()
+    problem: str = ""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures, prints a table, and writes the figures as JSON."""
+    options = _parser().parse_args(arguments)
+    options.results.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="parquetry-training-"))
+    results: list[Trained] = []
+    try:
+        for trained in measure(options, scratch):
+            results.append(trained)
+            print(f"{trained.key}, {trained.contender}: {trained.problem or trained.waits}", flush=True)
+            stored = [asdict(one) for one in results]
+            (options.results / "training-waits.json").write_text(json.dumps(stored, indent=1))  # after each
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print(table(results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", default=KEYS)
+    parser.add_argument("--contenders", default=NAMES)
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="quick")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds per measurement")
+    parser.add_argument("--data", type=Path, default=ROOT / "bench-results" / "data")
+    parser.add_argument("--results", type=Path, default=ROOT / "bench-results")
+    return parser
+
+
+def measure(options: argparse.Namespace, scratch: Path) -> Iterator[Trained]:
+    """Yields the figures of each workload and contender that has it."""
+    profile = PROFILES[options.profile]
+    plan = Plan(
+        workloads=tuple(WORKLOADS[key] for key in options.workloads.split(",")),
+        contenders=tuple(CONTENDERS[name] for name in options.contenders.split(",")),
+        profile=profile,
+        cores=(options.cores,),
+        folder=options.data.resolve() / profile.name,
+        scratch=scratch,
+    )
+    log = options.results / "training-waits.log"
+    prepare(plan, log)
+    for workload in plan.workloads:
+        for contender in plan.contenders:
+            if workload.key in contender.workloads:
+                yield _measure_one(options, _case(plan, workload, contender), contender, log)
+
+
+def framework_of(contender: Contender) -> str:
+    """Returns the framework whose tensors a contender gives."""
+    return "tensorflow" if contender.module in _IN_TENSORFLOW or contender.variant.startswith("tf") else "torch"
+
+
+def _case(plan: Plan, workload: Workload, contender: Contender) -> Case:
+    own = plan.scratch / f"{workload.key}-{contender.name}"
+    own.mkdir()
+    return Case(
+        workload=workload,
+        variant=contender.variant,
+        data=plan.folder / workload.data,
+        scratch=own,
+        rows=plan.profile.rows[workload.data],
+        workers=plan.cores[0],
+        trains=framework_of(contender),
+    )
+
+
+def _measure_one(options: argparse.Namespace, case: Case, contender: Contender, log: Path) -> Trained:
+    trained = Trained(key=case.workload.key, contender=contender.title, framework=case.trains)
+    try:
+        with Child(contender, case, cores=options.cores, log=log) as child:
+            spans = [child.measure(options.seconds / 2, options.seconds) for _ in range(options.rounds)]
+    except ContenderError as error:
+        return replace(trained, problem=str(error))
+    return replace(
+        trained,
+        rows_s=_median(spans, "rows", "elapsed_s"),
+        step_s=_median(spans, "step_s", "batches"),
+        waits=tuple(1 - span["step_s"] / span["elapsed_s"] for span in spans),
+    )
+
+
+def _median(spans: Sequence[dict[str, Any]], what: str, per: str) -> float:
+    return statistics.median(span[what] / span[per] for span in spans)
+
+
+def table(results: Sequence[Trained]) -> str:
+    """Returns one line for each workload and contender."""
+    heads = ["", "model in", "rows/s", "step ms", "waits", "range"]
+    return aligned(heads, [_cells(one) for one in results])
+
+
+def _cells(one: Trained) -> list[str]:
+    name = [f"`{one.key}` {one.contender}", one.framework]
+    if one.problem:
+        return [*name, "", "", "", ""]
+    shares = [f"{share:.1%}" for share in (statistics.median(one.waits), min(one.waits), max(one.waits))]
+    return [*name, f"{one.rows_s:,.0f}", f"{1000 * one.step_s:.1f}", shares[0], f"{shares[1]} to {shares[2]}"]
+
+
+if __name__ == "__main__":
+    main()
