@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import time
 import weakref
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
@@ -455,3 +457,20 @@ def test_memory_is_locked_only_where_a_fork_leaves_it_in_place(
     monkeypatch.setattr(devices.platform, "release", lambda: release)
     monkeypatch.setattr(devices.platform, "system", lambda: "Linux")
     assert devices._keeps_pages.__wrapped__() is keeps
+
+
+def test_the_time_of_copies_is_part_of_the_wait(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, ticks = [time.perf_counter()], itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0] + 1e-6 * next(ticks))
+
+    class SlowDevice(FakeDevice):
+        def copy(self, tensor: torch.Tensor, stream: Any) -> torch.Tensor:
+            now[0] += 2.0
+            return super().copy(tensor, stream)
+
+    pipe = ParquetPipe(url, ["id"]).batch(20)
+    taken = sum(len(batch["id"]) for batch in on_fake(pipe, SlowDevice()))
+    stats = pipe.stats()
+    assert (taken, stats.elements) == (stats.rows, -(-taken // 20))
+    assert stats.waits.device_copy == pytest.approx(2.0 * stats.elements, abs=0.1)
+    assert stats.wait_shares["device_copy"] == pytest.approx(stats.wait_share, abs=0.1)
