@@ -120,7 +120,7 @@ void Counters::Split(double now) {
   Stages work;
   for (size_t stage = 0; stage < work.size(); ++stage) work[stage] = std::max(worked_[stage] - before[stage], 0.0);
   const double reading = work[0] + work[1];
-  const double share = reading > 0 ? work[5] / reading : 0;
+  const double share = reading > 0 ? std::min(work[5] / reading, 1.0) : 0;
   work[0] *= share;
   work[1] *= share;
   double total = 0;

@@ -377,7 +377,7 @@ def split_wait(wait_s: float, work: Sequence[float]) -> tuple[float, ...]:
     """Splits a wait into seconds that were due to the store, Parquet, decoding, transforms and hand-over.
 
     Each part is proportional to what its stage did meanwhile. Reading counts as much as making batches waited for it,
-    because it usually runs ahead. If all stages together took less than the wait, the rest is in no part.
+    because it usually runs ahead, and never more than it took. If all stages together took less than the wait, the rest is in no part.
 
     >>> split_wait(2.0, [0.0, 0.0, 3.0, 1.0, 0.0, 0.0])
     (0.0, 0.0, 1.5, 0.5, 0.0)
@@ -386,7 +386,7 @@ def split_wait(wait_s: float, work: Sequence[float]) -> tuple[float, ...]:
         work: seconds of threads: store, Parquet, decode, transform, hand-over, and blocked by reading.
     """
     store, parquet, *others, blocked = [max(seconds, 0.0) for seconds in work]
-    share = blocked / (store + parquet) if store + parquet > 0 else 0.0
+    share = min(blocked / (store + parquet), 1.0) if store + parquet > 0 else 0.0
     parts = [share * store, share * parquet, *others]
     total = sum(parts)
     scale = min(wait_s / total, 1.0) if total > 0 else 0.0

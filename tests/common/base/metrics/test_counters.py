@@ -20,6 +20,7 @@ from parquetry.common.base.metrics.counters import (
     add,
     add_time,
     counter_value,
+    split_wait,
     waited_for_another,
 )
 from parquetry.common.base.metrics.tally import Gauge, Tally
@@ -236,6 +237,12 @@ def test_a_wait_is_split_by_what_the_loader_did_in_it() -> None:
         "WAITED_TRANSFORM_S": 0.5,
     }
     assert counters.totals()[Count.WAIT_S] == 6.5
+
+
+def test_reading_is_not_waited_for_longer_than_it_took() -> None:
+    # Two threads were blocked for 5 s each, most of it because there was no processor.
+    assert split_wait(6.0, [1.0, 0.5, 0.5, 0.0, 0.0, 10.0]) == (1.0, 0.5, 0.5, 0.0, 0.0)
+    assert split_wait(6.0, [9.0, 3.0, 0.0, 0.0, 0.0, 0.0]) == (0.0,) * 5  # it ran ahead, and blocked nobody
 
 
 def test_a_wait_is_split_the_same_if_another_process_works() -> None:
