@@ -60,6 +60,11 @@ class ArrowFeed:
                 "state: it has another shuffle seed, which was drawn at random. "
                 "To resume from this state, use load_state_dict()."
             )
+        own, shard = self._pipeline.plan().order.shard, pipeline.plan().order.shard
+        if own is not None and shard not in (own, own.with_streams(own.streams, None)):
+            raise StateError(
+                "state: it is from another number of ranks. To resume from this state, use load_state_dict()."
+            )
         self._endpoint.start_next_at(cursor)
 
     def progress(self, elements: int) -> tuple[dict[str, Any], int]:

@@ -15,7 +15,7 @@ from typing import Any
 from parquetry.common.base.errors import PipelineError, needs_framework
 from parquetry.common.base.metrics.stats_log import log_stats
 from parquetry.common.plan.order.cursor import Cursor
-from parquetry.common.plan.state import state_of
+from parquetry.common.plan.state import read_state, state_of
 
 with needs_framework("parquetry.tf_plugin.keras", "tensorflow", extra="tensorflow"):
     import tensorflow as tf
@@ -207,7 +207,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras has no types
         state, left = self._now()
         ended = left == 0 or (left is None and self.params.get("steps") is None)
         if ended:
-            state = {**state, "iteration": state["iteration"] + 1, "consumed": 0, "origin": [0, 0]}
+            state = json.loads(read_state(state).at_next_iteration().to_json())
             self._dataset.start_next_at(state)
             self._elements = 0
             self._remaining = None

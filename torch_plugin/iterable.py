@@ -32,11 +32,11 @@ from parquetry.common.pipeline.pipeline_iterator import ElementT
 from parquetry.common.pipeline.resumes import PlainProgress, ResumeWatch, elements_at_end, is_at_end
 from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.state import (
-    canonical_shards_of,
     check_position,
-    parse_state,
+    plan_at,
     plan_hash,
     read_state,
+    resume,
     state_of,
 )
 
@@ -119,7 +119,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         self._progress: Progress | None = None
         self._running: weakref.ref[Any] | None = None  # the latest iterator of a loader that gave an element
         self._begun: Progress | None = None  # where this process's latest iterator began; None once a loader announced
-        self._canonical_shards: int | None = None  # from a state, if the pipeline does not set it
+        self._streams: int | None = None  # canonical streams from a state, if the pipeline does not set them
         self._deals_itself = False  # a single process resumed from a state of several ranks
         self._parts: dict[Any, Pipeline] = {}
         self._trainer_sharding: TrainerSharding | None = None  # for the pass a loader announced
@@ -394,13 +394,12 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         if at.num_shards == 1 and part is not self._part(at):
             self._deals_itself = True
             self._parts.clear()
-        self._adopt_streams(canonical_shards_of(part.plan(), state))
-        plan = self._part(at).plan()
-        lane = lane_of(state, at.worker, at.workers)
-        parsed = parse_state(plan, state, worker=lane, workers=at.workers, strict=strict)
+        lane, part = lane_of(state, at.worker, at.workers), self._part(at)
+        part, parsed = resume(part, lambda made: made.plan(), state, worker=lane, workers=at.workers, strict=strict)
+        self._adopt_streams(parsed.streams)
         self._adopt(parsed.seed)
         self._epochs.set(parsed.iteration)
-        self._resume = json.loads(replace(parsed, pipeline=plan_hash(plan)).to_json())
+        self._resume = json.loads(replace(parsed, pipeline=plan_hash(part.plan())).to_json())
         self._resume_announced, self._progress, self._begun = False, None, None
         self._read_by_workers = self._restored_by_loader = False
         return self
@@ -429,7 +428,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
             self._resumes.begins(taken)
             return
         taken.consumed = sum(state.consumed for state in states)
-        total = elements_at_end(self._part(self._placement()).plan(), states[0].cursor(0, 1))
+        total = elements_at_end(plan_at(self._part(self._placement()).plan(), states[0]), states[0].cursor(0, 1))
         self._resumes.took_state(taken, total, at_once=begun.at_once * begun.workers)
         self._in_workers = taken
 
@@ -461,7 +460,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         if self._resume is not None and self._resume["iteration"] != epoch:
             if not self._resume_announced:
                 state, plan, at = read_state(self._resume), self._part(self._placement()).plan(), self._placement()
-                ended = is_at_end(plan, state.cursor(at.worker, at.workers), state.consumed)
+                ended = is_at_end(plan_at(plan, state), state.cursor(at.worker, at.workers), state.consumed)
                 warn_of_dropped_state(state.iteration, epoch, ended=ended)
             self._resume = None
         self._epochs.set(epoch)
@@ -476,14 +475,14 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
 
     def _on_these_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
         """Returns a state as one of this number of ranks, and prepares for iterators that get it."""
-        resume, self._resume = self._take_state(state)._resume, None
-        return {} if resume is None else resume
+        own, self._resume = self._take_state(state)._resume, None
+        return {} if own is None else own
 
     def _elements_after(self, state: dict[str, Any] | None) -> int | None:
         """Returns how many elements this rank has left in an epoch, or has in all; ``None`` = unknown."""
         plan = self._part(self._placement()).plan()
         at = None if state is None else read_state(state)
-        length = plan.length if at is None else plan.elements_from(at.start)
+        length = plan.length if at is None else plan_at(plan, at).elements_from(at.start)
         return length if at is None or length is None else max(0, length - at.consumed)
 
     def pass_begins(self, begun: Pass) -> None:
@@ -552,8 +551,8 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         if at.num_shards > 1 or (self._deals_itself and not self._is_fixed):
             _LOG.info("%s: part %d of %d", url_without_secrets(self._pipeline.urls[0]), at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
-        if self._canonical_shards is not None:
-            pipeline = pipeline.with_canonical_shards(self._canonical_shards)
+        if self._streams is not None:
+            pipeline = pipeline.with_streams(self._streams, None)
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
             at_once = (
@@ -612,10 +611,10 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
             self._pipeline = self._pipeline.with_seed(seed)
             self._parts.clear()
 
-    def _adopt_streams(self, canonical_shards: int | None) -> None:
-        """Takes the canonical shards of a state, if you set none: later epochs are cut the same way."""
-        if canonical_shards is not None:
-            self._canonical_shards = canonical_shards
+    def _adopt_streams(self, streams: int) -> None:
+        """Takes the canonical streams of a state, if you set none: later epochs are cut the same way."""
+        if streams != self._streams:
+            self._streams = streams
             self._parts.clear()
 
     def _warn_of_unset_seed_or_epoch(self, at: Placement) -> None:
@@ -660,7 +659,7 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
         result = super()._with(pipeline)
         result._seed_shared = self._seed_shared
         result._seed_is_own = self._seed_is_own
-        result._canonical_shards = self._canonical_shards
+        result._streams = self._streams
         result._deals_itself = self._deals_itself
         return result
 

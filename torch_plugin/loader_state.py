@@ -7,12 +7,14 @@ Those functions are pure. `position_of` tells the state of a loader whose batche
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
 from parquetry.common.base.errors import StateError
+from parquetry.common.plan.state import read_state
 
 from .torch_internals import (
     dataset_state,
@@ -51,7 +53,8 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     workers = worker_states(loader_state)
     state = _joined([_worker_state(worker) for worker in workers]) if workers else _worker_state(loader_state)
     if has_ended(loader_state):
-        return {**state, "iteration": state["iteration"] + 1, "origin": [0, 0], "consumed": 0}
+        ended: dict[str, Any] = json.loads(read_state(state).at_next_iteration().to_json())
+        return ended
     return state
 
 

@@ -64,7 +64,7 @@ def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dic
     own = _with_free_streams(part, shard)
     if _names(own) == (state.order, state.pipeline):
         return part, given
-    of_ranks = state.canonical_shards > 1 or state.shards[1] > 1
+    of_ranks = state.canonical_shards > 1 or state.shards[1] > 1 or bool(state.cuts)
     if shard is None:
         dealt = with_shard(part, 1, 0)
         names = _names(dealt)

@@ -32,10 +32,10 @@ from ..plan.stage_order import StageOrder, check_skippable, check_verb
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, is_iterable, plain
-from ..stages.base import Decision, Stage, listed, stage_from_json, with_canonical_shards
+from ..stages.base import Decision, Stage, listed, stage_from_json, with_streams
 from ..stages.functions import UserFunction
 from ..stages.select import Select
-from ..stages.shard import Even, Shard
+from ..stages.shard import Even, Recut, Shard
 from ..stages.take import Take
 from ..storage.files import FileListing
 from ..transport.served.address import ServerAddress
@@ -240,9 +240,9 @@ class Pipeline(Constructors, Verbs, Generic[ElementT]):
         source, stages = self.source.with_seed(seed, self.stages)
         return self._replace(source=source, stages=tuple(stages))
 
-    def with_canonical_shards(self, count: int) -> Pipeline[ElementT]:
-        """Returns a copy in which a shard without ``canonical_shards`` has this many."""
-        return self.with_stages(with_canonical_shards(self.stages, count))
+    def with_streams(self, count: int, recut: Recut | None) -> Pipeline[ElementT]:
+        """Returns a copy in which a shard without ``canonical_shards`` has the streams of a state."""
+        return self.with_stages(with_streams(self.stages, count, recut))
 
     def accepts(self, verb: str) -> bool:
         """Returns whether the verb may be called next.

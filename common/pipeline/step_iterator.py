@@ -28,6 +28,7 @@ from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import Element
 from ..stages.base import Decision, Stage
+from ..stages.shard import Recut
 from ..transport.open import open_source
 from ..transport.source import StepRequest, StepSource, usable_processors
 from .resumes import ResumeWatch
@@ -98,8 +99,8 @@ class Iterated(Protocol):
     def with_seed(self, seed: int) -> Any:
         """A copy with another seed."""
 
-    def with_canonical_shards(self, count: int) -> Any:
-        """A copy with this many canonical shards."""
+    def with_streams(self, count: int, recut: Recut | None) -> Any:
+        """A copy with the streams of a state."""
 
 
 Pipe = TypeVar("Pipe", bound=Iterated)

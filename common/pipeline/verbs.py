@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # fmt: off
 _INTERNAL = frozenset({
     "by_number", "check_movable", "drawn_seed", "require_versions", "leaves", "length_in_loader", "pass_begins",
-    "resumed", "shard_given_later", "source", "versions", "with_canonical_shards", "with_seed", "with_stages",
+    "resumed", "shard_given_later", "source", "versions", "with_seed", "with_stages", "with_streams",
     "functions", "getstate_hook", "reduce_ex_hook", "register_datapipe_as_function", "register_function", "repr_hook",
     "set_getstate_hook", "set_reduce_ex_hook", "str_hook", "apply_sharding", "is_shardable", "set_seed",
     "set_shuffle",

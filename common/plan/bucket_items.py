@@ -17,6 +17,7 @@ from ..schema.ragged import concat_ranges, ends_of
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
 from .order.epoch import EpochOrder, OrderSpec, equal_groups
+from .order.leftovers import Leftovers
 from .order.permutations import permutation
 from .selection.selection import Selection
 
@@ -109,8 +110,8 @@ class BucketItems(RowItems):
         before: np.ndarray = self._buckets.before
         return before
 
-    def order(self, spec: OrderSpec, epoch: int) -> BucketOrder:
-        return BucketOrder(self._buckets, spec, epoch)
+    def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> BucketOrder:
+        return BucketOrder(self._buckets, spec, epoch, leftovers)
 
     def draws(self, order: BucketOrder, pass_number: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
         """Returns the rows of the batches at global positions ``index`` of an epoch. Places count their rows."""
@@ -124,7 +125,7 @@ class BucketItems(RowItems):
             _, starts = order.block_batches(stream, block)
             first, count = starts[batches], starts[batches + 1] - starts[batches]
             places = None if begins is None else concat_ranges(begins[mine], count)
-            key = BlockKey(epoch=order.epoch, stream=stream, block=block)
+            key = BlockKey(epoch=order.number, stream=stream, block=block)
             result.append(Draw(key=key, items=concat_ranges(first, count), places=places, pass_number=pass_number))
         return result
 
@@ -206,8 +207,8 @@ class BucketOrder(EpochOrder):
     Each group is one block, and `EpochOrder` permutes the groups.
     """
 
-    def __init__(self, buckets: Buckets, spec: OrderSpec, epoch: int) -> None:
-        super().__init__(buckets.before, replace(spec, buffer_size=spec.buffer_size and 1), epoch)
+    def __init__(self, buckets: Buckets, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> None:
+        super().__init__(buckets.before, replace(spec, buffer_size=spec.buffer_size and 1), epoch, leftovers)
         self._buckets = buckets
         self.block_batches = lru_cache(maxsize=2 * spec.streams + 2)(self._block_batches)
 

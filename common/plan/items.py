@@ -15,6 +15,7 @@ from ..base.process.forks import cached_property
 from ..schema.ragged import concat_ranges
 from .draws import BlockKey, BlockRows, Draw, ascending
 from .order.epoch import EpochOrder, OrderSpec
+from .order.leftovers import Leftovers
 from .selection.rows import RowNumbers
 from .selection.selection import Selection
 
@@ -31,6 +32,8 @@ class RowItems:
 
     differ = False
     """Whether each epoch has different items, even without a shuffle."""
+    divisible = True
+    """Whether what is left of an epoch can be cut into other streams."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -53,15 +56,15 @@ class RowItems:
         """Returns the number of items of an epoch that begin before each row group, int64 ``[row_groups + 1]``."""
         return self._items_before
 
-    def order(self, spec: OrderSpec, epoch: int) -> EpochOrder:
-        """Returns the global order of an epoch."""
-        return EpochOrder(self.items_before(epoch), spec, epoch)
+    def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> EpochOrder:
+        """Returns the global order of an epoch, or of what is left of it."""
+        return EpochOrder(self.items_before(epoch), spec, epoch, leftovers)
 
     def draws(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[Draw]:
         """Returns where the items at global positions ``index`` of an epoch come from. Places refer to ``index``."""
         return [
             Draw(
-                key=BlockKey(epoch=order.epoch, stream=stream, block=block),
+                key=BlockKey(epoch=order.number, stream=stream, block=block),
                 items=items,
                 places=places,
                 pass_number=pass_number,
@@ -84,7 +87,7 @@ class RowItems:
             lo, hi = max(first, start), min(last, stop)
             found.append(
                 Draw(
-                    key=BlockKey(epoch=order.epoch, stream=0, block=block),
+                    key=BlockKey(epoch=order.number, stream=0, block=block),
                     items=ascending(lo - start, hi - start),
                     places=None if begin == end else ascending(lo - first, hi - first),
                     pass_number=pass_number,

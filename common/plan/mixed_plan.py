@@ -15,7 +15,8 @@ from ..base.errors import PipelineError, SchemaError
 from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
 from ..schema.element import OutputField
-from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
+from ..stages.base import Decision, Stage, positive_integer, with_streams
+from ..stages.shard import Recut
 from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_program
 from .items import distinct
@@ -157,8 +158,12 @@ class MixedPlan(BasePlan):
     def with_seed(self, seed: int) -> MixedPlan:
         return self._over(self.mixture.with_drawn_seed(seed), self.stages)
 
-    def with_canonical_shards(self, count: int) -> MixedPlan:
-        return self._over(self.mixture, with_canonical_shards(self.stages, count))
+    def with_streams(self, count: int, recut: Recut | None) -> MixedPlan:
+        return self._over(self.mixture, with_streams(self.stages, count, recut))
+
+    @property
+    def undivided(self) -> str | None:
+        return "the rows of a mix come in one order for all ranks"
 
     def _over(self, mixture: Mixture, stages: Sequence[Stage]) -> MixedPlan:
         plan = MixedPlan(mixture, stages)

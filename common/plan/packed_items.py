@@ -16,6 +16,7 @@ from ..schema.ragged import concat_ranges, ends_of
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block, row_groups_of
 from .order.epoch import EpochOrder, OrderSpec, equal_groups
+from .order.leftovers import Leftovers
 from .order.permutations import raw_words
 from .selection.selection import Selection
 
@@ -84,8 +85,8 @@ class PackedItems(RowItems):
             f"{tokens / max(self.num_items * self._length, 1):.1%} full{what}"
         ]
 
-    def order(self, spec: OrderSpec, epoch: int) -> GroupOrder:
-        return GroupOrder(self._items_before, spec, epoch)
+    def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> GroupOrder:
+        return GroupOrder(self._items_before, spec, epoch, leftovers)
 
     def draws(self, order: EpochOrder, pass_number: int, index: np.ndarray) -> list[Draw]:
         result = []
@@ -93,7 +94,7 @@ class PackedItems(RowItems):
             _, first, tokens, begin, ends = self._layout(order, stream, block)
             pieces = ends[items + 1] - ends[items]
             piece, item = concat_ranges(ends[items], pieces), np.repeat(np.arange(len(items)), pieces)
-            key = BlockKey(epoch=order.epoch, stream=stream, block=block)
+            key = BlockKey(epoch=order.number, stream=stream, block=block)
             spans = np.stack([first[piece], tokens[piece], begin[piece], np.zeros_like(piece)], axis=1)
             result.append(
                 Draw(

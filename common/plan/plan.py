@@ -24,17 +24,18 @@ from ..schema.element import Element, about_row_bytes
 from ..schema.field import UnischemaField
 from ..schema.ragged import concat_ranges
 from ..schema.vocabulary import Vocabulary
-from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
+from ..stages.base import Decision, Stage, drawn_seed, with_seed, with_streams
 from ..stages.columns import ResolveFields
 from ..stages.measure import Measure
 from ..stages.repeat import Repeat
-from ..stages.shard import Shard
+from ..stages.shard import Recut, Shard
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct
 from .joined_items import items_of
 from .order.cursor import START, Cursor, Origin
-from .order.epoch import EpochOrder, OrderSpec
+from .order.epoch import REST, EpochOrder, OrderSpec
+from .order.leftovers import Leftovers, items_left
 from .order.positions import (
     Batches,
     BatchView,
@@ -212,8 +213,9 @@ class BasePlan:
             return self.row_view if rank is None else self.row_view_of(rank)
         shard, whole = of_rank(self._elastic_shard(), rank), self.one_pass
         left = None if self.turns is None else self.turns - origin.passes - 1
+        here = self.pass_from(origin)
         # Nothing is left after the last pass.
-        rest = rows_viewed(shard, Slice(whole, origin.rows, 0 if left is not None and left < 0 else None))
+        rest = rows_viewed(shard, here if left is None or left >= 0 else Slice(here, 0, 0))
         ends = whole.length is None or (left is not None and left <= 0)
         later = None if ends else RepeatView(rows_viewed(shard, whole), left, origin.passes + 1)
         return Resumed(RepeatView(rest, 1, origin.passes), later)
@@ -232,14 +234,15 @@ class BasePlan:
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """Returns the global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
         self._elastic_shard()
-        whole = self.one_pass
+        whole, here = self.one_pass, self.pass_from(origin)
         even = "none" if self.order.shard is None else self.order.shard.even
-        first = ShardView(Slice(whole, origin.rows, None), num_shards, 0, even).length
+        first = ShardView(here, num_shards, 0, even).length
         if first is None or rows < first:
             return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
         assert whole.length is not None
+        assert here.length is not None
         later = self.turns is None or self.turns > origin.passes + 1
-        if even == "none" and later and (whole.length - origin.rows) % num_shards:
+        if even == "none" and later and here.length % num_shards:
             raise StateError(
                 "state: expected even='pad' or 'drop' to resume with another number of ranks or another batch size "
                 "after the first pass: with even='none', ranks whose passes differ in length are at different rows."
@@ -247,6 +250,10 @@ class BasePlan:
         each = max(ShardView(whole, num_shards, 0, even).length or 0, 1)
         passes, left = divmod(rows - first, each)
         return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
+
+    def pass_from(self, origin: Origin) -> RowView:
+        """Returns the rows of a pass from a global position on, for all ranks together."""
+        return Slice(self.one_pass, origin.rows, None)
 
     def _elastic_shard(self) -> list[Stage]:
         """Returns the shard, if there is one. Raises `StateError` for views other than a shard and a repeat."""
@@ -346,8 +353,13 @@ class BasePlan:
         """Returns the same plan with another seed."""
         raise NotImplementedError
 
-    def with_canonical_shards(self, count: int) -> BasePlan:
-        """Returns the same plan, in which a shard without ``canonical_shards`` has this many."""
+    def with_streams(self, count: int, recut: Recut | None) -> BasePlan:
+        """Returns the same plan, in which a shard without ``canonical_shards`` has the streams of a state."""
+        raise NotImplementedError
+
+    @property
+    def undivided(self) -> str | None:
+        """Why what is left of a pass cannot be cut into other streams; ``None`` if it can."""
         raise NotImplementedError
 
     @property
@@ -541,7 +553,7 @@ class Plan(BasePlan):
         """Cuts the selection to the part in natural order that ``shard().take()`` fixed before the shuffle."""
         shard = self.order.shard
         assert shard is not None
-        spec = OrderSpec(streams=shard.canonical_shards or shard.num_shards, even=shard.even)
+        spec = OrderSpec(streams=shard.streams, even=shard.even)
         epoch = EpochOrder(selection.items_before, spec, 0)
         view = _row_view(self.order.part, selection.num_items, spec)
         _, index = view.resolve(np.arange(view.length or 0, dtype=np.int64))
@@ -568,7 +580,7 @@ class Plan(BasePlan):
         return OrderSpec(
             seed=0 if shuffle is None else shuffle.seed,
             buffer_size=None if shuffle is None else shuffle.buffer_size,
-            streams=1 if shard is None else shard.canonical_shards or (1 if cut else shard.num_shards),
+            streams=1 if shard is None else shard.canonical_shards or (1 if cut else shard.streams),
             even=shard.even if shard is not None and self.order.views[:1] == [shard] else "none",
             shard_first=self.order.shard_first,
         )
@@ -616,8 +628,19 @@ class Plan(BasePlan):
     def with_seed(self, seed: int) -> Plan:
         return self._with_stages(with_seed(self.stages, seed))
 
-    def with_canonical_shards(self, count: int) -> Plan:
-        return self._with_stages(with_canonical_shards(self.stages, count))
+    def with_streams(self, count: int, recut: Recut | None) -> Plan:
+        return self._with_stages(with_streams(self.stages, count, recut))
+
+    @property
+    def undivided(self) -> str | None:
+        if self.order.shard is not None and self.order.shard.canonical_shards is not None:
+            return "canonical_shards is given, so global batches stay what they are"
+        return None if self.items.divisible else f"the items of {self.order.join.verb}() span rows"  # type: ignore[union-attr]  # a stage joins them
+
+    @property
+    def recut(self) -> Recut | None:
+        """How a state cuts one pass; ``None`` if it does not."""
+        return None if self.order.shard is None else self.order.shard.recut
 
     def _with_stages(self, stages: Sequence[Stage]) -> Plan:
         plan = Plan(self._stored, stages, self._select)
@@ -633,18 +656,41 @@ class Plan(BasePlan):
         return [self]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
-        """Returns the global order of an epoch."""
+        """Returns the global order of an epoch; of `REST`, the order of the pass that a state cuts."""
         return self._epoch_order(epoch)
 
     def _make_epoch_order(self, epoch: int) -> EpochOrder:
-        return self.items.order(self.order_spec, epoch)
+        spec, recut = self.order_spec, self.recut
+        if epoch != REST or recut is None:
+            return self.items.order(spec, epoch)
+        epoch, before = self._epoch_of(recut.iteration, recut.passes), 0
+        order = self.items.order(replace(spec, streams=recut.streams), epoch)
+        for rows, streams in recut.cuts:
+            order = self.items.order(replace(spec, streams=streams), epoch, Leftovers(order, rows - before))
+            before = rows
+        return order
+
+    def pass_from(self, origin: Origin) -> RowView:
+        recut, spec = self.recut, self.order_spec
+        if recut is None or origin.passes != recut.passes or origin.rows < recut.cuts[-1][0]:
+            return super().pass_from(origin)
+        items, before, streams = self.items.num_items, 0, recut.streams
+        for rows, following in recut.cuts:
+            items, before, streams = int(items_left(items, streams, rows - before).sum()), rows, following
+        return Slice(Epoch(items, streams, spec.even), origin.rows - before, None)
 
     @property
     def one_pass(self) -> RowView:
         return Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
 
     def epoch_of(self, iteration: int, passes: int) -> int:
-        """Returns the epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
+        """Returns the epoch of one pass of the ``iteration``-th iterator (both counted from 0), or `REST`."""
+        recut = self.recut
+        if recut is not None and (iteration, passes) == (recut.iteration, recut.passes):
+            return REST
+        return self._epoch_of(iteration, passes)
+
+    def _epoch_of(self, iteration: int, passes: int) -> int:
         shuffle = self.order.shuffle
         same = not self.items.differ if shuffle is None else not shuffle.reshuffle_each_iteration
         return 0 if same else self._pass_number(iteration, passes)

@@ -1,13 +1,16 @@
 """The state of an iterator: a small JSON text that records the position in a pipeline, the same in every dataset class.
 
 It contains no data and no buffers. The order is a function of (seed, epoch, position), so the position is enough. If
-the number of ranks changes, the position is counted in rows that all ranks together have taken (`plan.Origin`).
+the number of ranks changes, the position is counted in rows that all ranks together have taken (`plan.Origin`), and
+what is left of the pass is cut into one stream for each new rank (`Recut`) if each would otherwise read much more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -16,6 +19,7 @@ from ..base.errors import ParquetryError, StateError
 from ..base.process.dataclass import dataclass
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
+from ..stages.shard import MOST_CUTS, Recut
 from .mixed_plan import MixedPlan
 from .order.cursor import Cursor, Origin, SkipState
 from .plan import BasePlan
@@ -28,6 +32,8 @@ ORDER_VERSION = 3
 """The version of the order: it changes when other rows come at the same positions. A state says it since 2."""
 _LIMIT = 1 << 48
 _AFTER_CONSUMED = ("consumed", "skipped", "batches", "ahead")
+_MOST_SHARES = 2  # a rank may read so many times its share before what is left is cut anew
+_LOGGER = logging.getLogger(__name__)
 _AHEAD = 7
 
 
@@ -37,8 +43,8 @@ class Restorable(Protocol):
     def with_seed(self, seed: int) -> Self:
         """Returns a copy with this seed."""
 
-    def with_canonical_shards(self, count: int) -> Self:
-        """Returns a copy with this many canonical shards."""
+    def with_streams(self, count: int, recut: Recut | None) -> Self:
+        """Returns a copy with the streams of a state."""
 
 
 Carrier = TypeVar("Carrier", bound=Restorable)
@@ -57,6 +63,8 @@ class State(PlainFields):
         consumed: the number of elements delivered since ``origin``.
         origin: ``[passes, rows]``: the global position at which this number of ranks started.
         shards: ``[index, num_shards]``.
+        canonical_shards: the number of streams in which the pass of ``origin`` began.
+        cuts: ``[[rows, streams], ...]``: after so many rows of that pass, what was left was cut into so many streams.
         batch_size: the rows in an element; ``None`` for an unbatched pipeline.
         worker, workers: the index of the loader worker, and the number of loader workers.
         skipped: rows that failed and were left out since ``origin``; ``None`` if failing rows raise errors.
@@ -82,6 +90,7 @@ class State(PlainFields):
     batches: int = 0
     ahead: tuple[tuple[int, ...], ...] = ()
     order_version: int = 1
+    cuts: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> str:
         """Returns the state as one line of JSON."""
@@ -91,6 +100,8 @@ class State(PlainFields):
     def around_consumed(self) -> tuple[str, str]:
         """Returns the JSON before and after the number of consumed elements. Clients can then count without parsing."""
         others = {name: value for name, value in asdict(self).items() if name not in _AFTER_CONSUMED}
+        if not self.cuts:
+            del others["cuts"]
         after = "}" if self.skipped is None else f",{_json(self.left_out.to_json())[1:]}"
         return _json(others)[:-1] + ',"consumed":', after
 
@@ -108,6 +119,32 @@ class State(PlainFields):
         """The global position from which ``consumed`` counts."""
         return Origin(passes=self.origin[0], rows=self.origin[1])
 
+    @property
+    def streams(self) -> int:
+        """The number of streams of what is left of the pass, and of the passes after it."""
+        return self.cuts[-1][1] if self.cuts else self.canonical_shards
+
+    @property
+    def recut(self) -> Recut | None:
+        """How the pass is cut; ``None`` if it is not."""
+        if not self.cuts:
+            return None
+        return Recut(iteration=self.iteration, passes=self.origin[0], streams=self.canonical_shards, cuts=self.cuts)
+
+    def at_next_iteration(self) -> State:
+        """Returns the beginning of the next iterator."""
+        return replace(
+            self,
+            iteration=self.iteration + 1,
+            consumed=0,
+            origin=(0, 0),
+            canonical_shards=self.streams,
+            cuts=(),
+            skipped=None if self.skipped is None else 0,
+            batches=0,
+            ahead=(),
+        )
+
     def cursor(self, worker: int, workers: int) -> Cursor:
         """Returns where an iterator over this part of the rank continues."""
         return Cursor(
@@ -123,6 +160,9 @@ class State(PlainFields):
 def state_of(plan: BasePlan, cursor: Cursor) -> State:
     """Returns the state of an iterator over a plan."""
     shard = plan.order.shard
+    recut = None if shard is None else shard.recut
+    if recut is not None and (cursor.iteration, cursor.origin.passes) != (recut.iteration, recut.passes):
+        recut = None  # it is another pass
     return State(
         version=VERSION,
         fingerprint=plan.fingerprint,
@@ -133,7 +173,7 @@ def state_of(plan: BasePlan, cursor: Cursor) -> State:
         consumed=cursor.start,
         origin=(cursor.origin.passes, cursor.origin.rows),
         shards=(0, 1) if shard is None else (shard.index, shard.num_shards),
-        canonical_shards=1 if shard is None else shard.canonical_shards or shard.num_shards,
+        canonical_shards=recut.streams if recut is not None else 1 if shard is None else shard.streams,
         batch_size=plan.element.batch_size,
         worker=cursor.worker,
         workers=cursor.workers,
@@ -141,6 +181,7 @@ def state_of(plan: BasePlan, cursor: Cursor) -> State:
         batches=cursor.skipped.batches,
         ahead=cursor.skipped.ahead,
         order_version=ORDER_VERSION,
+        cuts=() if recut is None else recut.cuts,
     )
 
 
@@ -153,52 +194,53 @@ def resume(
     workers: int = 1,
     strict: bool = True,
 ) -> tuple[Carrier, State]:
-    """Returns the state, and the pipeline (or plan) with the state's seed and canonical shards where none were given.
+    """Returns a state for these ranks, and the pipeline (or plan) with its seed and streams where none were given.
 
-    Raises:
-        StateError: see `parse_state`.
-    """
-    canonical_shards = canonical_shards_of(plan_of(made), text)
-    if canonical_shards is not None:
-        made = made.with_canonical_shards(canonical_shards)
-    plan = plan_of(made)
-    found = parse_state(plan, text, worker=worker, workers=workers, strict=strict)
-    return (made if found.seed in (None, plan.seed) else made.with_seed(found.seed)), found
-
-
-def canonical_shards_of(plan: BasePlan, text: str | dict[str, Any]) -> int | None:
-    """Returns the canonical shards that a plan without an explicit number takes from a state; ``None`` if no change.
-
-    They are the ranks with which the job started, so the remaining rows are divided as before.
-    """
-    shard = plan.order.shard
-    if shard is None or shard.canonical_shards is not None:
-        return None
-    count = read_state(text).canonical_shards
-    return count if count != shard.num_shards else None
-
-
-def parse_state(
-    plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1, strict: bool = True
-) -> State:
-    """Reads a state, checks it against the plan, and converts it to the plan's ranks and batch size.
-
-    ``strict=False`` also accepts a state of a pipeline that differs only in ways that cannot change the order (other
-    fields, other transforms). If the plan's seed was generated and not given, a state with another seed is accepted;
-    the caller must then change the pipeline's seed.
+    The streams are those with which the job started, so the remaining rows are divided as before. If these ranks would
+    then read more than two shares each, what is left of the pass is cut into one stream for each of them.
 
     Raises:
         StateError: the value is not a state, or belongs to another version, dataset, pipeline or loader worker. The
             error names the difference.
     """
     found = read_state(text)
+    made, plan = _with_streams_of(made, plan_of, found)
+    found = _parsed(plan, found, worker=worker, workers=workers, strict=strict)
+    made, plan = _with_streams_of(made, plan_of, found)
+    if plan.hashes is None:  # otherwise the server has the plan, and checks when it starts
+        check_position(plan, found)
+    return (made if found.seed in (None, plan.seed) else made.with_seed(found.seed)), found
+
+
+def _with_streams_of(made: Carrier, plan_of: Callable[[Carrier], BasePlan], state: State) -> tuple[Carrier, BasePlan]:
+    """Returns a pipeline (or plan) with the streams of a state, and its plan."""
+    plan = plan_of(made)
+    shard = plan.order.shard
+    if shard is not None and shard.with_streams(state.streams, state.recut) != shard:
+        made = made.with_streams(state.streams, state.recut)
+        plan = plan_of(made)
+    return made, plan
+
+
+def plan_at(plan: BasePlan, state: State) -> BasePlan:
+    """Returns the plan that iterators have which continue from a state."""
+    return _with_streams_of(plan, lambda made: made, state)[1]
+
+
+def _parsed(plan: BasePlan, found: State, *, worker: int, workers: int, strict: bool) -> State:
+    """Checks a state against the plan, and converts it to the plan's ranks and batch size.
+
+    ``strict=False`` also accepts a state of a pipeline that differs only in ways that cannot change the order (other
+    fields, other transforms). If the plan's seed was generated and not given, a state with another seed is accepted;
+    the caller must then change the pipeline's seed.
+    """
     if found.order_version != ORDER_VERSION:
         raise StateError(
             f"state: expected the order of version {ORDER_VERSION}, got the order of version {found.order_version}, in "
             "which other rows come at the same position. Start the epoch again, or resume with the release that saved "
             "the state."
         )
-    own = state_of(plan, Cursor(worker=worker, workers=workers))
+    own = state_of(plan, Cursor(iteration=found.iteration, origin=found.start, worker=worker, workers=workers))
     if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # the plan's seed was generated, so the state's replaces it
     for name, what in (
@@ -219,16 +261,18 @@ def parse_state(
                 f"state: saved for a different {what}: this pipeline has {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from.{hint}"
             )
+    if found.cuts and (plan.order.shard is None or plan.undivided is not None):
+        raise StateError(
+            f"state: what was left of its pass was cut into {found.streams} streams, because it continued on another "
+            f"number of ranks: expected a pipeline that can be cut, got one that cannot ({plan.undivided}). Load it "
+            "into the pipeline that it was taken from."
+        )
     _check_skipped(plan, found, own)
     if plan.program.drops:
-        result = _on_same_rank(found, own)
-    elif found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
-        result = replace(found, shards=own.shards)
-    else:
-        result = _on_other_ranks(plan, found, own)
-    if plan.hashes is None:  # otherwise the server has the plan, and checks when it starts
-        check_position(plan, result)
-    return result
+        return _on_same_rank(found, own)
+    if found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
+        return replace(found, shards=own.shards)
+    return _on_other_ranks(plan, found, own)
 
 
 def read_state(value: Any) -> State:
@@ -256,11 +300,15 @@ def read_state(value: Any) -> State:
         state.canonical_shards,
         state.workers,
         1 if state.batch_size is None else state.batch_size,
+        *(number for cut in state.cuts for number in cut),
     )
     if not all(0 <= number < _LIMIT for number in numbers) or not all(1 <= count < _LIMIT for count in counts):
         raise StateError(f"state: expected whole numbers >= 0, and counts >= 1, below {_LIMIT}, got {members}.")
     if any(len(each) != _AHEAD for each in state.ahead):
         raise StateError(f"state: expected seven numbers for each bucket in 'ahead', got {members}.")
+    cut_rows = [0, *(rows for rows, _ in state.cuts), state.origin[1]]
+    if state.cuts and not (len(state.cuts) <= MOST_CUTS and cut_rows == sorted(cut_rows)):
+        raise StateError(f"state: expected at most {MOST_CUTS} cuts, ascending up to 'origin', got {members}.")
     if state.shards[0] >= state.shards[1] or state.worker >= state.workers:
         raise StateError(f"state: expected rank < number of ranks and worker < number of workers, got {members}.")
     return state
@@ -354,13 +402,49 @@ def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
         )
     rows = found.consumed * (found.batch_size or 1)
     origin = plan.origin_after(found.start, found.shards[1], rows)
-    return replace(
+    moved = replace(
         found,
         consumed=0,
         origin=(origin.passes, origin.rows),
         shards=own.shards,
         batch_size=own.batch_size,
     )
+    if origin.passes != found.origin[0]:
+        moved = replace(moved, canonical_shards=found.streams, cuts=())
+    return moved if plan.order.shard is None or plan.order.mixed else _cut_for_ranks(plan, moved)
+
+
+def _cut_for_ranks(plan: BasePlan, state: State) -> State:
+    """Cuts what is left of the pass into one stream for each rank, if each would otherwise read too many shares."""
+    ranks, rows = state.shards[1], state.origin[1]
+    if plan.undivided is None and state.cuts and state.cuts[-1][0] == rows:
+        state = replace(state, cuts=state.cuts[:-1])  # nothing was taken since then
+    shares = shares_read(state.streams, ranks)
+    if shares <= _MOST_SHARES:
+        return state
+    why = plan.undivided
+    if why is None and not rows:
+        return replace(state, canonical_shards=ranks)
+    if why is None and len(state.cuts) < MOST_CUTS:
+        return replace(state, cuts=(*state.cuts, (rows, ranks)))
+    _LOGGER.warning(
+        "Resumed on %d ranks, where each reads about %d times its share, because what is left is dealt from %d streams "
+        "(%s). Numbers of ranks that divide %d read no more than their share.",
+        ranks,
+        shares,
+        state.streams,
+        why or f"it was cut anew {MOST_CUTS} times in this pass",
+        state.streams,
+    )
+    return state
+
+
+def shares_read(streams: int, ranks: int) -> int:
+    """Returns how many times its share a rank reads if streams are dealt to ranks: 1 if the ranks divide the streams.
+
+    Rank ``r`` takes every ``ranks``-th row, which are in the streams ``s`` with ``s % common == r % common``.
+    """
+    return ranks // math.gcd(streams, ranks)
 
 
 def _json(members: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from ..schema.ragged import concat_ranges, ends_of
 from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, distinct
 from .order.epoch import EpochOrder, OrderSpec
+from .order.leftovers import Leftovers
 from .selection.selection import Selection
 
 
@@ -26,6 +27,8 @@ class TokenItems(RowItems):
         separated: whether a separator token stands between one row and the next.
         padded: whether the remainder becomes a padded item; otherwise it is left out.
     """
+
+    divisible = False  # a row may be in several items, and which one ends without a separator depends on the order
 
     def __init__(self, selection: Selection, length: int, *, separated: bool, padded: bool) -> None:
         super().__init__(selection)
@@ -53,7 +56,8 @@ class TokenItems(RowItems):
         rest = f", {left:,} left out" if left > 0 else f", {-left:,} places padded" if left < 0 else ""
         return [f"{self._tokens:,} tokens end to end, cut into {self._items:,} items of {self._length:,}{rest}"]
 
-    def order(self, spec: OrderSpec, epoch: int) -> TokenOrder:
+    def order(self, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None) -> TokenOrder:
+        assert leftovers is None
         return TokenOrder(self._ends, self._selection.rows.before, self._length, self._items, spec, epoch)
 
     def draws(self, order: TokenOrder, pass_number: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
@@ -69,7 +73,7 @@ class TokenItems(RowItems):
             first = np.searchsorted(starts, begin, side="right") - 1
             last = np.searchsorted(starts, end, side="left")
             for block in np.unique(concat_ranges(first, last - first)).tolist():
-                key = BlockKey(epoch=order.epoch, stream=number, block=block)
+                key = BlockKey(epoch=order.number, stream=number, block=block)
                 row, spans = self._pieces(order, key, begin - starts[block], end - starts[block])
                 item, spans = spans[:, 0], spans[:, 1:]
                 result.append(Draw(key=key, items=row, places=places[item], pass_number=pass_number, spans=spans))
@@ -146,7 +150,7 @@ class TokenOrder(EpochOrder):
     def _pieces(self, row_group: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns pieces of whole rows."""
         bounds, words = super()._pieces(row_group)
-        first, last = self._items_before[row_group : row_group + 2]
+        first, last = self.items_before[row_group : row_group + 2]
         around, place = np.divmod(bounds, last - first)
         row = np.searchsorted(self._ends, first + place)
         return around * (last - first) + self._ends[row] - first, words

@@ -227,6 +227,7 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
         "seed_is_drawn": plan.seed_is_drawn,
         "shard": None if shard is None else shard.to_json(),
         "drops": plan.program.drops,
+        "undivided": None if shard is None else plan.undivided,
         "mixed": pipeline.source.mixed,
         "accepts": accepted(pipeline),
     }

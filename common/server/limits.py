@@ -24,7 +24,7 @@ from ..transport.processes import report, start_vital
 
 Value = TypeVar("Value")
 
-_SHARDS = ("num_shards", "canonical_shards", "workers")
+_SHARDS = ("num_shards", "canonical_shards", "resumed_streams", "workers")
 _BATCHES = ("batch_size", "batch_sizes", "buckets", "max_tokens")
 _ROWS = ("count", "buffer_size", "rows")
 _PATTERNS = ("patterns", "padded", "form")

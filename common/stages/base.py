@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,6 +31,9 @@ from .columns import Columns, ResolveFields
 from .functions import UserFunction
 from .names import stored_names
 from .predicates.column_predicates import ColumnPredicate, predicate_from_json
+
+if TYPE_CHECKING:
+    from .shard import Recut
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Iterable[str | UnischemaField]
@@ -196,8 +199,8 @@ class Stage(PlainFields):
         """The stage with another seed, if it follows the pipeline's seed."""
         return self
 
-    def with_canonical_shards(self: Same, count: int) -> Same:
-        """The stage with this many canonical shards, unless the user set a number."""
+    def with_streams(self: Same, count: int, recut: Recut | None) -> Same:
+        """The stage with the streams of a state, unless the user set ``canonical_shards``."""
         return self
 
     # --- as a value ---
@@ -373,9 +376,9 @@ def with_seed(stages: Sequence[Stage], seed: int) -> list[Stage]:
     return [stage.with_seed(seed) for stage in stages]
 
 
-def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
-    """The stages with this many canonical shards wherever the user set no number."""
-    return [stage.with_canonical_shards(count) for stage in stages]
+def with_streams(stages: Sequence[Stage], count: int, recut: Recut | None) -> list[Stage]:
+    """The stages with the streams of a state wherever the user set no ``canonical_shards``."""
+    return [stage.with_streams(count, recut) for stage in stages]
 
 
 def listed(verb: str, fields: FieldNames | Iterable[FieldNames]) -> list[str | UnischemaField]:

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import ClassVar, Literal
+from dataclasses import field, replace
+from typing import Any, ClassVar, Literal
 
 from ..base.errors import PipelineError
 from ..base.process.dataclass import dataclass
+from ..schema.plain import PlainFields
 from .base import Decision, Stage, is_integer, kinds, positive_integer
 
 Even = Literal["pad", "drop", "none"]
+MOST_CUTS = 16
+"""So often what is left of a pass is cut anew. Then a state has a few hundred bytes more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recut(PlainFields):
+    """How what was left of one pass was cut into other streams, whenever it continued on other numbers of ranks.
+
+    Attributes:
+        iteration: the number of the iterator, from 0.
+        passes: the number of the pass in it.
+        streams: the number of streams in which the pass began.
+        cuts: ``((rows, streams), ...)``: after so many rows of the pass, what was left was cut into so many streams.
+    """
+
+    iteration: int
+    passes: int
+    streams: int
+    cuts: tuple[tuple[int, int], ...]
+
+    def check(self) -> None:
+        numbers = [
+            self.iteration,
+            self.passes,
+            self.streams,
+            len(self.cuts),
+            *(one for cut in self.cuts for one in cut),
+        ]
+        if min(numbers[:2]) < 0 or min(numbers[2:]) < 1 or len(self.cuts) > MOST_CUTS:
+            raise PipelineError(f"shard: expected recut from a state, got {self.to_json()}.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the attributes."""
+        return {"iteration": self.iteration, "passes": self.passes, "streams": self.streams, "cuts": self.cuts}
 
 
 @dataclass(frozen=True)
@@ -20,17 +55,23 @@ class Shard(Stage):
         even: ``"pad"`` repeats a few rows so that all parts have equal length, ``"drop"`` leaves a few out, ``"none"``
             lets lengths differ by one.
         canonical_shards: number of streams in the global order; ``None`` = ``num_shards``.
+        resumed_streams: the number of streams of a state, which replaces ``num_shards`` in the last line.
+        recut: how a state cuts one pass.
     """
 
     verb: ClassVar[str] = "shard"
     sendable: ClassVar[bool] = True
     decides: ClassVar[Decision] = Decision.PART
-    unnamed: ClassVar[frozenset[str]] = frozenset({"num_shards", "index", "canonical_shards"})
+    unnamed: ClassVar[frozenset[str]] = frozenset(
+        {"num_shards", "index", "canonical_shards", "resumed_streams", "recut"}
+    )
     sample_arguments: ClassVar[tuple[object, ...]] = (1, 0)
     num_shards: int
     index: int
     even: Even = "pad"
     canonical_shards: int | None = None
+    resumed_streams: int | None = field(default=None, repr=False)
+    recut: Recut | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, num_shards: int, index: int, even: Even, canonical_shards: int | None, policy: str) -> Shard:
@@ -50,8 +91,20 @@ class Shard(Stage):
         if self.canonical_shards is not None:
             positive_integer("shard", "canonical_shards", self.canonical_shards)
 
-    def with_canonical_shards(self, count: int) -> Shard:
-        return replace(self, canonical_shards=count) if self.canonical_shards is None else self
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        recut = parameters.get("recut")
+        return super().from_parameters({**parameters, "recut": None if recut is None else Recut(**recut)})
+
+    @property
+    def streams(self) -> int:
+        """The number of canonical streams."""
+        return self.canonical_shards or self.resumed_streams or self.num_shards
+
+    def with_streams(self, count: int, recut: Recut | None) -> Shard:
+        if self.canonical_shards is not None:
+            return self
+        return replace(self, resumed_streams=None if count == self.num_shards else count, recut=recut)
 
 
 @dataclass(frozen=True)

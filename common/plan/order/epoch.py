@@ -17,6 +17,7 @@ import numpy as np
 from ...base.process.dataclass import dataclass
 from ...base.process.forks import cached_property
 from ...schema.ragged import concat_ranges, ends_of
+from .leftovers import Leftovers
 from .permutations import permutation, raw_words
 
 Even = Literal["pad", "drop", "none"]
@@ -26,6 +27,8 @@ _BLOCK_KEY = 2
 _STREAM_GROUPS_KEY = 3
 _PIECES_KEY = 12
 _STREAMS_KEY = 13
+REST = -1
+"""The number of an epoch's order after it was cut anew, in the keys of its blocks."""
 _PIECES = 64  # more mix better, and fewer let a reader skip more pages
 
 
@@ -75,19 +78,43 @@ class EpochOrder:
         items_before: int64 ``[row_groups + 1]``: the number of items before each row group; the last entry is N.
         spec: the parameters of the order.
         epoch: the number of the pass.
+        leftovers: what is left of another order of the epoch; its streams are cut from that.
     """
 
-    def __init__(self, items_before: np.ndarray, spec: OrderSpec, epoch: int) -> None:
+    def __init__(
+        self, items_before: np.ndarray, spec: OrderSpec, epoch: int, leftovers: Leftovers | None = None
+    ) -> None:
         self.spec = spec
         self.epoch = epoch
-        self._items_before = items_before
-        self._total = int(items_before[-1])
+        self.items_before = items_before
+        self._leftovers = leftovers
+        self._total = int(items_before[-1]) if leftovers is None else leftovers.items
         counts = np.diff(items_before)
         self._row_groups = np.flatnonzero(counts)
-        if spec.buffer_size is not None and not spec.shard_first:
+        if self._places_are_random:
             self._row_groups = self._row_groups[permutation(len(self._row_groups), _GROUPS_KEY, spec.seed, epoch)]
         self._laid = ends_of(counts[self._row_groups])
         self.stream = lru_cache(maxsize=max(64, spec.streams))(self._stream)
+
+    @property
+    def number(self) -> int:
+        """The number of this order in the keys of its blocks: the epoch, or `REST`."""
+        return self.epoch if self._leftovers is None else REST
+
+    @property
+    def cuts(self) -> int:
+        """How often what was left of the epoch was cut anew."""
+        return 0 if self._leftovers is None else self._leftovers.cuts
+
+    @property
+    def total(self) -> int:
+        """The number of distinct items."""
+        return self._total
+
+    @property
+    def _places_are_random(self) -> bool:
+        """Whether row groups are permuted before they are cut into streams."""
+        return self.spec.buffer_size is not None and not self.spec.shard_first and self._leftovers is None
 
     def stream_items(self, stream: int) -> int:
         """Returns the number of distinct items in the stream, before padding or dropping."""
@@ -111,6 +138,9 @@ class EpochOrder:
 
     def _stream(self, stream: int) -> StreamBlocks:
         start, stop = self._extent(stream)
+        if self._leftovers is not None:
+            runs, part = self._leftovers.between(start, stop).by_row_group()
+            return self._blocked(runs.row_group, runs.first, runs.length, part)
         lo = int(np.searchsorted(self._laid, start, side="right")) - 1
         hi = int(np.searchsorted(self._laid, stop, side="left"))
         row_group = self._row_groups[lo:hi]
@@ -122,7 +152,10 @@ class EpochOrder:
             row_group, begin, end = row_group[order], begin[order], end[order]
         elif self.spec.buffer_size is not None and len(row_group):
             row_group, begin, end, part = self._split(row_group, begin, end, np.diff(self._laid[lo : hi + 1]))
-        first, length = self._items_before[row_group] + begin, end - begin
+        return self._blocked(row_group, self.items_before[row_group] + begin, end - begin, part)
+
+    def _blocked(self, row_group: np.ndarray, first: np.ndarray, length: np.ndarray, part: np.ndarray) -> StreamBlocks:
+        """Makes blocks of the segments of a stream; ``part`` numbers the parts, which are never divided."""
         position = ends_of(length)
         segment = np.searchsorted(part, np.arange(part[-1] + 2)) if len(part) else np.zeros(1, np.int64)
         block_segment = segment[self._blocks(ends_of(self._rows(first, length))[segment])]
@@ -188,7 +221,7 @@ class EpochOrder:
 
         Bounds past the row group's end count again from its begin.
         """
-        first, last = self._items_before[row_group : row_group + 2].tolist()
+        first, last = self.items_before[row_group : row_group + 2].tolist()
         pieces = min(_PIECES, last - first)
         words = raw_words(_PIECES + 1, _PIECES_KEY, self.spec.seed, self.epoch, row_group)
         bounds = np.arange(pieces + 1) * (last - first) // pieces + int(words[-1]) % (last - first)
@@ -196,11 +229,11 @@ class EpochOrder:
 
     def _extent(self, stream: int) -> tuple[int, int]:
         """Returns the begin and end of a stream on the axis of all items, row group after row group."""
-        start = int(self._starts[stream])
+        start = int(self.starts[stream])
         return start, start + self.stream_items(stream)
 
     @cached_property
-    def _starts(self) -> np.ndarray:
+    def starts(self) -> np.ndarray:
         """Where each stream begins on the axis of all items (int64). A shuffle lays out the streams in random order.
 
         Otherwise large row groups would come to some streams more often than to others.
@@ -208,7 +241,7 @@ class EpochOrder:
         streams = self.spec.streams
         size, extra = divmod(self._total, streams)
         order = np.arange(streams)
-        if self.spec.buffer_size is not None and not self.spec.shard_first:
+        if self._places_are_random:
             order = permutation(streams, _STREAMS_KEY, self.spec.seed, self.epoch)
         starts = np.empty(streams, np.int64)
         starts[order] = ends_of(size + (order < extra))[:-1]
@@ -234,7 +267,8 @@ class EpochOrder:
         """Returns the permutation of a block's ``count`` items, or ``None`` for storage order."""
         if self.spec.buffer_size is None:
             return None
-        return permutation(count, _BLOCK_KEY, self.spec.seed, self.epoch, stream, block)
+        cuts = (self.cuts,) if self._leftovers is not None else ()
+        return permutation(count, _BLOCK_KEY, self.spec.seed, self.epoch, stream, block, *cuts)
 
     def block_items(self, stream: int, block: int) -> np.ndarray:
         """Returns the items of a block in epoch order (int64 item indices)."""

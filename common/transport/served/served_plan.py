@@ -75,6 +75,13 @@ class ServedPlan(BasePlan):
         return bool(self._said["seed_is_drawn"])
 
     @property
+    def undivided(self) -> str | None:
+        if self.order.shard not in self.stages:
+            return "the server's pipeline has the shard"
+        why: str | None = self._said["undivided"]
+        return why
+
+    @property
     def numbered(self) -> bool:
         return False
 
