@@ -17,6 +17,7 @@ from ..plan.options import Options
 from ..plan.order.quality import shuffle_quality
 from ..plan.plan import BasePlan, Plan
 from ..plan.selection.statistics import column_bytes
+from ..plan.state import shares_read
 from ..schema.element import OutputField
 from ..stages.shard import Shard
 from ..storage.temporary import temporary_directories, temporary_directory
@@ -196,7 +197,9 @@ def _seen(plan: Plan, shard: Shard) -> str:
     fixed = shuffle is None or not shuffle.reshuffle_each_iteration or plan.order.shard_first or bool(plan.order.part)
     over = "the same ones in each" if fixed else "others in the next, and all over epochs"
     seen = f"a rank sees {1 / ranks:.1%} of the rows in an epoch, {over}"
-    common = math.gcd(ranks, streams)  # rank r reads the streams s with s % common == r % common
+    common = math.gcd(ranks, streams)
+    if (shares := shares_read(streams, ranks)) > 1:
+        return f"{seen}; it reads about {shares} shares, because {_misfit(shard, streams, ranks)}"
     own = range(shard.index % common, streams, common)
     if plan.order.part or len(own) > _MOST_BLOCKS:
         return seen
@@ -207,6 +210,13 @@ def _seen(plan: Plan, shard: Shard) -> str:
         return seen
     why = "because ranks share row groups: write smaller ones (parquetry rewrite)"
     return f"{seen}; it reads {shares:.1f} shares, {why}"
+
+
+def _misfit(shard: Shard, streams: int, ranks: int) -> str:
+    """Says why ranks share streams."""
+    if shard.canonical_shards is None:
+        return f"rows are dealt from {streams} streams to {ranks} ranks"
+    return f"canonical_shards={streams} is not a multiple of {ranks} ranks"
 
 
 def _memory(plan: Plan, memory_limit: int) -> list[str]:

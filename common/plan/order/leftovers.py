@@ -34,10 +34,16 @@ class Runs:
     first: np.ndarray
     length: np.ndarray
 
+    @property
+    def items(self) -> int:
+        """The number of items."""
+        return int(self.length.sum())
+
     def between(self, start: int, stop: int) -> Runs:
         """Returns the items ``start`` to ``stop`` (exclusive) of all runs laid end to end."""
         ends = ends_of(self.length)
-        lo, hi = np.searchsorted(ends, start, side="right") - 1, np.searchsorted(ends, stop, side="left")
+        lo = int(np.searchsorted(ends, start, side="right")) - 1
+        hi = int(np.searchsorted(ends, stop, side="left")) if start < stop else lo
         begin = np.maximum(ends[lo:hi], start)
         length = np.minimum(ends[lo + 1 : hi + 1], stop) - begin
         return Runs(row_group=self.row_group[lo:hi], first=self.first[lo:hi] + begin - ends[lo:hi], length=length)
@@ -99,33 +105,39 @@ class Leftovers:
         return self._order.cuts + 1
 
     def between(self, start: int, stop: int) -> Runs:
-        """Returns the items between two places on the axis, stream after stream."""
+        """Returns the items between two places on the axis, stream after stream.
+
+        A part of a stream has its share of the block that was begun, whose items are spread over many row groups, and
+        of the blocks after it.
+        """
         lo = int(np.searchsorted(self._ends, start, side="right")) - 1
         hi = int(np.searchsorted(self._ends, stop, side="left"))
         parts = []
         for stream, begin, end in zip(
             self._streams[lo:hi].tolist(), self._ends[lo:hi].tolist(), self._ends[lo + 1 : hi + 1].tolist(), strict=True
         ):
-            if begin < end:
-                parts.append(self._runs_of(stream).between(max(start, begin) - begin, min(stop, end) - begin))
+            if begin == end:
+                continue
+            begun, fresh = self._runs_of(stream)
+            first, last = max(start, begin) - begin, min(stop, end) - begin
+            begun_first, begun_last = (place * begun.items // (end - begin) for place in (first, last))
+            parts += [begun.between(begun_first, begun_last), fresh.between(first - begun_first, last - begun_last)]
         return _joined(parts)
 
-    def _make_runs(self, stream: int) -> Runs:
-        """Returns what a stream has left. The items of a block that was begun come in storage order."""
+    def _make_runs(self, stream: int) -> tuple[Runs, Runs]:
+        """Returns what a stream has left of the block that was begun, in storage order, and of the blocks after it."""
         plan = self._order.stream(stream)
         taken = int(plan.position[-1]) - int(self._left[stream])
         block = int(np.searchsorted(plan.block_position, taken, side="right")) - 1
-        begun = taken - int(plan.block_position[block])
-        parts = []
-        if begun:
-            items = np.sort(self._order.block_items(stream, block)[begun:])
-            parts.append(self._runs(items))
+        begun = _joined([])
+        if taken > plan.block_position[block]:
+            begun = self._runs(np.sort(self._order.block_items(stream, block)[taken - plan.block_position[block] :]))
             block += 1
         first = plan.block_segment[block]
-        parts.append(
-            Runs(row_group=plan.row_group[first:], first=plan.first[first:], length=np.diff(plan.position[first:]))
-        )
-        return _joined(parts)
+        fresh = Runs(row_group=plan.row_group[first:], first=plan.first[first:], length=np.diff(plan.position[first:]))
+        if self._order.spec.buffer_size is None:  # it is the rest of a row group
+            return _joined([]), _joined([begun, fresh])
+        return begun, fresh
 
     def _runs(self, items: np.ndarray) -> Runs:
         """Returns the runs of ascending items."""

@@ -23,6 +23,7 @@ from parquetry.common.apps.testing import assert_resumable
 from parquetry.common.base.errors import EmptySelectionError, StateError
 from parquetry.common.pipeline.pipeline_iterator import batch_to_numpy
 from parquetry.common.pipeline.step_iterator import StepIterator
+from parquetry.common.plan.state import shares_read
 
 built = built_once([[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
@@ -160,6 +161,8 @@ def check_ranks(
         sharded = rows.shard(number, rank, even=even, canonical_shards=canonical)
         return sharded if passes == 1 else sharded.repeat(passes)
 
+    if any(shares_read(ranks[0], number) > 2 for number in ranks):
+        canonical = canonical or ranks[0]  # otherwise what is left would be cut anew
     shards = canonical or ranks[0]
     alone = [int(row["id"]) for row in of_rank(1, 0, shards)]
     length = len(alone) // passes
