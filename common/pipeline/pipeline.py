@@ -34,8 +34,9 @@ from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, is_iterable, plain
 from ..stages.base import Decision, Stage, listed, stage_from_json, with_streams
 from ..stages.functions import UserFunction
+from ..stages.recut import Recut
 from ..stages.select import Select
-from ..stages.shard import Even, Recut, Shard
+from ..stages.shard import Even, Shard
 from ..stages.take import Take
 from ..storage.files import FileListing
 from ..transport.served.address import ServerAddress

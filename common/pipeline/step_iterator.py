@@ -28,7 +28,7 @@ from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import Element
 from ..stages.base import Decision, Stage
-from ..stages.shard import Recut
+from ..stages.recut import Recut
 from ..transport.open import open_source
 from ..transport.source import StepRequest, StepSource, usable_processors
 from .resumes import ResumeWatch

@@ -16,7 +16,7 @@ from ..base.process.dataclass import dataclass
 from ..base.process.forks import cached_property
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_streams
-from ..stages.shard import Recut
+from ..stages.recut import Recut
 from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_program
 from .items import distinct

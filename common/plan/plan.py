@@ -27,8 +27,9 @@ from ..schema.vocabulary import Vocabulary
 from ..stages.base import Decision, Stage, drawn_seed, with_seed, with_streams
 from ..stages.columns import ResolveFields
 from ..stages.measure import Measure
+from ..stages.recut import Recut
 from ..stages.repeat import Repeat
-from ..stages.shard import Recut, Shard
+from ..stages.shard import Shard
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, casts_in_file, declared_as
 from .items import RowItems, by_block, distinct

@@ -19,7 +19,7 @@ from ..base.errors import ParquetryError, StateError
 from ..base.process.dataclass import dataclass
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
-from ..stages.shard import MOST_CUTS, Recut
+from ..stages.recut import MOST_CUTS, Recut
 from .mixed_plan import MixedPlan
 from .order.cursor import Cursor, Origin, SkipState
 from .plan import BasePlan

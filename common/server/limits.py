@@ -124,6 +124,7 @@ class ClientLimits(PlainFields):
             ):
                 for name in bounded:
                     _check_numbers(verb, name, part.get(name), most)
+            _check_numbers(verb, "recut", _streams_of(part.get("recut")), self.max_shards)
             for name in _NAMES:
                 for text in set(_texts(part.get(name))).difference(names):
                     _check_name(verb, text)
@@ -222,6 +223,14 @@ def _check_numbers(verb: str, name: str, value: object, most: int) -> None:
                 f"{verb}: expected {name} of at most {most:,} from a client, got {_short(number)}. "
                 "Start the server with a higher limit if you need more."
             )
+
+
+def _streams_of(recut: object) -> list[object]:
+    """Returns the numbers of streams in the JSON of a `Recut`."""
+    if not isinstance(recut, dict):
+        return []
+    cuts = recut.get("cuts")
+    return [recut.get("streams"), *(cut[-1] for cut in cuts or () if isinstance(cut, list) and cut)]
 
 
 def _texts(value: object) -> Iterator[str]:

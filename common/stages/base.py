@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,9 +31,7 @@ from .columns import Columns, ResolveFields
 from .functions import UserFunction
 from .names import stored_names
 from .predicates.column_predicates import ColumnPredicate, predicate_from_json
-
-if TYPE_CHECKING:
-    from .shard import Recut
+from .recut import Recut
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Iterable[str | UnischemaField]

@@ -107,6 +107,16 @@ class EpochOrder:
         return 0 if self._leftovers is None else self._leftovers.cuts
 
     @property
+    def num_streams(self) -> int:
+        """The number of streams."""
+        return self.spec.streams
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the items of blocks are permuted."""
+        return self.spec.buffer_size is not None
+
+    @property
     def total(self) -> int:
         """The number of distinct items."""
         return self._total

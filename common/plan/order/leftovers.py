@@ -8,16 +8,47 @@ the output is the items between two places on the axis. Nothing else matters, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...base.process.dataclass import dataclass
 from ...schema.ragged import ends_of
 
-if TYPE_CHECKING:  # it makes its streams of leftovers
-    from .epoch import EpochOrder
+
+class Order(Protocol):
+    """The part of an `EpochOrder` that `Leftovers` uses, which that class makes streams of."""
+
+    items_before: np.ndarray
+
+    @property
+    def num_streams(self) -> int:
+        """The number of streams."""
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the items of blocks are permuted."""
+
+    @property
+    def total(self) -> int:
+        """The number of distinct items."""
+
+    @property
+    def cuts(self) -> int:
+        """How often what was left of the epoch was cut anew."""
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each stream begins on the axis of all items (int64)."""
+
+    @property
+    def stream(self) -> Callable[[int], Any]:
+        """Returns the `StreamBlocks` of a stream."""
+
+    def block_items(self, stream: int, block: int) -> np.ndarray:
+        """Returns the items of a block in epoch order (int64 item indices)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +118,10 @@ class Leftovers:
         rows: the number of rows that all ranks together took of it.
     """
 
-    def __init__(self, order: EpochOrder, rows: int) -> None:
+    def __init__(self, order: Order, rows: int) -> None:
         self._order = order
         self._streams = np.argsort(order.starts, kind="stable")  # neighbors share row groups
-        self._left = items_left(order.total, order.spec.streams, rows)
+        self._left = items_left(order.total, order.num_streams, rows)
         self._ends = ends_of(self._left[self._streams])
         self._runs_of = lru_cache(maxsize=8)(self._make_runs)
 
@@ -135,7 +166,7 @@ class Leftovers:
             block += 1
         first = plan.block_segment[block]
         fresh = Runs(row_group=plan.row_group[first:], first=plan.first[first:], length=np.diff(plan.position[first:]))
-        if self._order.spec.buffer_size is None:  # it is the rest of a row group
+        if not self._order.is_shuffled:  # it is the rest of a row group
             return _joined([]), _joined([begun, fresh])
         return begun, fresh
 

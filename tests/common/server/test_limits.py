@@ -52,7 +52,7 @@ NEED_NO_LIMIT = {
 
 
 def test_every_parameter_that_a_client_may_send_has_a_limit_or_needs_none() -> None:
-    limited = {*limits._SHARDS, *limits._BATCHES, *limits._ROWS, *limits._NAMES, *limits._PATTERNS}
+    limited = {*limits._SHARDS, *limits._BATCHES, *limits._ROWS, *limits._NAMES, *limits._PATTERNS, "recut"}
     sent = {name for verb in sendable_verbs() for name in hints_of(kinds()[verb])}
     assert sent - limited == NEED_NO_LIMIT
 
@@ -62,6 +62,7 @@ def test_every_parameter_that_a_client_may_send_has_a_limit_or_needs_none() -> N
     [
         ([{"verb": "shard", "num_shards": 2**40, "index": 0}], "shard: expected num_shards of at most 65,536"),
         ([{"verb": "shard", "num_shards": 2, "index": 0, "canonical_shards": 2**40}], "canonical_shards of at most"),
+        ([{"verb": "shard", "num_shards": 2, "index": 0, "recut": {"cuts": [[8, 2**40]]}}], "recut of at most"),
         ([{"verb": "batch", "batch_size": 2**30}], "batch: expected batch_size of at most 1,048,576"),
         ([{"verb": "bucket", "field": "id", "boundaries": [3], "batch_sizes": [1, 2**30]}], "batch_sizes of at most"),
         ([{"verb": "take", "count": 10**30}], "take: expected count of at most"),

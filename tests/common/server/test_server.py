@@ -100,6 +100,21 @@ def test_a_state_resumes_with_another_number_of_ranks(built: Built) -> None:
         assert elements(served) == elements(own)
 
 
+def test_ranks_of_a_server_cut_anew_what_is_left(built: Built) -> None:
+    pipeline = built.pipeline("id").shuffle(30, seed=3).batch(4)
+    with serve(pipeline) as server:
+        begun = iter(with_added(pipeline, [Shard(4, 0)]))
+        next(begun)
+        for rank in range(3):
+            served = iter(Pipeline(address=server.address).shard(3, rank))
+            own = iter(with_added(pipeline, [Shard(3, rank)]))
+            for iterator in (served, own):
+                iterator.load_state_dict(begun.state_dict())
+            assert served.state_dict() == own.state_dict()
+            assert own.state_dict()["cuts"] == [[16, 3]]
+            assert elements(served) == elements(own)
+
+
 def test_a_drawn_seed_travels_in_the_state(built: Built) -> None:
     first, second = (built.pipeline("id").shuffle(30).batch(4) for _ in range(2))
     own = iter(first)
