@@ -1,4 +1,4 @@
-"""How the cost of filters grows: ``python -m benchmarks.growth``.
+"""How the cost of filters, and of other numbers of ranks, grows: ``python -m benchmarks.growth``.
 
 Prints, for each kind of work at three sizes, its cost, that of the comparison, their ratio, and the exponent of the
 cost: 1 if the cost grows as the size does, 0 if it does not grow. Costs are processor seconds, or counts of reads.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -25,7 +26,9 @@ import pyarrow.parquet as pq
 from parquetry.common import Pipeline
 from parquetry.common.engine.read.fetch import Fetcher
 from parquetry.common.parquet import footers
+from parquetry.common.plan.order.cursor import Cursor
 from parquetry.common.plan.selection import conditions
+from parquetry.common.plan.state import state_of
 
 GROUP_ROWS = 4096
 
@@ -155,11 +158,32 @@ def partitions(folder: Path, files: int) -> Cost:
     return Cost(size=files, cost=counts.footers, other=1)
 
 
+def resumed_ranks(folder: Path, ranks: int) -> Cost:
+    """Row groups that a rank reads after one of the ranks was lost in the middle of an epoch, and its share."""
+    row_groups = 512
+    rows = Pipeline(written(folder, row_groups, 512), executor="threads").shuffle(512, seed=1)
+    state = state_of(rows.shard(ranks, 0).plan(), Cursor(start=row_groups * 512 // (2 * ranks))).to_json()
+    iterator = iter(rows.shard(ranks - 1, 0)).load_state_dict(state)
+    read: set[int] = set()
+    fetch = Fetcher.fetch
+
+    def fetching(fetcher: Fetcher, row_group: int, *arguments: Any) -> Any:
+        read.add(row_group)
+        return fetch(fetcher, row_group, *arguments)
+
+    with mock.patch.object(Fetcher, "fetch", fetching):
+        assert sum(1 for _ in iterator) > 0
+    return Cost(size=ranks, cost=len(read), other=row_groups / (ranks - 1))
+
+
 KINDS = {
     "values of isin": Kind(size="values", cost="s, Arrow", measure=members, sizes=(1_000, 27_000, 735_000)),
     "row groups of isin": Kind(size="row groups", cost="s, Arrow", measure=groups_of_members, sizes=(32, 256, 2_048)),
     "filters": Kind(size="filters", cost="reads, joined by &", measure=filters, sizes=(2, 10, 50)),
     "partitions": Kind(size="files", cost="footers, files that match", measure=partitions, sizes=(30, 300, 3_000)),
+    "ranks": Kind(
+        size="ranks before one was lost", cost="row groups, a share", measure=resumed_ranks, sizes=(8, 64, 256)
+    ),
 }
 
 

@@ -198,8 +198,8 @@ def _seen(plan: Plan, shard: Shard) -> str:
     over = "the same ones in each" if fixed else "others in the next, and all over epochs"
     seen = f"a rank sees {1 / ranks:.1%} of the rows in an epoch, {over}"
     common = math.gcd(ranks, streams)
-    if (shares := shares_read(streams, ranks)) > 1:
-        return f"{seen}; it reads about {shares} shares, because {_misfit(shard, streams, ranks)}"
+    if (times := shares_read(streams, ranks)) > 1:
+        return f"{seen}; it reads about {times} shares, because {_misfit(shard, streams, ranks)}"
     own = range(shard.index % common, streams, common)
     if plan.order.part or len(own) > _MOST_BLOCKS:
         return seen

@@ -22,6 +22,11 @@ def test_reads_do_not_grow_with_the_number_of_filters(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_a_rank_reads_its_share_when_one_of_several_is_lost(tmp_path: Path) -> None:
+    assert all(each.cost <= 2 * each.other + 4 for each in measure(KINDS["ranks"], tmp_path))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("values", [10, 20_000, 200_000])
 def test_sets_are_built_for_at_least_as_many_rows_as_they_have_values(
     tmp_path: Path, values: int, monkeypatch: pytest.MonkeyPatch

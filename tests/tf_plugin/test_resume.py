@@ -165,8 +165,12 @@ def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(built
     ranks = [rank(4, index) for index in range(4)]
     taken = [int(row["id"]) for one in ranks for row in itertools.islice(one, 2)]
     state = ranks[0].state_dict(2)
-    left = [int(row["id"]) for index in range(3) for row in rank(3, index).load_state_dict(state)]
-    assert sorted(taken + left) == [row["id"] for row in built.plain]
+    others = [rank(3, index).load_state_dict(state) for index in range(3)]
+    left = [[int(row["id"]) for row in other] for other in others]
+    assert sorted(itertools.chain(taken, *left)) == [row["id"] for row in built.plain]
+    assert others[2].state_dict(1)["cuts"] == [[8, 3]]
+    again = rank(3, 2).load_state_dict(others[2].state_dict(1))
+    assert [int(row["id"]) for row in again] == left[2][1:]
 
 
 def test_a_loop_that_counts_its_steps_finishes_a_resumed_epoch_without_reading_ahead(

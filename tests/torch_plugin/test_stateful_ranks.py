@@ -14,7 +14,10 @@ from parquetry.torch_plugin import ParquetIterable, rank_state
 
 ROWS, BATCH, STOP = 120, 5, 4
 built = built_once([[20, 13], [7, 20], [30, 30]])
-CASES = [(1, 0, 2), (2, 0, 1), (1, 1, 2), (2, 2, 1), pytest.param(2, 2, 4, marks=pytest.mark.slow)]
+CASES = [
+    *((1, 0, 2), (2, 0, 1), (1, 1, 2), (2, 2, 1), (3, 0, 4), (3, 2, 4)),
+    pytest.param(2, 2, 4, marks=pytest.mark.slow),
+]
 """Ranks before, loader workers, ranks after."""
 
 

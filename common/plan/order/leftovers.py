@@ -107,7 +107,8 @@ def items_left(items: int, streams: int, rows: int) -> np.ndarray:
     stream = np.arange(streams)
     size, extra = divmod(items, streams)
     taken = (rows - stream + streams - 1) // streams
-    return np.maximum(size + (stream < extra) - taken, 0)
+    left: np.ndarray = np.maximum(size + (stream < extra) - taken, 0)
+    return left
 
 
 class Leftovers:
