@@ -190,7 +190,8 @@ class ElementIterator(Generic[ElementT]):
         """
         if not self.begun:
             self.begun = True
-            self._relay = plan.join(self._steps.cursor, self.state_dict)
+            own = replace(plan, messages=plan.messages.of(self._steps.pipeline))  # with the streams of a state
+            self._relay = own.join(self._steps.cursor, self.state_dict)
         batch = None if self._relay is None else self._relay.take()
         if batch is not None:
             self.progress.consumed += 1

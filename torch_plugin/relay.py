@@ -95,6 +95,10 @@ class Messages:
         self._pipeline = pipeline
         self._counters = counters
 
+    def of(self, pipeline: Pipeline) -> Messages:
+        """Returns the messages of the batches of another pipeline."""
+        return Messages(pipeline, self._counters)
+
     def open(self, cursor: Cursor, workers: int) -> StepIterator[Pipeline]:
         """Returns an iterator over the messages from ``cursor``, made by as many threads as the workers would have."""
         pipeline = self._pipeline.with_options(workers=(self._pipeline.workers or 1) * workers)
