@@ -370,7 +370,8 @@ class ParquetIterable(IterableCarrier, LoaderAware, IterableDataset[ElementT]):
             raise StateError(f"state_after: expected a number of elements >= 0, got {elements}.")
         state = {**begun, "consumed": begun["consumed"] + operator.index(elements)}
         if plan.hashes is None:  # otherwise the server has the plan
-            check_position(plan if self._begun is None else self._begun.pipeline.plan(), read_state(state))
+            at = read_state(state)
+            check_position(plan_at(plan, at) if self._begun is None else self._begun.pipeline.plan(), at)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:

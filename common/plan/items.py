@@ -32,8 +32,6 @@ class RowItems:
 
     differ = False
     """Whether each epoch has different items, even without a shuffle."""
-    divisible = True
-    """Whether what is left of an epoch can be cut into other streams."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection

@@ -636,7 +636,8 @@ class Plan(BasePlan):
     def undivided(self) -> str | None:
         if self.order.shard is not None and self.order.shard.canonical_shards is not None:
             return "canonical_shards is given, so global batches stay what they are"
-        return None if self.items.divisible else f"the items of {self.order.join.verb}() span rows"  # type: ignore[union-attr]  # a stage joins them
+        join = self.order.join
+        return f"the items of {join.verb}() span rows" if join is not None and join.spans_rows else None
 
     @property
     def recut(self) -> Recut | None:

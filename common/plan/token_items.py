@@ -28,8 +28,6 @@ class TokenItems(RowItems):
         padded: whether the remainder becomes a padded item; otherwise it is left out.
     """
 
-    divisible = False  # a row may be in several items, and which one ends without a separator depends on the order
-
     def __init__(self, selection: Selection, length: int, *, separated: bool, padded: bool) -> None:
         super().__init__(selection)
         assert selection.measured is not None

@@ -75,6 +75,7 @@ class Stage(PlainFields):
         resizes: whether it scales images.
         keeps_values: whether it only chooses, names or reads fields, and leaves the work on values to other stages.
         selects: whether it only chooses stored fields or rows, so that a copy of these has the same elements.
+        spans_rows: whether its items begin and end inside rows, so that what is left of them cannot be cut anew.
         keeps_first: whether it keeps the first items, whichever those are, up to a number.
     """
 
@@ -88,6 +89,7 @@ class Stage(PlainFields):
     resizes: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = False
     selects: ClassVar[bool] = False
+    spans_rows: ClassVar[bool] = False
     keeps_first: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:

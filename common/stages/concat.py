@@ -25,6 +25,7 @@ class Concat(TokenStage):
     """
 
     verb: ClassVar[str] = "concat"
+    spans_rows: ClassVar[bool] = True
     length: int
     fields: tuple[StoredName, ...]
     separator: Any = None
