@@ -246,3 +246,28 @@ def test_a_resumed_rank_reads_two_shares_at_most(tmp_path: Any, before: int, aft
         with mock.patch.object(Fetcher, "fetch", counting):
             assert ids_of(iter(rows.shard(after, rank)).load_state_dict(state))
         assert sum(read.values()) <= 2 * row_groups / after + 4
+
+
+def test_packed_items_come_once_on_numbers_of_ranks_that_do_not_fit(tmp_path: Any) -> None:
+    lengths = np.random.default_rng(0).integers(1, 5, 2000)
+    codes = [[number + 1] * int(length) for number, length in enumerate(lengths)]
+    pq.write_table(pa.table({"codes": codes}), tmp_path / "0.parquet", row_group_size=20)
+
+    def rank(number: int, index: int) -> Pipeline:
+        packed = Pipeline(str(tmp_path), executor="threads").shuffle(40, seed=1).pack_rows(8, "codes")
+        return packed.shard(number, index, even="none")
+
+    def items(elements: Any) -> list[tuple[int, ...]]:
+        return [tuple(element["codes"].tolist()) for element in elements]
+
+    state: Any = None
+    taken: list[tuple[int, ...]] = []
+    for number, most in ((5, 30), (4, 7), (3, None)):
+        iterators = [iter(rank(number, index)) for index in range(number)]
+        for iterator in iterators:
+            if state is not None:
+                iterator.load_state_dict(state)
+            taken += items(itertools.islice(iterator, most))
+        state = iterators[0].state_dict()
+    assert state["cuts"] == [[150, 4], [178, 3]]
+    assert Counter(taken) == Counter(item for index in range(5) for item in items(rank(5, index)))
