@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -28,19 +27,17 @@ from ..parquet.int96 import bytes_footer, decode_int96
 from ..parquet.native_decode import read_by_core
 from ..parquet.nested import as_stored
 from ..parquet.value_bounds import chunks_of, expanded_bytes, most_bytes, slice_rows, values_in_pages
-from ..storage.chunk_ranges import ChunkFile, Range, chunk_ranges, fetch_ranges
-from ..storage.retries import is_local, retry_if_damaged, with_retries
+from ..storage.chunk_ranges import ChunkFile
+from ..storage.retries import is_local, retry_if_damaged
 from ..storage.store_answers import StoreError
 from ..storage.stores import without_subtrees
-from ..storage.temporary import TemporaryBuffer
 from .row_groups import StoredFiles, describe_row_group, most_bytes_of_many
+from .store_reads import RowGroupRun, download_chunks, fetch_chunks
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
 """The exceptions that pyarrow raises for damaged files."""
 _SLICE_BUFFER_BYTES = 1 << 18
 _BITS = 8  # per byte
-_PIECE_BYTES = 4 << 20
-_PIECES_AT_ONCE = 8
 _SLICE_ROWS = 1 << 16
 _MOST_GROWTH = 1000  # of large columns, from the file to memory
 _MOST_FITTING = 1 << 16  # of row groups and columns that were read last
@@ -54,15 +51,18 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSize:
-    """How much of a row group is read at once.
+    """How much is read at once.
 
     Attributes:
-        slice_bytes: about how much a slice takes; ``None`` for all rows at once.
+        slice_bytes: about how much a slice of a row group takes; ``None`` for all rows at once.
         room_bytes: the memory for all rows; ``None`` = no limit.
+        run: the row groups that are fetched from a store in the same requests; ``None`` = each by itself. Slices are
+            always fetched by themselves.
     """
 
     slice_bytes: int | None = None
     room_bytes: int | None = None
+    run: RowGroupRun | None = None
 
 
 WHOLE = ReadSize()
@@ -80,7 +80,9 @@ def read_parts(
     """Reads some columns of one row group by `read_slices` or `read_group`. Yields tables and their numbers of rows."""
     if size.slice_bytes is not None:
         return read_slices(dataset, row_group, choose, slice_bytes=size.slice_bytes, advice=advice)
-    table = read_group(dataset, row_group, choose, pre_buffer=pre_buffer, advice=advice, room_bytes=size.room_bytes)
+    table = read_group(
+        dataset, row_group, choose, pre_buffer=pre_buffer, advice=advice, room_bytes=size.room_bytes, run=size.run
+    )
     return [(int(dataset.row_groups.rows[row_group]), table)]
 
 
@@ -92,6 +94,7 @@ def read_group(
     pre_buffer: bool,
     advice: str,
     room_bytes: int | None = None,
+    run: RowGroupRun | None = None,
     **options: Any,
 ) -> pa.Table:
     """Reads some columns of one row group.
@@ -101,6 +104,7 @@ def read_group(
         pre_buffer: whether Arrow fetches all columns of a local file at once.
         advice: tells the user what to do about an unreadable file; ends the error message.
         room_bytes: the memory for the columns; ``None`` = no limit.
+        run: as in `ReadSize`.
         options: passed to ``pyarrow.parquet.ParquetFile``.
 
     Raises:
@@ -111,7 +115,7 @@ def read_group(
     place = describe_row_group(dataset, row_group)
 
     def read() -> pa.Table:
-        with _opened_group(dataset, row_group, choose, advice, options) as opened:
+        with _opened_group(dataset, row_group, choose, advice, options, run=run) as opened:
             if room_bytes is not None and _size_of(opened, opened.columns, room_bytes) > room_bytes:
                 raise TooLargeError
             table = _read_table(dataset, opened, place)
@@ -276,6 +280,7 @@ def _opened_group(
     options: dict[str, Any],
     *,
     on_disk: bool = False,
+    run: RowGroupRun | None = None,
 ) -> Iterator[_OpenGroup]:
     """Yields an open row group.
 
@@ -283,6 +288,7 @@ def _opened_group(
 
     Args:
         on_disk: whether column chunks from a store are kept in a temporary file instead of in memory.
+        run: as in `ReadSize`.
     """
     file = int(dataset.row_groups.file[row_group])
     place = describe_row_group(dataset, row_group)
@@ -305,8 +311,12 @@ def _opened_group(
             )
             names = opened.columns = opened.file_columns.with_whole_extensions(choose(opened.file_columns.stored))
             if chunks is not None:
-                fetch = _download_chunks if on_disk else _fetch_chunks
-                fetch(dataset, row_group, names, chunks)
+                held = (
+                    download_chunks(dataset, row_group, names)
+                    if on_disk
+                    else fetch_chunks(dataset, row_group, names, run)
+                )
+                chunks.hold(*held)
             if dataset.verify == "always":
                 require_checksums(source, footer, group, opened.file_columns.numbers(names), place)
             try:
@@ -383,47 +393,6 @@ def _size_of(opened: _OpenGroup, columns: Sequence[str], enough: int, *, by_page
         rest = enough - total
         total += most_bytes(opened.source, opened.reader, opened.group, leaves, enough=rest, by_pages=by_pages)
     return int(total)
-
-
-def _fetch_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
-    """Fetches the column chunks of the given columns from a store."""
-    ranges = fetched_ranges(dataset, row_group, columns)
-    chunks.hold(ranges, _fetch_bytes(dataset, row_group, ranges))
-
-
-def _download_chunks(dataset: StoredFiles, row_group: int, columns: Sequence[str], chunks: ChunkFile) -> None:
-    """As `_fetch_chunks`, but a few pieces at a time, into a temporary file."""
-    ranges = fetched_ranges(dataset, row_group, columns)
-    pieces = [
-        (begin, min(begin + _PIECE_BYTES, end)) for first, end in ranges for begin in range(first, end, _PIECE_BYTES)
-    ]
-    kept = TemporaryBuffer()
-    try:
-        for number in range(0, len(pieces), _PIECES_AT_ONCE):
-            for piece in _fetch_bytes(dataset, row_group, pieces[number : number + _PIECES_AT_ONCE]):
-                kept.append(piece)
-        content = memoryview(kept.mapped() or b"")
-    finally:
-        kept.close()
-    ends = np.cumsum([end - first for first, end in ranges]).tolist()
-    chunks.hold(ranges, [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])
-
-
-def fetched_ranges(dataset: StoredFiles, row_group: int, columns: Sequence[str]) -> list[Range]:
-    """Returns the ranges that are fetched from a store for the given columns of a row group."""
-    footer, group = dataset.group_footer(row_group)
-    file = dataset.files[int(dataset.row_groups.file[row_group])]
-    return chunk_ranges(footer, group, file_columns(file.version.key, footer).numbers(columns), file.size_bytes)
-
-
-def _fetch_bytes(dataset: StoredFiles, row_group: int, ranges: Sequence[Range]) -> list[bytes]:
-    file = int(dataset.row_groups.file[row_group])
-
-    def fetch() -> list[bytes]:
-        return fetch_ranges(lambda: dataset.open(file, ranges=True), ranges)
-
-    size = sum(end - first for first, end in ranges)
-    return with_retries(dataset.filesystem, fetch, describe_row_group(dataset, row_group), size_bytes=size)
 
 
 def check_counts(table: pa.Table, rows: int, place: str) -> None:

@@ -1,9 +1,7 @@
-"""Fetches the column chunks of a row group from a store in few requests.
+"""Fetches the column chunks of row groups from a store in few requests.
 
 Each request to an object store costs tens of milliseconds, so chunks that lie close together are fetched as one range,
-along with the bytes between them. If more than two ranges are left, the closest ones are joined across larger gaps, as
-long as the bytes between them cost less than the requests. Arrow then reads the chunks from memory, through a
-`ChunkFile`.
+along with the bytes between them (`joined`). Arrow then reads the chunks from memory, through a `ChunkFile`.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,16 +18,14 @@ import pyarrow.parquet as pq
 from ..base.progress import thread_pool
 from .request_slots import held_here, spare_slots, using
 
+SMALL_GAP_BYTES = 64 << 10
+"""A gap that costs less than a request even if other requests hide its latency: in processor time on both sides."""
 MOST_GAP_BYTES = 1 << 20
-"""Chunks at most this far apart are fetched together: one more request takes longer than the bytes between them."""
-FEW_RANGES = 2
-"""This many requests per row group are always fine. If there are more ranges, some are joined across larger gaps."""
-MOST_WIDE_GAP_BYTES = 4 << 20
-"""The largest of these gaps: a connection of 100 MB/s transfers as much in the 40 ms that a request takes."""
-MOST_WASTED_BYTES = 8 << 20
-"""The most bytes that the gaps of a row group may add up to. More would be slower, even if a request takes 100 ms,
-because several requests run at once.
+"""The largest gap that costs less than a request: what a connection of 100 MB/s transfers in the 10 ms of a store
+nearby. Stores take longer, but they answer several requests at once.
 """
+MOST_GAP_SHARE = 0.5
+"""The most that gaps may add up to, if not all of them are small, as a share of the bytes that are asked for."""
 MOST_RANGE_BYTES = 64 << 20
 """The largest range to join chunks to. Several requests at once are faster than one larger request."""
 _MOST_REQUESTS_AT_ONCE = 8
@@ -40,7 +36,7 @@ Range = tuple[int, int]
 
 
 def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], file_bytes: int) -> list[Range]:
-    """Returns the ranges (first byte, end) to fetch for the given leaf columns of a row group, ascending."""
+    """Returns the ranges (first byte, end) of the given leaf columns of a row group, in the order of ``columns``."""
     row_group = footer.row_group(group)
     ranges = []
     for number in columns:
@@ -51,50 +47,53 @@ def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], fi
         end = min(first + chunk.total_compressed_size, file_bytes)
         if 0 <= first < end:
             ranges.append((first, end))
-    return [(first, min(end + PADDING_BYTES, file_bytes)) for first, end in few_ranges(coalesced(ranges))]
+    return ranges
 
 
-def coalesced(ranges: Sequence[Range]) -> list[Range]:
-    """Joins ranges that overlap or lie close together.
+def requested_ranges(chunks: Sequence[Range], file_bytes: int) -> list[Range]:
+    """Returns the ranges to request for column chunks of a file, ascending."""
+    return [(first, min(end + PADDING_BYTES, file_bytes)) for first, end in joined(chunks)]
+
+
+def joined(ranges: Sequence[Range]) -> list[Range]:
+    """Joins ranges wherever the bytes between them cost less than another request. Returns them in ascending order.
+
+    Gaps of up to `SMALL_GAP_BYTES` always do. Larger ones, of up to `MOST_GAP_BYTES`, are closed from the smallest on,
+    as long as all of them add up to at most `MOST_GAP_SHARE` of what is asked for.
 
     Example:
-        >>> coalesced([(0, 10), (5_000_000, 5_000_010), (20, 30)])
+        >>> joined([(0, 10), (5_000_000, 5_000_010), (20, 30)])
         [(0, 30), (5000000, 5000010)]
+        >>> joined([(0, 400_000), (500_000, 900_000), (1_700_000, 2_100_000)])
+        [(0, 900000), (1700000, 2100000)]
     """
-    joined: list[Range] = []
+    apart: list[Range] = []
     for first, end in sorted(ranges):
-        if joined:
-            begin, before = joined[-1]
-            near = first - before <= MOST_GAP_BYTES and end - begin <= MOST_RANGE_BYTES
-            if near or first < before:
-                joined[-1] = begin, max(before, end)
-                continue
-        joined.append((first, end))
-    return joined
-
-
-def few_ranges(ranges: Sequence[Range]) -> list[Range]:
-    """Joins ascending ranges across the smallest gaps, until few are left or too many bytes would be wasted.
-
-    Example:
-        >>> few_ranges([(0, 10), (3_000_000, 3_000_010), (5_000_000, 5_000_010)])
-        [(0, 10), (3000000, 5000010)]
-    """
-    gaps = sorted((after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(ranges), 1))
-    joins: set[int] = set()
-    wasted = 0
-    for gap, number in gaps[: max(0, len(ranges) - FEW_RANGES)]:
-        wasted += gap
-        if gap > MOST_WIDE_GAP_BYTES or wasted > MOST_WASTED_BYTES:
-            break
-        joins.add(number)
-    joined: list[Range] = []
-    for number, (first, end) in enumerate(ranges):
-        if number in joins and end - joined[-1][0] <= MOST_RANGE_BYTES:
-            joined[-1] = joined[-1][0], end
+        if apart and first < apart[-1][1]:
+            apart[-1] = apart[-1][0], max(apart[-1][1], end)
         else:
-            joined.append((first, end))
-    return joined
+            apart.append((first, end))
+    result: list[Range] = []
+    most = _largest_gap(apart)
+    for first, end in apart:
+        if result and first - result[-1][1] <= most and end - result[-1][0] <= MOST_RANGE_BYTES:
+            result[-1] = result[-1][0], end
+        else:
+            result.append((first, end))
+    return result
+
+
+def _largest_gap(ranges: Sequence[Range]) -> int:
+    """Returns the largest gap to close between ascending ranges. Gaps of one size are closed together or not at all."""
+    gaps = sorted(after - before for (_, before), (after, _) in pairwise(ranges))
+    left = MOST_GAP_SHARE * sum(end - first for first, end in ranges)
+    largest = SMALL_GAP_BYTES
+    for gap, same in groupby(gaps):
+        left -= gap * len([*same])
+        if gap > SMALL_GAP_BYTES and (left < 0 or gap > MOST_GAP_BYTES):
+            break
+        largest = max(largest, gap)
+    return largest
 
 
 def fetch_ranges(opened: Callable[[], AbstractContextManager[pa.NativeFile]], ranges: Sequence[Range]) -> list[bytes]:

@@ -18,7 +18,7 @@ from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.storage import chunk_ranges
-from parquetry.common.storage.chunk_ranges import ChunkFile, coalesced, fetch_ranges, few_ranges
+from parquetry.common.storage.chunk_ranges import ChunkFile, fetch_ranges, joined, requested_ranges
 
 COLUMNS, ROW_GROUPS, ROWS = 22, 3, 500
 
@@ -63,7 +63,8 @@ class CountingStore(Store):
 def test_each_row_group_is_fetched_in_few_requests(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: list[str] | None, gap: int
 ) -> None:
-    monkeypatch.setattr(chunk_ranges, "MOST_GAP_BYTES", gap)
+    for name in ("SMALL_GAP_BYTES", "MOST_GAP_BYTES"):
+        monkeypatch.setattr(chunk_ranges, name, gap)
     store = CountingStore(name=str(tmp_path), says="tag")
     store.put_file_bytes("data/part.parquet", stored.read_bytes())
     local = Pipeline(str(stored), fields).batch(100)
@@ -121,25 +122,31 @@ def test_no_block_is_read_ahead(stored: Path, tmp_path: Path, kind: type[Buffere
 
 @given(
     ranges=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60)).map(lambda pair: (pair[0], sum(pair)))),
-    gap=st.integers(0, 30),
+    small=st.integers(0, 30),
+    gap=st.integers(0, 60),
     most=st.integers(1, 200),
 )
 def test_joined_ranges_cover_what_was_asked_for_and_little_else(
-    ranges: list[tuple[int, int]], gap: int, most: int
+    ranges: list[tuple[int, int]], small: int, gap: int, most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_ranges, "SMALL_GAP_BYTES", small)
         patch.setattr(chunk_ranges, "MOST_GAP_BYTES", gap)
         patch.setattr(chunk_ranges, "MOST_RANGE_BYTES", most)
-        joined = coalesced(ranges)
-    assert joined == sorted(joined)
+        requests = joined(ranges)
+    assert requests == sorted(requests)
     for first, end in ranges:
-        assert any(begin <= first and end <= stop for begin, stop in joined)
-    wanted = {byte for first, end in ranges for byte in range(first, end)}
-    for begin, stop in joined:
-        missing = 0
+        assert any(begin <= first and end <= stop for begin, stop in requests)
+    needed = {byte for first, end in ranges for byte in range(first, end)}
+    longest = 0
+    for begin, stop in requests:
+        gap_bytes = 0
         for byte in range(begin, stop):
-            missing = 0 if byte in wanted else missing + 1
-            assert missing <= gap
+            gap_bytes = 0 if byte in needed else gap_bytes + 1
+            longest = max(longest, gap_bytes)
+    fetched = sum(stop - begin for begin, stop in requests)
+    assert longest <= max(small, gap)
+    assert longest <= small or fetched <= 1.5 * len(needed)
 
 
 def test_several_ranges_come_from_a_native_file_in_order(tmp_path: Path) -> None:
@@ -155,26 +162,30 @@ def test_several_ranges_come_from_a_native_file_in_order(tmp_path: Path) -> None
         fetch_ranges(opened, [(9999, 10_001)])
 
 
-MB = 1 << 20
+KB = 1 << 10
 
 
 @pytest.mark.parametrize(
-    ("begins", "left"),
+    ("chunk_bytes", "gaps", "requests"),
     [
-        ([0, 3, 6, 9], 2),
-        ([*range(0, 40, 2)], 16),  # 4 gaps of 2 MB fill what may be wasted
-        ([0, 40, 84], 3),  # 3 of 22 columns of 4 MB: three requests at once are faster
-        ([0, 40], 2),
-        ([0], 1),
-        ([], 0),
+        (100 * KB, [300 * KB, 300 * KB], 3),  # 3 of 41 columns
+        (100 * KB, [60 * KB, 300 * KB], 2),
+        (5 * KB, [60 * KB] * 9, 1),  # however little is needed, so small gaps cost less than requests
+        (1000 * KB, [700 * KB, 900 * KB], 2),
+        (1000 * KB, [600 * KB, 500 * KB], 1),
+        (1000 * KB, [800 * KB, 800 * KB], 3),  # as many gaps of one size are not closed by chance
+        (9000 * KB, [1100 * KB, 1000 * KB], 2),
+        (100 * KB, [], 1),
     ],
 )
-def test_ranges_are_joined_until_few_are_left_or_too_much_is_wasted(begins: list[int], left: int) -> None:
-    ranges = [(begin * MB, begin * MB + 5000) for begin in begins]
-    joined = few_ranges(ranges)
-    assert len(joined) == left
-    assert sum(end - first for first, end in joined) <= sum(end - first for first, end in ranges) + 8 * MB
-    assert all(any(first <= begin and end <= stop for first, stop in joined) for begin, end in ranges)
+def test_gaps_are_closed_that_cost_less_than_a_request(chunk_bytes: int, gaps: list[int], requests: int) -> None:
+    begins = np.cumsum([0, *(chunk_bytes + gap for gap in gaps)]).tolist()
+    assert len(joined([(begin, begin + chunk_bytes) for begin in begins])) == requests
+
+
+def test_nothing_is_requested_beyond_the_end_of_a_file() -> None:
+    assert requested_ranges([(500_000, 600_000), (4, 10)], 600_000) == [(4, 110), (500_000, 600_000)]
+    assert requested_ranges([], 600_000) == []
 
 
 class WaitingStore(CountingStore):
@@ -198,7 +209,7 @@ class WaitingStore(CountingStore):
 def test_the_ranges_of_an_fsspec_file_are_fetched_at_once(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MOST_GAP_BYTES", "MOST_WASTED_BYTES"):
+    for name in ("SMALL_GAP_BYTES", "MOST_GAP_BYTES"):
         monkeypatch.setattr(chunk_ranges, name, 0)
     store = WaitingStore(name=str(tmp_path), says="tag")
     store.put_file_bytes("data/part.parquet", stored.read_bytes())
