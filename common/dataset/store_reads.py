@@ -27,6 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 RUN_BYTES = 8 << 20
 """The most stored bytes of the row groups of a run. A connection of 100 MB/s needs 80 ms for them, about as long as a
 store takes to answer at all."""
+_FEWER_REQUESTS = 2  # row groups are fetched together if that divides the number of requests by this
 _PIECE_BYTES = 4 << 20
 _PIECES_AT_ONCE = 8
 
@@ -42,8 +43,8 @@ class RowGroupRun:
     """Neighboring row groups of a file, whose column chunks are fetched in the same requests. Thread-safe.
 
     The first one that is read fetches the chunks of all, and each of the others takes its own. Whoever finds none
-    fetches them by itself: if the joined requests failed, or if its chunks were damaged and are read again. So an error
-    always names the row group that cannot be read, and the others are still read.
+    fetches them by itself: if joining saves few requests, if the joined ones failed, or if its chunks were damaged and
+    are read again. So an error always names the row group that cannot be read, and the others are still read.
 
     Args:
         row_groups: their numbers in the dataset, ascending.
@@ -131,8 +132,11 @@ def _file_bytes(dataset: StoredFiles, row_group: int) -> int:
 
 
 def _fetch_run(dataset: StoredFiles, row_groups: Sequence[int], columns: Sequence[str]) -> dict[int, HeldChunks]:
-    """Fetches the chunks of several row groups. Returns those of each, or nothing if the store failed."""
+    """Fetches the chunks of several row groups. Returns those of each, or nothing if each is to be fetched alone."""
     ranges = fetched_ranges(dataset, row_groups, columns)
+    alone = sum(len(fetched_ranges(dataset, [row_group], columns)) for row_group in row_groups)
+    if len(ranges) > alone / _FEWER_REQUESTS:  # as many readers send more of them at once
+        return {}
     try:
         content = _fetch_bytes(dataset, row_groups, ranges, most=FEW_ATTEMPTS)
     except ParquetryError:

@@ -213,6 +213,10 @@ class MixedPlan(BasePlan):
         plan, own = self._plan_of(key)
         return plan.largest_row_group_bytes(own)
 
+    def block_row_groups(self, key: BlockKey) -> list[int]:
+        plan, own = self._plan_of(key)
+        return plan.block_row_groups(own)
+
     def next_block(self, key: BlockKey) -> BlockKey | None:
         plan, own = self._plan_of(key)
         following = plan.next_block(own)

@@ -412,6 +412,10 @@ class BasePlan:
         """Returns about how many bytes the encoded columns of the largest row group of a block take as a whole."""
         raise NotImplementedError
 
+    def block_row_groups(self, key: BlockKey) -> list[int]:
+        """Returns the row groups of a block, ascending. Windows may also need rows of the following ones."""
+        raise NotImplementedError
+
     def next_block(self, key: BlockKey) -> BlockKey | None:
         """Returns the next block in the same stream and epoch, or ``None`` after the last."""
         raise NotImplementedError
@@ -753,6 +757,10 @@ class Plan(BasePlan):
         """Returns about how many bytes the encoded columns of the largest row group of a block take as a whole."""
         shares = self.items.block_shares(self.epoch_order(key.epoch), key)
         return max((self.row_group_bytes(found) for found, _ in shares), default=0)
+
+    def block_row_groups(self, key: BlockKey) -> list[int]:
+        """Returns the row groups of a block, ascending. Windows may also need rows of the following ones."""
+        return [row_group for row_group, _ in self.items.block_shares(self.epoch_order(key.epoch), key)]
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
         """Returns the next block in the same stream and epoch, or ``None`` after the last."""

@@ -55,8 +55,10 @@ def replacing(path: Path, at: int) -> Callable[[str, str], None]:
 
 
 @pytest.mark.parametrize("hides", [set(), {"ETag"}, {"Last-Modified"}], ids=str)
-@pytest.mark.parametrize("at", [1, 3, 6])
-def test_bytes_of_two_versions_are_never_mixed(store: S3Server, tmp_path: Path, at: int, hides: set[str]) -> None:
+@pytest.mark.parametrize(("at", "before"), [(1, 0), (2, 20), (3, 60)])  # requests for 1, 2 and 3 row groups
+def test_bytes_of_two_versions_are_never_mixed(
+    store: S3Server, tmp_path: Path, at: int, before: int, hides: set[str]
+) -> None:
     store.hides = hides
     rows = pipeline(store)
     assert len(rows) == ROWS
@@ -67,7 +69,7 @@ def test_bytes_of_two_versions_are_never_mixed(store: S3Server, tmp_path: Path, 
     ):
         found.extend(int(row["id"]) for row in rows)
     assert found == list(range(len(found)))
-    assert len(found) <= 20 * (at - 1)
+    assert len(found) <= before
 
 
 def test_a_file_that_shrinks_has_changed(store: S3Server, tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_only_the_listing_asks_for_headers_alone(store: S3Server, monkeypatch: p
     assert store.count() == {"HEAD": 1, "GET": 1}  # the listing, and the footer
     for _ in range(2):
         assert [int(row["id"]) for row in rows] == list(range(ROWS))
-    assert store.count() == {"HEAD": 1, "GET": 1 + 2 * ROWS // 20}
+    assert store.count() == {"HEAD": 1, "GET": 1 + 2 * 3}  # for 1, 2 and 3 row groups
 
 
 def test_answers_that_tell_no_version_are_followed_by_a_question(store: S3Server) -> None:

@@ -70,7 +70,7 @@ class ArrowReader:
         """
         row_group, done = request.row_group, request.done
         fields = [field for field in self._stored if field.name not in done]
-        size = ReadSize(room_bytes=request.room_bytes)
+        size = ReadSize(room_bytes=request.room_bytes, run=request.run)
         table, unread_bytes = self._tables.read(row_group, fields, size) if fields else (_NO_COLUMNS, 0)
         rows = range(int(self._dataset.row_groups.rows[row_group])) if request.rows is None else request.rows
         stored = some_rows(table, request.rows)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ...base.memory.arrow_views import as_arrow
 from ...base.process.dataclass import dataclass
+from ...dataset.store_reads import RowGroupRun
 from ...parquet.nested import take_rows
 from .block_layout import ItemOrder, StackedColumns
 from .file_cells import Part
@@ -43,6 +44,7 @@ class ReadRequest:
         done: the fields that need not be read, because another reader has read them.
         order: the order that numbers are put in, if that costs nothing; ``None`` = as stored.
         room_bytes: the memory for the columns; ``None`` = no limit.
+        run: the row groups that are fetched from a store in the same requests; ``None`` = each by itself.
     """
 
     row_group: int
@@ -50,6 +52,7 @@ class ReadRequest:
     done: Container[str] = ()
     order: ItemOrder | None = None
     room_bytes: int | None = None
+    run: RowGroupRun | None = None
 
 
 class ReadResult(NamedTuple):

@@ -22,6 +22,7 @@ from ...base.urls import url_without_secrets
 from ...dataset.arrow_read import ReadSize, TooLargeError
 from ...dataset.dataset import StoredDataset
 from ...dataset.row_groups import describe_row_group
+from ...dataset.store_reads import RUN_BYTES, RowGroupRun
 from ...parquet.native_decode import core_compressions
 from ...plan.plan import BasePlan, Plan
 from ...plan.selection.rows import RowNumbers
@@ -73,6 +74,8 @@ class Fetcher:
         dataset: the dataset that it reads.
         fields: the fields that it reads, in the order of the tables' columns.
         context: how they are read.
+        joins_requests: whether neighboring row groups may be fetched in the same requests: from a store, unless others
+            read them too, or keep them.
     """
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], context: ReadContext = ALONE) -> None:
@@ -101,6 +104,7 @@ class Fetcher:
             readers.append(context.lists)
         chain = partial(ReaderChain, count=len(self.fields))
         self._alone = chain([self._arrow] if self._is_cached else [*readers, CoreReader(dataset, whole), self._arrow])
+        self.joins_requests = dataset.remote and shared is None and not self._is_cached
         self._with_peers = None if shared is None else chain([*readers, arrow(kept(cache=shared, peers=True))])
 
     def lasting_key(self, row_group: int, number: int) -> str | None:
@@ -153,11 +157,40 @@ class Fetcher:
             _warn_of_room(str(error))
         yield self.stored(row_group)
 
-    def fetch(self, row_group: int, rows: RowNumbers | None, order: ItemOrder | None = None) -> RowGroupColumns:
+    def run_lengths(self, row_groups: Sequence[int]) -> list[int]:
+        """Divides row groups that are read together: returns how many of them are fetched in the same requests each.
+
+        Those are neighbors in one file, whose columns take at most `RUN_BYTES` there.
+        """
+        if not self.joins_requests:
+            return [1] * len(row_groups)
+        files, groups = self.dataset.row_groups.file, self.dataset.row_groups.group
+        lengths, run_bytes, before = list[int](), 0, -1
+        for row_group in row_groups:
+            stored_bytes = self.context.stored_bytes(row_group)
+            are_neighbors = (
+                bool(lengths) and files[row_group] == files[before] and groups[row_group] == groups[before] + 1
+            )
+            if are_neighbors and run_bytes + stored_bytes <= RUN_BYTES:
+                lengths[-1] += 1
+            else:
+                lengths.append(1)
+                run_bytes = 0
+            run_bytes, before = run_bytes + stored_bytes, row_group
+        return lengths
+
+    def fetch(
+        self,
+        row_group: int,
+        rows: RowNumbers | None,
+        order: ItemOrder | None = None,
+        run: RowGroupRun | None = None,
+    ) -> RowGroupColumns:
         """Returns the fields' columns for rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Args:
             order: the order that numbers are put in, if that costs nothing; ``None`` = as stored.
+            run: the row groups that are fetched in the same requests; see `run_lengths`.
 
         Raises:
             DatasetError: a file cannot be read. The error names the file and row group.
@@ -166,7 +199,7 @@ class Fetcher:
         """
         total = int(self.dataset.row_groups.rows[row_group])
         some = None if rows is None or len(rows) == total else np.asarray(rows, np.int64)
-        request = ReadRequest(row_group=row_group, rows=some, order=order, room_bytes=self._room_bytes)
+        request = ReadRequest(row_group=row_group, rows=some, order=order, room_bytes=self._room_bytes, run=run)
         stored_bytes, share = self.context.stored_bytes(row_group), self.context.share
         with Reading(), reading():
             small = stored_bytes < _SHARED_BYTES and not self.dataset.remote

@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import field
 from functools import lru_cache, partial
+from itertools import accumulate
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.errors import ELEMENT_ERRORS, PipelineError
 from ...base.metrics.counters import Count, Counters, add, add_time, counter_value
@@ -23,6 +24,7 @@ from ...base.process.dataclass import dataclass
 from ...base.progress import CancelToken
 from ...base.threads import ThreadPool
 from ...dataset.arrow_read import TooLargeError
+from ...dataset.store_reads import RowGroupRun
 from ...plan.draws import BlockKey, BlockRows
 from ...plan.plan import BasePlan
 from ..read.block_layout import ItemOrder
@@ -31,6 +33,10 @@ from ..read.file_cells import RowGroupColumns
 from ..read.large_blocks import BlockColumns, LargeColumns
 from ..steps.source import BlockSlice
 from .jobs import Job
+
+_STORE_DEPTH = 2  # runs ahead for each thread: those that arrived wait for the slowest one before them
+_FIRST_RUN_BLOCKS, _MOST_RUN_BLOCKS = 2, 1 << 10
+_RUNS_IN_MEMORY = 8  # a run takes no larger part of the budget, so that several are read at once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +48,7 @@ class BlockHandle:
         users: the number of jobs that hold it.
         missing: the number of its row groups that are not read yet.
         too_large: the row groups, by place, that are read into temporary files because they do not fit into memory.
+        ends_run: whether no further block was started along with this one.
     """
 
     key: BlockKey
@@ -53,15 +60,32 @@ class BlockHandle:
     missing: int = 0
     large: LargeColumns | None = None
     too_large: list[int] = field(default_factory=list)
+    ends_run: bool = True
+
+
+class _Part(NamedTuple):
+    """A row group of a block, by its place in the block."""
+
+    handle: BlockHandle
+    rows: BlockRows
+    number: int
+
+    @property
+    def row_group(self) -> int:
+        return self.rows.row_groups[self.number]
 
 
 class BlockStore:
     """Loads blocks and keeps them while they are needed.
 
     A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
-    is read ahead. Each time a job has to wait for its block, one more is read ahead from then on, if threads are idle.
-    Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always loaded. A
-    block with a row group larger than the limit is read into temporary files.
+    is read ahead. Each time a job has to wait for its block, twice as many are read ahead from then on, if threads are
+    idle. Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always
+    loaded. A block with a row group larger than the limit is read into temporary files.
+
+    From a store, blocks whose row groups are neighbors in a file are started together, in a run, and their row groups
+    are fetched in the same requests (`Fetcher.run_lengths`). The first run of a stream has at most two blocks, the next
+    one four, and so on: little is read in vain if the consumer stops early. A run counts as one block read ahead.
 
     Args:
         plan: the plan.
@@ -105,8 +129,10 @@ class BlockStore:
         self._handles: OrderedDict[BlockKey, BlockHandle] = OrderedDict()
         self._latest: dict[tuple[int, int], BlockKey] = {}
         self._ahead: dict[tuple[int, int], list[BlockKey]] = {}
+        self._run_blocks: dict[tuple[int, int], int] = {}  # the most of the next run of each stream
         self._threads = threads
-        self._depth = 1  # the number of blocks to read ahead in each stream
+        self._most_depth = threads * (_STORE_DEPTH if any(each.joins_requests for each in fetchers) else 1)
+        self._depth = 1  # the number of runs to read ahead in each stream
         self._lock = Lock()
         self.cancel_token = CancelToken()
         self._closed = False
@@ -128,9 +154,9 @@ class BlockStore:
             stream = draw.key.source, draw.key.stream
             handle = self._handles.get(draw.key)
             if handle is None:
-                handle = self._start(draw.key)
+                (handle,) = self._start([draw.key])
             elif self._latest.get(stream) != draw.key and not handle.future.done():
-                self._depth = min(self._depth + 1, self._threads)  # it was not started early enough
+                self._depth = min(2 * self._depth, self._most_depth)  # it was not started early enough
             handle.users += 1
             handles.append(handle)
             self._latest[stream] = draw.key
@@ -158,21 +184,45 @@ class BlockStore:
         """Starts loading the next blocks of each stream, as far as the budget allows."""
         for stream, key in list(self._latest.items()):
             ahead: list[BlockKey] = []
+            runs = 0
             following = self._plan.next_block(key)
-            while following is not None and len(ahead) < self._depth:
+            while following is not None and (runs < self._depth or following in self._handles):
                 if following not in self._handles:
+                    run = self._run_from(stream, following)
                     busy = ahead and self._reads >= self._threads
-                    if busy or self.loaded_bytes + self._size_of(following)[0] > self._memory_limit:
+                    if busy or self.loaded_bytes + sum(self._size_of(each)[0] for each in run) > self._memory_limit:
                         break
-                    self._start(following)
+                    self._start(run)
+                    self._run_blocks[stream] = min(2 * self._most_blocks(stream), _MOST_RUN_BLOCKS)
                 ahead.append(following)
+                runs += self._handles[following].ends_run
                 following = self._plan.next_block(following)
             self._ahead[stream] = ahead
 
+    def _run_from(self, stream: tuple[int, int], key: BlockKey) -> list[BlockKey]:
+        """Returns a block, and those after it that are started together with it."""
+        run, fetcher = [key], self._fetchers[key.source]
+        if not fetcher.joins_requests:
+            return run
+        most_blocks, most_bytes = self._most_blocks(stream), self._memory_limit // _RUNS_IN_MEMORY
+        row_groups, num_bytes = self._plan.block_row_groups(key), self._size_of(key)[0]
+        while len(run) < most_blocks and (following := self._plan.next_block(run[-1])) is not None:
+            num_bytes += self._size_of(following)[0]
+            row_groups = row_groups + self._plan.block_row_groups(following)
+            if num_bytes > most_bytes or len(fetcher.run_lengths(row_groups)) > 1:
+                break
+            run.append(following)
+        return run
+
+    def _most_blocks(self, stream: tuple[int, int]) -> int:
+        """Returns the most blocks that are started together next in a stream."""
+        return self._run_blocks.get(stream, _FIRST_RUN_BLOCKS)
+
     @property
     def _reads(self) -> int:
-        """The approximate number of row groups that are being read or wait to be read."""
-        return sum(max(handle.missing, 1) for handle in self._handles.values() if not handle.future.done())
+        """The approximate number of row groups that are being read or wait to be read; those of a run count as one."""
+        loading = (handle for handle in self._handles.values() if handle.ends_run and not handle.future.done())
+        return sum(max(handle.missing, 1) for handle in loading)
 
     def close(self) -> None:
         """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
@@ -196,31 +246,58 @@ class BlockStore:
         discard = self._discard
         handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
-    def _start(self, key: BlockKey) -> BlockHandle:
-        handle = BlockHandle(key=key, num_bytes=self._size_of(key)[0], future=Future())
-        self._handles[key] = handle
-        self._pool.submit(self._prepare, handle)
-        return handle
+    def _start(self, keys: Sequence[BlockKey]) -> list[BlockHandle]:
+        """Starts loading consecutive blocks of a stream."""
+        handles = [
+            BlockHandle(key=key, num_bytes=self._size_of(key)[0], future=Future(), ends_run=key == keys[-1])
+            for key in keys
+        ]
+        self._handles.update((handle.key, handle) for handle in handles)
+        self._pool.submit(self._prepare, handles)
+        return handles
 
-    def _prepare(self, handle: BlockHandle) -> None:
-        try:
-            rows = handle.rows = self._plan.block_rows(handle.key)
-            if self._size_of(handle.key)[1] and self._load_large(handle, rows):
-                return
-            handle.parts = [None] * len(rows.row_groups)
-            handle.missing = len(rows.row_groups)
-            for number in range(1, len(rows.row_groups)):
-                self._pool.submit(self._load_part, handle, rows, number)
-        except BaseException as error:  # including a pool that was shut down, when nobody waits for the block
-            _fail(handle.future, error)
+    def _prepare(self, handles: Sequence[BlockHandle]) -> None:
+        parts: list[_Part] = []
+        for handle in handles:
+            try:
+                rows = handle.rows = self._plan.block_rows(handle.key)
+                if self._size_of(handle.key)[1] and self._load_large(handle, rows):
+                    continue
+                handle.parts = [None] * len(rows.row_groups)
+                handle.missing = len(rows.row_groups)
+                parts += [_Part(handle, rows, number) for number in range(len(rows.row_groups))]
+            except BaseException as error:
+                _fail(handle.future, error)
+        if not parts:
             return
-        self._load_part(handle, rows, 0)
+        lengths = self._fetchers[handles[0].key.source].run_lengths([part.row_group for part in parts])
+        ends = list(accumulate(lengths))
+        first, *runs = [parts[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+        for run in runs:
+            self._submit(run, self._load_run, run)
+        self._load_run(first)
 
-    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int) -> None:
+    def _submit(self, parts: Sequence[_Part], call: Callable[..., None], *arguments: Any) -> None:
+        """Starts a call that loads some parts."""
+        try:
+            self._pool.submit(call, *arguments)
+        except BaseException as error:  # the pool was shut down, and nobody waits for the blocks
+            for part in parts:
+                _fail(part.handle.future, error)
+
+    def _load_run(self, parts: Sequence[_Part]) -> None:
+        """Loads row groups that are fetched in the same requests: the first one, which fetches all, then the others."""
+        first, *others = parts
+        run = RowGroupRun([part.row_group for part in parts]) if others else None
+        self._load_part(*first, run)
+        for part in others:
+            self._submit([part], self._load_part, *part, run)
+
+    def _load_part(self, handle: BlockHandle, rows: BlockRows, number: int, run: RowGroupRun | None = None) -> None:
         if self._closed or handle.future.done():
             return
         try:
-            handle.parts[number] = self._fetch(handle.key.source, rows, number)
+            handle.parts[number] = self._fetch(handle.key.source, rows, number, run)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -267,10 +344,10 @@ class BlockStore:
         if not _finish(handle.future, result) and self._discard is not None:
             self._discard(result)
 
-    def _fetch(self, source: int, rows: BlockRows, number: int) -> RowGroupColumns:
+    def _fetch(self, source: int, rows: BlockRows, number: int, run: RowGroupRun | None) -> RowGroupColumns:
         row_group, row_numbers, order = rows.row_groups[number], rows.rows[number], self._order_of(source, rows)
         with self._fetching():
-            return self._fetchers[source].fetch(row_group, row_numbers, order)
+            return self._fetchers[source].fetch(row_group, row_numbers, order, run)
 
     @contextmanager
     def _fetching(self) -> Iterator[None]:

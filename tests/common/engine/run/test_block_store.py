@@ -46,10 +46,15 @@ class Plan:
 class Fetcher:
     """Row groups that arrive once the gate is open."""
 
+    joins_requests = False
+
     def __init__(self, began: Began) -> None:
         self._began = began
 
-    def fetch(self, row_group: int, rows: Any, order: object) -> RowGroupColumns:
+    def run_lengths(self, row_groups: list[int]) -> list[int]:
+        return [1] * len(row_groups)
+
+    def fetch(self, row_group: int, rows: Any, order: object, run: object) -> RowGroupColumns:
         self._began.row_groups.append(row_group)
         self._began.arrived.release()
         assert self._began.gate.wait(PATIENCE_S)
