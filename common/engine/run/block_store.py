@@ -150,12 +150,13 @@ class BlockStore:
     def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
         handles = []
+        missing = dict.fromkeys(draw.key for draw in job.draws if draw.key not in self._handles)
+        for run in self._runs_among(list(missing)):
+            self._start(run)
         for draw in job.draws:
             stream = draw.key.source, draw.key.stream
-            handle = self._handles.get(draw.key)
-            if handle is None:
-                (handle,) = self._start([draw.key])
-            elif self._latest.get(stream) != draw.key and not handle.future.done():
+            handle = self._handles[draw.key]
+            if draw.key not in missing and self._latest.get(stream) != draw.key and not handle.future.done():
                 self._depth = min(2 * self._depth, self._most_depth)  # it was not started early enough
             handle.users += 1
             handles.append(handle)
@@ -214,6 +215,25 @@ class BlockStore:
             run.append(following)
         return run
 
+    def _runs_among(self, keys: Sequence[BlockKey]) -> list[list[BlockKey]]:
+        """Divides blocks that a job needs into those that are started together."""
+        runs: list[list[BlockKey]] = []
+        row_groups: list[int] = []  # of the latest run
+        for key in keys:
+            fetcher = self._fetchers[key.source]
+            if not fetcher.joins_requests:
+                runs.append([key])
+                continue
+            own = self._plan.block_row_groups(key)
+            is_next = bool(runs) and key == runs[-1][-1]._replace(block=runs[-1][-1].block + 1)
+            if is_next and len(fetcher.run_lengths(row_groups + own)) == 1:
+                runs[-1].append(key)
+                row_groups += own
+            else:
+                runs.append([key])
+                row_groups = list(own)
+        return runs
+
     def _most_blocks(self, stream: tuple[int, int]) -> int:
         """Returns the most blocks that are started together next in a stream."""
         return self._run_blocks.get(stream, _FIRST_RUN_BLOCKS)
@@ -246,7 +266,7 @@ class BlockStore:
         discard = self._discard
         handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
-    def _start(self, keys: Sequence[BlockKey]) -> list[BlockHandle]:
+    def _start(self, keys: Sequence[BlockKey]) -> None:
         """Starts loading consecutive blocks of a stream."""
         handles = [
             BlockHandle(key=key, num_bytes=self._size_of(key)[0], future=Future(), ends_run=key == keys[-1])
@@ -254,7 +274,6 @@ class BlockStore:
         ]
         self._handles.update((handle.key, handle) for handle in handles)
         self._pool.submit(self._prepare, handles)
-        return handles
 
     def _prepare(self, handles: Sequence[BlockHandle]) -> None:
         parts: list[_Part] = []

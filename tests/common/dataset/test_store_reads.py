@@ -84,6 +84,17 @@ def test_an_epoch_in_order_joins_ever_more_row_groups_in_a_request(server: S3Ser
     assert fetched <= file.stat().st_size + 6 * PADDING_BYTES
 
 
+def test_a_job_that_needs_several_row_groups_joins_them(server: S3Server, file: Path) -> None:
+    rows = over_http(server).batch(10 * ROWS)
+    assert len(rows) == GROUPS // 10
+    server.log.clear()
+    assert [first for batch in rows for first in batch["id"][::ROWS].tolist()] == list(range(0, GROUPS * ROWS, ROWS))
+    counts = row_groups_of(server, file)
+    assert counts[0] == 10
+    assert sum(counts) == GROUPS
+    assert len(counts) <= 8
+
+
 def test_a_request_for_several_row_groups_is_limited(
     server: S3Server, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
