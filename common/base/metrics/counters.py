@@ -377,7 +377,8 @@ def split_wait(wait_s: float, work: Sequence[float]) -> tuple[float, ...]:
     """Splits a wait into seconds that were due to the store, Parquet, decoding, transforms and hand-over.
 
     Each part is proportional to what its stage did meanwhile. Reading counts as much as making batches waited for it,
-    because it usually runs ahead, and never more than it took. If all stages together took less than the wait, the rest is in no part.
+    because it usually runs ahead, and never more than it took. If all stages together took less than
+    the wait, the rest is in no part.
 
     >>> split_wait(2.0, [0.0, 0.0, 3.0, 1.0, 0.0, 0.0])
     (0.0, 0.0, 1.5, 0.5, 0.0)
