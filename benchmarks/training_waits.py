@@ -137,7 +137,7 @@ def _measure_one(options: argparse.Namespace, case: Case, contender: Contender, 
 
 
 def _median(spans: Sequence[dict[str, Any]], what: str, per: str) -> float:
-    return statistics.median(span[what] / span[per] for span in spans)
+    return float(statistics.median(span[what] / span[per] for span in spans))
 
 
 def table(results: Sequence[Trained]) -> str:
