@@ -19,7 +19,7 @@ from ..plan.plan import BasePlan
 from ..plan.selection.rows import RowNumbers
 
 
-class RowGroupRun(NamedTuple):
+class RunKey(NamedTuple):
     """Consecutive row groups of one source of a mix."""
 
     source: int
@@ -45,16 +45,16 @@ class KeptRowGroups:
         self._columns: LRUCache[tuple[int, int], RowGroupColumns] = LRUCache(
             memory_limit // 2, lambda columns: columns.nbytes
         )
-        self._loaded: LRUCache[RowGroupRun, LoadedRun] = LRUCache(memory_limit // 2, lambda loaded: loaded.num_bytes)
+        self._loaded: LRUCache[RunKey, LoadedRun] = LRUCache(memory_limit // 2, lambda loaded: loaded.num_bytes)
 
-    def load(self, runs: Sequence[RowGroupRun]) -> list[LoadedRun]:
+    def load(self, runs: Sequence[RunKey]) -> list[LoadedRun]:
         """Loads the rows of each run."""
         if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
             return [self._loaded.made(run, partial(self._load, run)) for run in runs]
         counters = counters_here()
         begin = time.perf_counter()
 
-        def load(run: RowGroupRun) -> LoadedRun:
+        def load(run: RunKey) -> LoadedRun:
             if counters is not None:
                 counters.bind()
             return self._loaded.made(run, partial(self._load, run))
@@ -69,7 +69,7 @@ class KeptRowGroups:
         """Bytes in use; loaded rows share memory with the columns."""
         return max(self._columns.size, self._loaded.size)
 
-    def _load(self, run: RowGroupRun) -> LoadedRun:
+    def _load(self, run: RunKey) -> LoadedRun:
         keys = [(run.source, row_group) for row_group in run.row_groups]
         columns = [self._columns.made(key, partial(self._fetch, key)) for key in keys]
         rows = [self._selected_rows(run.source, row_group) for row_group in run.row_groups]

@@ -36,7 +36,7 @@ from ..plan.selection.rows import rows_inside
 from ..schema.element import Element
 from ..transport.source import usable_processors
 from .element_numbers import drawn_numbers, numbers_of
-from .kept_row_groups import KeptRowGroups, LoadedRun, RowGroupRun
+from .kept_row_groups import KeptRowGroups, LoadedRun, RunKey
 from .pipeline_iterator import ElementT
 from .step_iterator import Iterated
 
@@ -238,7 +238,7 @@ class ElementReader(Generic[ElementT]):
             items = np.arange(len(item_rows)) if chosen is None else chosen
             places = items if draw.places is None else draw.places[items]
             yield _Taken(
-                run=RowGroupRun(draw.key.source, block.row_groups[first : last + 1]),
+                run=RunKey(draw.key.source, block.row_groups[first : last + 1]),
                 parts=parts[items] - first,
                 rows=rows_inside(block.rows[first : last + 1], item_rows[items] - starts[first]),
                 places=places,
@@ -284,7 +284,7 @@ class _Taken:
         repeats: as in `BlockSlice`.
     """
 
-    run: RowGroupRun
+    run: RunKey
     parts: np.ndarray
     rows: np.ndarray
     places: np.ndarray

@@ -52,7 +52,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class ItemRuns:
     """Runs of neighboring items, each of one row group.
 
     Attributes:
@@ -70,16 +70,16 @@ class Runs:
         """The number of items."""
         return int(self.length.sum())
 
-    def between(self, start: int, stop: int) -> Runs:
+    def between(self, start: int, stop: int) -> ItemRuns:
         """Returns the items ``start`` to ``stop`` (exclusive) of all runs laid end to end."""
         ends = ends_of(self.length)
         lo = int(np.searchsorted(ends, start, side="right")) - 1
         hi = int(np.searchsorted(ends, stop, side="left")) if start < stop else lo
         begin = np.maximum(ends[lo:hi], start)
         length = np.minimum(ends[lo + 1 : hi + 1], stop) - begin
-        return Runs(row_group=self.row_group[lo:hi], first=self.first[lo:hi] + begin - ends[lo:hi], length=length)
+        return ItemRuns(row_group=self.row_group[lo:hi], first=self.first[lo:hi] + begin - ends[lo:hi], length=length)
 
-    def by_row_group(self) -> tuple[Runs, np.ndarray]:
+    def by_row_group(self) -> tuple[ItemRuns, np.ndarray]:
         """Brings the runs of each row group together, in storage order, and joins those that touch.
 
         Row groups come in the order in which they begin.
@@ -94,7 +94,7 @@ class Runs:
         apart = (first[1:] != (first + length)[:-1]) | (number[1:] != number[:-1])
         head = np.flatnonzero(np.append(len(order) > 0, apart))
         joined = np.add.reduceat(length, head) if len(head) else length
-        return Runs(row_group=row_group[head], first=first[head], length=joined), number[head]
+        return ItemRuns(row_group=row_group[head], first=first[head], length=joined), number[head]
 
 
 def items_left(items: int, streams: int, rows: int) -> np.ndarray:
@@ -136,7 +136,7 @@ class Leftovers:
         """How often the epoch has been cut, together with the cut that is made here."""
         return self._order.cuts + 1
 
-    def between(self, start: int, stop: int) -> Runs:
+    def between(self, start: int, stop: int) -> ItemRuns:
         """Returns the items between two places on the axis, stream after stream.
 
         A part of a stream has its share of the block that was begun, whose items are spread over many row groups, and
@@ -156,7 +156,7 @@ class Leftovers:
             parts += [begun.between(begun_first, begun_last), fresh.between(first - begun_first, last - begun_last)]
         return _joined(parts)
 
-    def _make_runs(self, stream: int) -> tuple[Runs, Runs]:
+    def _make_runs(self, stream: int) -> tuple[ItemRuns, ItemRuns]:
         """Returns what a stream has left of the block that was begun, in storage order, and of the blocks after it."""
         plan = self._order.stream(stream)
         taken = int(plan.position[-1]) - int(self._left[stream])
@@ -166,21 +166,23 @@ class Leftovers:
             begun = self._runs(np.sort(self._order.block_items(stream, block)[taken - plan.block_position[block] :]))
             block += 1
         first = plan.block_segment[block]
-        fresh = Runs(row_group=plan.row_group[first:], first=plan.first[first:], length=np.diff(plan.position[first:]))
+        fresh = ItemRuns(
+            row_group=plan.row_group[first:], first=plan.first[first:], length=np.diff(plan.position[first:])
+        )
         if not self._order.is_shuffled:  # it is the rest of a row group
             return _joined([]), _joined([begun, fresh])
         return begun, fresh
 
-    def _runs(self, items: np.ndarray) -> Runs:
+    def _runs(self, items: np.ndarray) -> ItemRuns:
         """Returns the runs of ascending items."""
         row_group = np.searchsorted(self._order.items_before, items, side="right") - 1
         head = np.flatnonzero((np.diff(items, prepend=-2) != 1) | (np.diff(row_group, prepend=-1) != 0))
-        return Runs(row_group=row_group[head], first=items[head], length=np.diff(np.append(head, len(items))))
+        return ItemRuns(row_group=row_group[head], first=items[head], length=np.diff(np.append(head, len(items))))
 
 
-def _joined(parts: list[Runs]) -> Runs:
+def _joined(parts: list[ItemRuns]) -> ItemRuns:
     empty = np.zeros(0, np.int64)
-    return Runs(
+    return ItemRuns(
         row_group=np.concatenate([empty, *(part.row_group for part in parts)]),
         first=np.concatenate([empty, *(part.first for part in parts)]),
         length=np.concatenate([empty, *(part.length for part in parts)]),
