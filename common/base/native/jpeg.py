@@ -97,7 +97,7 @@ def decode_parts(
     described["row"], described["pixel"], described["channel"] = strides
     multiply, subtract = (None, None) if factors is None else factors
     loaded.run(described, multiply, subtract)
-    return described["decoded"].astype(bool)  # type: ignore[no-any-return]  # of numpy
+    return described["decoded"].astype(bool)
 
 
 def decode_part(data: memoryview, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:

@@ -126,8 +126,8 @@ def _resampled(image: np.ndarray, axis: int, length: int, filter_number: int) ->
         values = image.take(places, axis).astype(np.int32 if exact else np.float64)
         sums = sums + np.where(factors == 0, 0, values) * factors  # a weight of 0 hides NaN, too
     if exact:
-        return np.clip(sums >> 14, 0, 255).astype(np.uint8)
-    if image.dtype.kind == "u":
+        sums = np.clip(sums >> 14, 0, 255)
+    elif image.dtype.kind == "u":
         sums = np.clip(np.rint(sums), 0, np.iinfo(image.dtype).max)
     return sums.astype(image.dtype)  # type: ignore[no-any-return]  # of numpy
 
