@@ -180,7 +180,7 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
     from parquetry.common import Pipeline
 
     verbs = {name for name, value in vars(Pipeline).items() if not name.startswith("_") and callable(value)}
-    values = {"accepts", "from_json", "plan", "to_json", "with_canonical_shards", "with_seed", "with_stages"}
+    values = {"accepts", "from_json", "plan", "to_json", "with_seed", "with_stages", "with_streams"}
     # between processes, and for graphs
     values |= {"check_movable", "require_versions", "shard_given_later", "with_urls"}
     values |= {"at_epoch", "head", "sample"}  # rows by number

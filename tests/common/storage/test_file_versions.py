@@ -27,6 +27,7 @@ from parquetry.common import Pipeline, mix
 from parquetry.common.base.errors import DatasetError
 from parquetry.common.dataset.dataset import StoredDataset
 from parquetry.common.dataset.index import write_index
+from parquetry.common.engine.read import fetch
 from parquetry.common.storage import checked_files, file_versions, opening
 from parquetry.common.storage.file_versions import FileVersion, version_of
 from parquetry.common.storage.stores import store_of
@@ -228,6 +229,13 @@ class _TaggedFile(MemoryFile):
         return bytes(super().read(size))
 
 
+@pytest.fixture
+def single_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has each row group fetched by itself, so that there is something to check between requests."""
+    monkeypatch.setattr(fetch, "RUN_BYTES", 0)
+
+
+@pytest.mark.usefixtures("single_row_groups")
 @pytest.mark.parametrize("name", ["read_kw", "req_kw"])
 def test_each_read_through_s3fs_requires_the_etag_and_nothing_else_is_asked(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -246,6 +254,7 @@ def test_each_read_through_s3fs_requires_the_etag_and_nothing_else_is_asked(
     assert all(seen == ({"RequestPayer": "requester", "IfMatch": '"1"'}, '"1"') for seen in _TaggedFile.asked)
 
 
+@pytest.mark.usefixtures("single_row_groups")
 def test_a_store_is_asked_about_a_file_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("once", says="tag")
     store.put_file_bytes("/data/0.parquet", content(0))
@@ -277,6 +286,7 @@ def test_a_change_is_noticed_at_the_end_of_the_epoch_at_the_latest(tmp_path: Pat
             list(pipeline)
 
 
+@pytest.mark.usefixtures("single_row_groups")
 def test_files_of_s3_are_opened_once_and_checked_by_one_listing_an_epoch(tmp_path: Path) -> None:
     build(tmp_path / "lake" / "rows", [[10, 10, 10], [10, 10]], names=("id",))
     with serving(tmp_path) as server:
