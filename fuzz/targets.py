@@ -40,7 +40,7 @@ from parquetry.common.parquet.footer_check import check_footer
 from parquetry.common.parquet.page_header import page_checksum, page_totals
 from parquetry.common.parquet.pages import MemoryBytes, find_values
 from parquetry.common.plan.selection.store import read_selection
-from parquetry.common.plan.state import parse_state
+from parquetry.common.plan.state import resume
 from parquetry.common.schema.field import SCHEMA_KEY, schema_from_metadata
 from parquetry.common.schema.npy import npy_array
 from parquetry.common.schema.petastorm_metadata import (
@@ -197,8 +197,9 @@ def kept_rows(data: bytes) -> None:
 @_target(StateError)
 def states(data: bytes) -> None:
     """A saved state, as text or as parsed JSON."""
-    plan = sample().plan()
-    parse_state(plan, data.decode("utf-8", "surrogateescape").replace(FINGERPRINT, plan.fingerprint))
+    pipeline = sample()
+    text = data.decode("utf-8", "surrogateescape").replace(FINGERPRINT, pipeline.plan().fingerprint)
+    resume(pipeline, lambda made: made.plan(), text)
 
 
 @_target(SidecarError)

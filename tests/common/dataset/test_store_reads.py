@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFile
 from memory_store import Store
+from processes import PATIENCE_S
 from s3_server import S3Server, serving
 
 from benchmarks.http_store import HttpStore
 from parquetry.common import Pipeline
 from parquetry.common.base.errors import DatasetError
 from parquetry.common.engine.read import fetch
-from parquetry.common.storage import retries
+from parquetry.common.storage import hedged_reads, retries
 from parquetry.common.storage.chunk_ranges import PADDING_BYTES
 from parquetry.common.storage.retries import ATTEMPTS
 
@@ -44,8 +45,10 @@ def server(file: Path) -> Iterator[S3Server]:
 
 
 @pytest.fixture(autouse=True)
-def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_waits_and_hedges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.0)
+    for name in ("SLOW_S", "SILENT_S", "QUESTION_S"):
+        monkeypatch.setattr(hedged_reads, name, PATIENCE_S)  # on a busy machine, a request may take long
 
 
 def bounds(file: Path, column: int = 0) -> list[int]:
