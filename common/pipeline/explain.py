@@ -241,10 +241,12 @@ def _memory(plan: Plan, memory_limit: int) -> list[str]:
     size = max(map(plan.block_bytes, keys))
     if size <= memory_limit:
         return []
-    return [
-        f"memory: a block takes about {bytes_text(size)}, more than memory_limit ({bytes_text(memory_limit)}), and is "
-        "several row groups: shuffle fewer rows"
-    ]
+    block = (
+        f"memory: a block takes about {bytes_text(size)}, more than memory_limit ({bytes_text(memory_limit)}), and is"
+    )
+    if plan.order.cache is not None:
+        return [f"{block} read into memory, because cache() keeps whole row groups: shuffle fewer rows"]
+    return [f"{block} {_sliced(size)}: shuffling fewer rows is faster"]
 
 
 def _sliced(size_bytes: int) -> str:

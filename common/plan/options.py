@@ -47,8 +47,8 @@ class Options:
 
     Attributes:
         workers: the number of threads or processes that decode; ``None`` = one per processor that this process may use.
-        memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB. Larger row groups are read in slices, into
-            temporary files.
+        memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB. Larger row groups and blocks are read in
+            slices, into temporary files.
         executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = the sidecar for
             pipelines with user functions, threads otherwise.
         verify: which page checksums to verify: ``"written"``, those that exist; ``"always"``, all, and a page without

@@ -62,7 +62,7 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
 @lru_cache(maxsize=8)
 def _warn_of_room(why: str) -> None:
     _LOGGER.warning(
-        "A row group larger than memory_limit is read into memory whole, because temporary files cannot hold it: %s",
+        "A block larger than memory_limit is read into memory whole, because temporary files cannot hold it: %s",
         why,
     )
 

@@ -5,14 +5,14 @@ It fetches blocks in parallel and keeps those in use. One thread drives it, and 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import field
-from functools import lru_cache, partial
 from itertools import accumulate
 from threading import Lock
 from typing import Any, NamedTuple
@@ -44,23 +44,31 @@ class BlockHandle:
     """A block that is loaded or being loaded.
 
     Attributes:
+        num_bytes: what it takes of the budget; an estimate until it is loaded.
+        is_large: whether it does not fit into memory, as far as footers say, so it is read into temporary files.
         rows: its rows; ``None`` until it begins to load.
-        users: the number of jobs that hold it.
+        users: the number of jobs that hold it, and one more each while it is the latest of its stream, and read ahead.
         missing: the number of its row groups that are not read yet.
-        too_large: the row groups, by place, that are read into temporary files because they do not fit into memory.
+        read_bytes: the memory of those that are.
+        refused: whether temporary files cannot hold it.
+        too_large: the row groups, by place, that wait for the block to be read into temporary files, because it turned
+            out not to fit into memory.
         ends_run: whether no further block was started along with this one.
     """
 
     key: BlockKey
     num_bytes: int
+    is_large: bool
     future: Future[Any]
     rows: BlockRows | None = None
     users: int = 0
     parts: list[RowGroupColumns | None] = field(default_factory=list)
     missing: int = 0
+    read_bytes: int = 0
+    refused: bool = False
     large: LargeColumns | None = None
     too_large: list[int] = field(default_factory=list)
-    ends_run: bool = True
+    ends_run: bool = False
 
 
 class _Part(NamedTuple):
@@ -75,17 +83,35 @@ class _Part(NamedTuple):
         return self.rows.row_groups[self.number]
 
 
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """A stream of a source.
+
+    Attributes:
+        blocks: the latest block that a job draws from, and those that are read ahead after it.
+        run_blocks: the most blocks of the run to read ahead next.
+        run_bytes: what that run takes of the budget; 0 until it turns out not to fit.
+    """
+
+    blocks: list[BlockHandle] = field(default_factory=list)
+    run_blocks: int = _FIRST_RUN_BLOCKS
+    run_bytes: int = 0
+
+
 class BlockStore:
     """Loads blocks and keeps them while they are needed.
 
     A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
     is read ahead. Each time a job has to wait for its block, twice as many are read ahead from then on, if threads are
     idle. Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always
-    loaded. A block with a row group larger than the limit is read into temporary files.
+    loaded. A block larger than the limit is read into temporary files. Footers do not say how large values in
+    dictionaries are, so blocks of a source are expected to grow as those before them did.
 
     From a store, blocks whose row groups are neighbors in a file are started together, in a run, and their row groups
     are fetched in the same requests (`Fetcher.run_lengths`). The first run of a stream has at most two blocks, the next
     one four, and so on: little is read in vain if the consumer stops early. A run counts as one block read ahead.
+
+    A job costs time for the streams that it draws from, however many others there are, as in a mix of many sources.
 
     Args:
         plan: the plan.
@@ -121,15 +147,16 @@ class BlockStore:
         self._order_of = order_of
         self._discard = discard
         self._memory_limit = memory_limit
-        self._size_of = lru_cache(maxsize=1024)(partial(_size_of, plan, memory_limit))
         self._counters = counters or Counters()
         self._held = Gauge(self._counters)
         self._workers = workers
         self._pool = ThreadPool(threads, "parquetry-fetch")
         self._handles: OrderedDict[BlockKey, BlockHandle] = OrderedDict()
-        self._latest: dict[tuple[int, int], BlockKey] = {}
-        self._ahead: dict[tuple[int, int], list[BlockKey]] = {}
-        self._run_blocks: dict[tuple[int, int], int] = {}  # the most of the next run of each stream
+        self._streams: dict[tuple[int, int], _Stream] = {}  # by source and stream
+        self._behind: dict[tuple[int, int], _Stream] = {}  # those in which more may be read ahead
+        self._loading: dict[BlockKey, BlockHandle] = {}  # the last blocks of runs, until `_reads` sees them loaded
+        self._growth: dict[int, float] = {}  # of the blocks of each source, from their estimated size
+        self._loaded_bytes = 0
         self._threads = threads
         self._most_depth = threads * (_STORE_DEPTH if any(each.joins_requests for each in fetchers) else 1)
         self._depth = 1  # the number of runs to read ahead in each stream
@@ -140,7 +167,7 @@ class BlockStore:
     @property
     def loaded_bytes(self) -> int:
         """The approximate memory of the blocks."""
-        return sum(handle.num_bytes for handle in self._handles.values())
+        return self._loaded_bytes
 
     def admits(self, job: Job) -> bool:
         """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
@@ -149,22 +176,15 @@ class BlockStore:
 
     def acquire(self, job: Job) -> list[BlockHandle]:
         """Returns the blocks of a job, and holds them until `release`."""
-        handles = []
         missing = dict.fromkeys(draw.key for draw in job.draws if draw.key not in self._handles)
-        for run in self._runs_among(list(missing)):
+        for run in self._runs(map(self._new_handle, missing)):
             self._start(run)
-        for draw in job.draws:
-            stream = draw.key.source, draw.key.stream
-            handle = self._handles[draw.key]
-            if draw.key not in missing and self._latest.get(stream) != draw.key and not handle.future.done():
-                self._depth = min(2 * self._depth, self._most_depth)  # it was not started early enough
-            handle.users += 1
-            handles.append(handle)
-            self._latest[stream] = draw.key
-            here = draw.key.epoch, draw.key.block
-            if stream in self._ahead:  # earlier blocks are no longer ahead
-                self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.block) > here]
-        self._drop_unused()
+        handles = [self._handles[draw.key] for draw in job.draws]
+        self.hold(handles)
+        for handle in handles:
+            is_next = self._move_to(handle)
+            if is_next and handle.key not in missing and not handle.future.done():
+                self._read_further_ahead()  # it was not started early enough
         self._held.set(self.loaded_bytes)
         return handles
 
@@ -176,73 +196,99 @@ class BlockStore:
     def release(self, handles: Sequence[BlockHandle]) -> None:
         """Releases blocks that `acquire` returned."""
         for handle in handles:
-            handle.users -= 1
             if handle.large is not None:
                 handle.large.forget()
-        self._drop_unused()
+            self._let_go(handle)
 
     def read_ahead(self) -> None:
         """Starts loading the next blocks of each stream, as far as the budget allows."""
-        for stream, key in list(self._latest.items()):
-            ahead: list[BlockKey] = []
-            runs = 0
-            following = self._plan.next_block(key)
-            while following is not None and (runs < self._depth or following in self._handles):
-                if following not in self._handles:
-                    run = self._run_from(stream, following)
-                    busy = ahead and self._reads >= self._threads
-                    if busy or self.loaded_bytes + sum(self._size_of(each)[0] for each in run) > self._memory_limit:
-                        break
-                    self._start(run)
-                    self._run_blocks[stream] = min(2 * self._most_blocks(stream), _MOST_RUN_BLOCKS)
-                ahead.append(following)
-                runs += self._handles[following].ends_run
-                following = self._plan.next_block(following)
-            self._ahead[stream] = ahead
+        for key, stream in list(self._behind.items()):
+            if self._read_ahead(stream):
+                del self._behind[key]
 
-    def _run_from(self, stream: tuple[int, int], key: BlockKey) -> list[BlockKey]:
-        """Returns a block, and those after it that are started together with it."""
-        run, fetcher = [key], self._fetchers[key.source]
-        if not fetcher.joins_requests:
-            return run
-        most_blocks, most_bytes = self._most_blocks(stream), self._memory_limit // _RUNS_IN_MEMORY
-        row_groups, num_bytes = self._plan.block_row_groups(key), self._size_of(key)[0]
-        while len(run) < most_blocks and (following := self._plan.next_block(run[-1])) is not None:
-            num_bytes += self._size_of(following)[0]
-            row_groups = row_groups + self._plan.block_row_groups(following)
-            if num_bytes > most_bytes or len(fetcher.run_lengths(row_groups)) > 1:
-                break
-            run.append(following)
-        return run
-
-    def _runs_among(self, keys: Sequence[BlockKey]) -> list[list[BlockKey]]:
-        """Divides blocks that a job needs into those that are started together."""
-        runs: list[list[BlockKey]] = []
-        row_groups: list[int] = []  # of the latest run
-        for key in keys:
-            fetcher = self._fetchers[key.source]
-            if not fetcher.joins_requests:
-                runs.append([key])
-                continue
-            own = self._plan.block_row_groups(key)
-            is_next = bool(runs) and key == runs[-1][-1]._replace(block=runs[-1][-1].block + 1)
-            if is_next and len(fetcher.run_lengths(row_groups + own)) == 1:
-                runs[-1].append(key)
-                row_groups += own
+    def _read_ahead(self, stream: _Stream) -> bool:
+        """Starts loading the next blocks of a stream. Returns ``False`` if some have to wait for memory or a thread."""
+        if self._loaded_bytes + stream.run_bytes > self._memory_limit:
+            return False
+        runs = sum(handle.ends_run for handle in stream.blocks[1:])
+        while runs < self._depth and (key := self._plan.next_block(stream.blocks[-1].key)) is not None:
+            if key in self._handles:
+                run = [self._handles[key]]
             else:
-                runs.append([key])
-                row_groups = list(own)
-        return runs
+                if len(stream.blocks) > 1 and self._reads >= self._threads:
+                    return False
+                run = next(self._runs(self._run_from(key, stream.run_blocks)))
+                stream.run_bytes = sum(handle.num_bytes for handle in run)
+                if self._loaded_bytes + stream.run_bytes > self._memory_limit:
+                    return False
+                self._start(run)
+                stream.run_blocks, stream.run_bytes = min(2 * stream.run_blocks, _MOST_RUN_BLOCKS), 0
+            self.hold(run)
+            stream.blocks += run
+            runs += run[-1].ends_run
+        return True
 
-    def _most_blocks(self, stream: tuple[int, int]) -> int:
-        """Returns the most blocks that are started together next in a stream."""
-        return self._run_blocks.get(stream, _FIRST_RUN_BLOCKS)
+    def _read_further_ahead(self) -> None:
+        if self._depth < self._most_depth:
+            self._depth = min(2 * self._depth, self._most_depth)
+            self._behind.update(self._streams)
+
+    def _move_to(self, handle: BlockHandle) -> bool:
+        """Makes a block the latest of its stream, and lets go of those before it. Returns ``False`` if it was that."""
+        key = handle.key.source, handle.key.stream
+        stream = self._streams.setdefault(key, _Stream())
+        if stream.blocks and stream.blocks[0] is handle:
+            return False
+        handle.users += 1
+        here = handle.key.epoch, handle.key.block
+        after = [each for each in stream.blocks[1:] if (each.key.epoch, each.key.block) > here]
+        passed = stream.blocks[: len(stream.blocks) - len(after)]
+        stream.blocks, stream.run_bytes = [handle, *after], 0
+        self._behind[key] = stream
+        for each in passed:
+            self._let_go(each)
+        return True
+
+    def _run_from(self, key: BlockKey, most_blocks: int) -> Iterator[BlockHandle]:
+        """Yields a block, and those after it that may be started together with it."""
+        handle = self._new_handle(key)
+        yield handle
+        if not self._fetchers[key.source].joins_requests:
+            return
+        run_bytes = handle.num_bytes
+        for _ in range(1, most_blocks):
+            following = self._plan.next_block(handle.key)
+            if following is None or following in self._handles:
+                return
+            handle = self._new_handle(following)
+            run_bytes += handle.num_bytes
+            if run_bytes > self._memory_limit // _RUNS_IN_MEMORY:
+                return
+            yield handle
+
+    def _runs(self, handles: Iterable[BlockHandle]) -> Iterator[list[BlockHandle]]:
+        """Divides blocks into those that are started together."""
+        run: list[BlockHandle] = []
+        row_groups: list[int] = []  # of the run; none if it is not joined with other blocks
+        for handle in handles:
+            key, fetcher = handle.key, self._fetchers[handle.key.source]
+            own = self._plan.block_row_groups(key) if fetcher.joins_requests and not handle.is_large else []
+            is_next = bool(row_groups and own) and key == run[-1].key._replace(block=run[-1].key.block + 1)
+            if is_next and len(fetcher.run_lengths(row_groups + own)) == 1:
+                run.append(handle)
+                row_groups += own
+                continue
+            if run:
+                yield run
+            run, row_groups = [handle], list(own)
+        if run:
+            yield run
 
     @property
     def _reads(self) -> int:
         """The approximate number of row groups that are being read or wait to be read; those of a run count as one."""
-        loading = (handle for handle in self._handles.values() if handle.ends_run and not handle.future.done())
-        return sum(max(handle.missing, 1) for handle in loading)
+        self._loading = {key: handle for key, handle in self._loading.items() if not handle.future.done()}
+        return sum(max(handle.missing, 1) for handle in self._loading.values())
 
     def close(self) -> None:
         """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
@@ -255,10 +301,22 @@ class BlockStore:
             self._drop(handle)
         self._held.set(0)
 
-    def _drop_unused(self) -> None:
-        needed = {*self._latest.values(), *(key for keys in self._ahead.values() for key in keys)}
-        for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
-            self._drop(self._handles.pop(key))
+    def _let_go(self, handle: BlockHandle) -> None:
+        """Drops a block once nobody holds it."""
+        handle.users -= 1
+        if not handle.users and self._handles.get(handle.key) is handle:
+            with self._lock:
+                del self._handles[handle.key]
+                self._loaded_bytes -= handle.num_bytes
+            self._loading.pop(handle.key, None)
+            self._drop(handle)
+
+    def _resize(self, handle: BlockHandle, num_bytes: int) -> None:
+        """Notes what a block really takes of the budget."""
+        with self._lock:
+            if self._handles.get(handle.key) is handle:
+                self._loaded_bytes += num_bytes - handle.num_bytes
+            handle.num_bytes = num_bytes
 
     def _drop(self, handle: BlockHandle) -> None:
         if self._discard is None:
@@ -266,21 +324,37 @@ class BlockStore:
         discard = self._discard
         handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
-    def _start(self, keys: Sequence[BlockKey]) -> None:
+    def _size_of(self, key: BlockKey) -> tuple[int, bool]:
+        """Returns how much of the budget a block takes, and whether it is read into temporary files."""
+        size = math.ceil(self._plan.block_bytes(key) * self._growth.get(key.source, 1.0))
+        if max(size, self._plan.largest_row_group_bytes(key)) > self._memory_limit:
+            return self._large_bytes, True
+        return size, False
+
+    @property
+    def _large_bytes(self) -> int:
+        """What a block in temporary files takes of the budget: one more is read ahead, so its room is limited, too."""
+        return self._memory_limit // 2
+
+    def _new_handle(self, key: BlockKey) -> BlockHandle:
+        num_bytes, is_large = self._size_of(key)
+        return BlockHandle(key=key, num_bytes=num_bytes, is_large=is_large, future=Future())
+
+    def _start(self, run: Sequence[BlockHandle]) -> None:
         """Starts loading consecutive blocks of a stream."""
-        handles = [
-            BlockHandle(key=key, num_bytes=self._size_of(key)[0], future=Future(), ends_run=key == keys[-1])
-            for key in keys
-        ]
-        self._handles.update((handle.key, handle) for handle in handles)
-        self._pool.submit(self._prepare, handles)
+        run[-1].ends_run = True
+        self._loading[run[-1].key] = run[-1]
+        with self._lock:
+            self._handles.update((handle.key, handle) for handle in run)
+            self._loaded_bytes += sum(handle.num_bytes for handle in run)
+        self._pool.submit(self._prepare, run)
 
     def _prepare(self, handles: Sequence[BlockHandle]) -> None:
         parts: list[_Part] = []
         for handle in handles:
             try:
                 rows = handle.rows = self._plan.block_rows(handle.key)
-                if self._size_of(handle.key)[1] and self._load_large(handle, rows):
+                if handle.is_large and self._load_large(handle, rows):
                     continue
                 handle.parts = [None] * len(rows.row_groups)
                 handle.missing = len(rows.row_groups)
@@ -316,13 +390,21 @@ class BlockStore:
         if self._closed or handle.future.done():
             return
         try:
-            handle.parts[number] = self._fetch(handle.key.source, rows, number, run)
+            if handle.too_large:
+                raise TooLargeError
+            part = self._fetch(handle.key.source, rows, number, run)
             with self._lock:
+                read_bytes = handle.read_bytes + part.nbytes
+                if read_bytes > self._memory_limit and len(rows.row_groups) > 1 and not handle.refused:
+                    raise TooLargeError
+                handle.read_bytes = read_bytes
+                handle.parts[number] = part
                 handle.missing -= 1
                 last = handle.missing == 0
             if last:
+                self._note_size(handle, handle.read_bytes)
+                self._resize(handle, handle.read_bytes)
                 parts = [part for part in handle.parts if part is not None]
-                handle.num_bytes = sum(part.nbytes for part in parts)
                 handle.parts = []
                 self._end(handle, rows, parts)
         except TooLargeError:
@@ -330,15 +412,20 @@ class BlockStore:
         except BaseException as error:
             _fail(handle.future, error)
 
+    def _note_size(self, handle: BlockHandle, num_bytes: int) -> None:
+        """Notes how large a block is, and with it how large those of its source are to be expected."""
+        self._growth[handle.key.source] = max(num_bytes / max(self._plan.block_bytes(handle.key), 1), 1.0)
+
     def _load_too_large(self, handle: BlockHandle, rows: BlockRows, number: int) -> None:
-        """Loads a block into temporary files, once a row group turns out to be larger than its footer says."""
+        """Loads a block into temporary files, once it turns out to be larger than its footers say."""
         with self._lock:
             handle.too_large.append(number)
             if len(handle.too_large) > 1:  # another thread is doing it
                 return
+        self._note_size(handle, self._memory_limit + 1)
         try:
             if self._load_large(handle, rows):
-                handle.num_bytes = self._memory_limit // 2
+                self._resize(handle, self._large_bytes)
                 handle.parts = [None] * len(rows.row_groups)
                 return
         except BaseException as error:
@@ -354,6 +441,7 @@ class BlockStore:
         with self._fetching():
             handle.large = self._fetchers[handle.key.source].fetch_large(rows.row_groups, rows.rows)
         if handle.large is None:
+            handle.refused = True
             return False
         self._end(handle, rows, handle.large)
         return True
@@ -378,13 +466,6 @@ class BlockStore:
         if self._workers > 1:  # all loader workers filter the same rows, so each counts its share
             left_out = counter_value(Count.FILTERED_ROWS) - before
             add(Count.FILTERED_ROWS, left_out / self._workers - left_out)
-
-
-def _size_of(plan: BasePlan, memory_limit: int, key: BlockKey) -> tuple[int, bool]:
-    """Returns how much of the budget a block takes, and whether it is read into temporary files."""
-    if plan.largest_row_group_bytes(key) > memory_limit:
-        return memory_limit // 2, True  # so that one more is read ahead: what they take on disk is limited, too
-    return plan.block_bytes(key), False
 
 
 def loaded(handle: BlockHandle) -> Any:

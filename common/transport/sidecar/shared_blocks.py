@@ -97,7 +97,7 @@ def export_block(
                 directory = temporary_directory(sum(each.size for each in parts.maps))
                 return _exported(temporary_file(directory), number, rows, parts, places, source)
         except NoRoomError as error:
-            _LOGGER.warning("A row group larger than memory_limit goes through shared memory: %s", error)
+            _LOGGER.warning("A block larger than memory_limit goes through shared memory: %s", error)
     return _exported(memory_file("block"), number, rows, parts, places, source)
 
 

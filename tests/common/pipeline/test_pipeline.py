@@ -44,7 +44,11 @@ def test_each_name_of_a_verb_says_whether_it_may_follow(tmp_path: Path) -> None:
     [
         (None, 50, "a row group takes about {}, more than memory_limit (50 B), and is read in slices"),
         (5, 50, "a row group takes about {}, more than memory_limit (50 B), and is read in slices"),
-        (1000, 400, "a block takes about {}, more than memory_limit (400 B), and is several row groups"),
+        (
+            1000,
+            400,
+            "a block takes about {}, more than memory_limit (400 B), and is read in slices into a temporary file",
+        ),
     ],
 )
 def test_explain_tells_of_blocks_beyond_the_memory_limit(

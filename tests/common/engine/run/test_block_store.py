@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 from processes import PATIENCE_S
 
 from parquetry.common.engine.read.file_cells import RowGroupColumns
-from parquetry.common.engine.run.block_store import BlockStore
+from parquetry.common.engine.read.large_blocks import LargeColumns
+from parquetry.common.engine.run.block_store import BlockHandle, BlockStore
 from parquetry.common.engine.run.jobs import Job
 from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
@@ -147,4 +148,182 @@ def test_rows_read_ahead_are_dropped_once_they_are_behind(began: Began) -> None:
     store.release(first)
     store.release(second)
     assert [key.block for key in store._handles] == [2]
+    store.close()
+
+
+class GroupsPlan(Plan):
+    """Blocks of `PARTS` row groups, whose footers say that they take `BLOCK_BYTES` together."""
+
+    def block_rows(self, key: BlockKey) -> BlockRows:
+        rows = np.arange(1)
+        groups = tuple(range(key.block * PARTS, (key.block + 1) * PARTS))
+        return BlockRows(row_groups=groups, rows=(rows,) * PARTS, item_rows=np.arange(PARTS)[:, None])
+
+
+class GroupsFetcher:
+    """Row groups of ``part_bytes`` each. Large blocks are `LARGE`, unless there is no room for them."""
+
+    joins_requests = False
+
+    def __init__(self, part_bytes: int, *, has_room: bool = True) -> None:
+        self.row_groups: list[int] = []
+        self.large: list[tuple[int, ...]] = []
+        self._part_bytes, self._has_room = part_bytes, has_room
+
+    def run_lengths(self, row_groups: list[int]) -> list[int]:
+        return [1] * len(row_groups)
+
+    def fetch(self, row_group: int, rows: Any, order: object, run: object) -> RowGroupColumns:
+        self.row_groups.append(row_group)
+        return RowGroupColumns((np.zeros(self._part_bytes, np.uint8),))
+
+    def fetch_large(self, row_groups: tuple[int, ...], rows: Any) -> LargeColumns | None:
+        self.large.append(row_groups)
+        return LARGE if self._has_room else None
+
+
+PARTS = 4
+LARGE = LargeColumns((), ())
+
+
+def load(fetcher: GroupsFetcher, memory_limit: int, blocks: int = 1) -> tuple[BlockStore, list[Any]]:
+    """Loads blocks one after the other, and returns their columns."""
+    plan: Any = GroupsPlan()
+    fetchers: Any = [fetcher]
+    store = BlockStore(plan, fetchers, threads=1, memory_limit=memory_limit, finish=lambda _source, _rows, parts: parts)
+    columns = []
+    for block in range(blocks):
+        handles = store.acquire(job(block))
+        columns.append(handles[0].future.result(PATIENCE_S))
+        store.release(handles)
+    return store, columns
+
+
+def test_a_block_whose_row_groups_are_too_large_together_goes_to_temporary_files() -> None:
+    fetcher = GroupsFetcher(BLOCK_BYTES // PARTS)
+    store, columns = load(fetcher, BLOCK_BYTES - 1)
+    assert columns == [LARGE]
+    assert fetcher.large == [(0, 1, 2, 3)]
+    assert fetcher.row_groups == []
+    store.close()
+
+
+def test_blocks_that_grow_beyond_the_limit_go_to_temporary_files_and_later_ones_at_once() -> None:
+    fetcher = GroupsFetcher(BLOCK_BYTES)
+    store, columns = load(fetcher, 2 * BLOCK_BYTES, blocks=2)
+    assert columns == [LARGE, LARGE]
+    assert fetcher.large == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert fetcher.row_groups == [0, 1, 2]
+    store.close()
+
+
+@pytest.mark.parametrize("growth", [1, 4])
+def test_a_block_that_temporary_files_cannot_hold_is_read_into_memory(growth: int) -> None:
+    fetcher = GroupsFetcher(growth * BLOCK_BYTES // PARTS, has_room=False)
+    store, ((parts),) = load(fetcher, growth * BLOCK_BYTES - 1)
+    assert [part.nbytes for part in parts] == [growth * BLOCK_BYTES // PARTS] * PARTS
+    assert fetcher.large == [(0, 1, 2, 3)]
+    assert store.loaded_bytes == growth * BLOCK_BYTES
+    store.close()
+
+
+def test_blocks_are_expected_to_grow_as_those_before_them_did() -> None:
+    fetcher = GroupsFetcher(BLOCK_BYTES)
+    store, _ = load(fetcher, 5 * PARTS * BLOCK_BYTES)
+    assert store.loaded_bytes == PARTS * BLOCK_BYTES
+    assert store.admits(job(1))
+    store.close()
+    store, _ = load(fetcher, 2 * PARTS * BLOCK_BYTES - 1)
+    assert not store.admits(job(1))
+    store.close()
+
+
+def test_a_job_looks_only_at_the_streams_that_it_draws_from() -> None:
+    """Otherwise, each job of a mix of thousands of sources would cost time for all of them."""
+    asked: list[BlockKey] = []
+
+    class Counting(Plan):
+        def next_block(self, key: BlockKey) -> BlockKey | None:
+            asked.append(key)
+            return super().next_block(key)
+
+    plan: Any = Counting()
+    fetchers: Any = [GroupsFetcher(1)] * 100
+    store = BlockStore(plan, fetchers, threads=1, memory_limit=1 << 30, finish=lambda *_: None)
+    for source in range(100):
+        key = BlockKey(source=source, epoch=0, stream=0, block=0)
+        draw = Draw(key=key, items=np.arange(1), places=None, pass_number=0)
+        asked.clear()
+        store.release(store.acquire(Job(number=source, steps=1, count=1, elements=1, draws=(draw,))))
+        store.read_ahead()
+        assert asked == [key]
+    store.close()
+
+
+class JoiningFetcher(GroupsFetcher):
+    """All row groups are neighbors in one file of a store."""
+
+    joins_requests = True
+
+    def run_lengths(self, row_groups: list[int]) -> list[int]:
+        return [len(row_groups)]
+
+
+class StorePlan(Plan):
+    """Blocks of one row group. The ``large`` one does not fit into memory."""
+
+    def __init__(self, large: int | None = None) -> None:
+        self._large = large
+
+    def block_row_groups(self, key: BlockKey) -> list[int]:
+        return [key.block]
+
+    def largest_row_group_bytes(self, key: BlockKey) -> int:
+        return 1 << 40 if key.block == self._large else BLOCK_BYTES
+
+
+def joined(memory_limit: int, large: int | None = None) -> list[list[int]]:
+    """Returns the blocks that are loaded for the first one and ahead of each, by run."""
+    runs: list[list[int]] = []
+
+    class Store(BlockStore):
+        def _start(self, run: Sequence[BlockHandle]) -> None:
+            runs.append([handle.key.block for handle in run])
+            super()._start(run)
+
+    plan: Any = StorePlan(large)
+    fetchers: Any = [JoiningFetcher(1)]
+    store = Store(plan, fetchers, threads=1, memory_limit=memory_limit, finish=lambda *_: None)
+    for block in range(BLOCKS):
+        handles = store.acquire(job(block))
+        handles[0].future.result(PATIENCE_S)
+        store.read_ahead()
+        store.release(handles)
+    store.close()
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("memory_blocks", "large", "runs"),
+    [
+        (1000, None, [[0], [1, 2], [3, 4, 5, 6], [7]]),
+        (24, None, [[0], [1, 2], [3, 4, 5], [6, 7]]),
+        (1000, 4, [[0], [1, 2], [3], [4], [5, 6, 7]]),
+    ],
+)
+def test_runs_ahead_double_within_an_eighth_of_the_budget(
+    memory_blocks: int, large: int | None, runs: list[list[int]]
+) -> None:
+    assert joined(memory_blocks * BLOCK_BYTES, large) == runs
+
+
+def test_neighboring_blocks_of_a_job_are_one_run() -> None:
+    plan: Any = StorePlan()
+    fetchers: Any = [JoiningFetcher(1)]
+    store = BlockStore(plan, fetchers, threads=1, memory_limit=1 << 30, finish=lambda *_: None)
+    blocks = [*job(2).draws, *job(0).draws, *job(1).draws, *job(4).draws]
+    handles = store.acquire(Job(number=0, steps=1, count=4, elements=4, draws=tuple(blocks)))
+    assert [(each.key.block, each.ends_run) for each in handles] == [(2, True), (0, False), (1, True), (4, True)]
+    store.release(handles)
+    assert [key.block for key in store._handles] == [4]
     store.close()
