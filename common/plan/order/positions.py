@@ -62,6 +62,8 @@ def pass_numbers(turn: int | np.ndarray, passes: np.ndarray, view: View) -> np.n
     """
     if view.passes is not None:
         return passes + turn * view.passes
+    if not np.any(turn):  # the usual case, asked for each source of a mix and each job
+        return passes
     turns = np.broadcast_to(np.asarray(turn, np.int64), passes.shape)
     depth = np.full(passes.shape, view.depth)
     hashes = hashed(np.full(passes.shape, _TURN_KEY), depth, turns, passes >> _RUN_BITS)
